@@ -1,0 +1,30 @@
+"""Exactly-once Delta Lake pipeline steps for Dagster and Airflow, on Spark, without a JAR.
+
+Importing the package loads none of its parts: each name below brings in what it needs on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from delta_orch._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from delta_orch.errors import DeltaError
+    from delta_orch.log.txn import TxnId
+    from delta_orch.table import DeltaTable
+
+__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__"]
+
+_HOME = {"DeltaError": "delta_orch.errors", "DeltaTable": "delta_orch.table", "TxnId": "delta_orch.log.txn"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

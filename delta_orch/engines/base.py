@@ -1,0 +1,140 @@
+"""What an engine is: the only part of delta_orch that touches rows.
+
+Verbs plan files and say what rows they want; an engine scans, runs SQL, writes Parquet and collects. Two engines exist,
+`local` (Arrow and DuckDB, in process) and `spark`; a verb never asks which one it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from delta_orch.expressions.nodes import Expression
+from delta_orch.protocol.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.storage.base import LogStore
+
+Relation = Any
+"""Rows in an engine's own shape: a Spark DataFrame, or a local relation. Verbs only pass it back to its engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """Which rows to read: everything an engine needs, nothing it must look up in the log.
+
+    Attributes:
+        store: The table's store.
+        schema: The table's logical schema, partition columns included.
+        partition_columns: Logical names.
+        files: The files that survived planning, columns of `log.file_columns.ADD_SCHEMA` (`stats` may be left out).
+        columns: Top-level columns to return, in this order; None for all, in schema order.
+        where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
+    """
+
+    store: LogStore
+    schema: StructType
+    partition_columns: tuple[str, ...]
+    files: pa.Table
+    columns: tuple[str, ...] | None = None
+    where: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """A condition every written row must satisfy: false **and null** are violations.
+
+    Attributes:
+        name: What the error calls it, e.g. `replace_where`, `NOT NULL constraint on id`, a CHECK's name.
+        condition: Resolved against the written schema.
+    """
+
+    name: str
+    condition: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsPolicy:
+    """For which leaf columns statistics are collected (`delta.dataSkippingNumIndexedCols`, `…StatsColumns`).
+
+    `num_indexed_columns` counts leaves in schema order, -1 for all; `columns` names them instead where it is given.
+    """
+
+    num_indexed_columns: int = 32
+    columns: tuple[tuple[str, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSpec:
+    """How rows become data files.
+
+    Attributes:
+        store: The table's store.
+        schema: The table's schema, in whose order and types the rows are written. The engine matches columns by name
+            without regard to case and casts where the cast loses nothing; what could not fit was refused before.
+        partition_columns: Logical names; files hold no partition column, paths are `name=value/` directories.
+        checks: Verified for each row while it is written. NOT NULL of the schema is always verified.
+        target_file_size_bytes: Aim for files of this size; None leaves it to the engine.
+        compression: Parquet codec, in the protocol's spelling (`zstd`, `snappy`, `uncompressed`, …).
+    """
+
+    store: LogStore
+    schema: StructType
+    partition_columns: tuple[str, ...]
+    checks: tuple[RowCheck, ...] = ()
+    statistics: StatisticsPolicy = field(default_factory=StatisticsPolicy)
+    target_file_size_bytes: int | None = None
+    compression: str = "zstd"
+
+
+class Engine(Protocol):
+    """The seam between verbs and rows."""
+
+    name: str
+
+    def accepts(self, data: Any) -> bool:
+        """Whether `relation(data)` takes this value."""
+
+    def relation(self, data: Any) -> Relation:
+        """A user's value (DataFrame, Arrow table or reader, pandas, Polars) as this engine's relation."""
+
+    def schema(self, relation: Relation) -> StructType:
+        """The relation's schema in Delta's types."""
+
+    def scan(self, plan: ScanPlan) -> Relation:
+        """The rows of a plan, lazily; partition columns come from the log, types from `plan.schema`.
+
+        Raises MissingFileError (at the latest when rows are pulled) where a file is not there.
+        """
+
+    def union(self, relations: Sequence[Relation]) -> Relation:
+        """All rows of relations of one schema."""
+
+    def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
+        """Run one Spark SQL query over named relations."""
+
+    def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
+        """Write all rows as new data files; none existing is touched.
+
+        Returns: one row a file, columns of `log.file_columns.ADD_SCHEMA`, with statistics; zero rows give zero files.
+
+        Raises:
+            ConstraintViolationError: A row breaks a check or NOT NULL. Files written so far stay as orphans that no
+                commit names; vacuum removes them.
+            StorageError: e.g. a full disk. The same holds.
+        """
+
+    def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
+        """Rewrite files without evaluating an expression: each plan's rows, in order, become new files (compaction).
+
+        Returns and raises as `write`.
+        """
+
+    def to_arrow(self, relation: Relation) -> pa.Table:
+        """Collect all rows. Timestamps in UTC at microseconds."""
+
+    def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
+        """The rows as a stream in bounded memory."""

@@ -1,0 +1,87 @@
+"""Predicates as immutable trees: what `where` and `replace_where` become before anything looks at them.
+
+The nodes are few on purpose: what the planner can reason about (prune partitions, skip files, decide conflicts). All
+else a user may write stays `Opaque` text, which prunes nothing and which only an engine evaluates. Semantics are Spark
+SQL's: three-valued logic, NaN equal to itself and above every number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from delta_orch.protocol.types import DataType
+
+
+class Expression:
+    """Base of all nodes. They compare by value and can be pickled."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Expression):
+    """A column by its logical path: `("a",)`, or `("a", "b")` for field `b` of struct `a`."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Expression):
+    """A constant. `value` is the Python value (`None`, bool, int, float, Decimal, str, bytes, date, datetime);
+    `data_type` is None until `resolve` has fitted it to the column it is compared with. A `timestamp` is an aware
+    datetime in UTC, a `timestamp_ntz` a naive one."""
+
+    value: Any
+    data_type: DataType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Expression):
+    """`op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `<=>` (null-safe equality)."""
+
+    op: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class In(Expression):
+    child: Expression
+    values: tuple[Literal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Expression):
+    child: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith(Expression):
+    """`child LIKE 'prefix%'`."""
+
+    child: Expression
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Expression):
+    child: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class And(Expression):
+    children: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Expression):
+    children: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque(Expression):
+    """Text in Spark SQL, with the columns it mentions."""
+
+    sql: str
+    columns: tuple[Column, ...]

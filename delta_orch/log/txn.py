@@ -1,0 +1,21 @@
+"""The idempotency key of a commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delta_orch.expressions.nodes import Expression
+
+
+@dataclass(frozen=True, slots=True)
+class TxnId:
+    """`(app_id, version)`: the commit that carries it happens at most once (PROTOCOL, "Transaction Identifiers").
+
+    A table that has recorded a version ≥ `version` for `app_id` takes no second commit: the transaction ends as
+    `skipped` and adds nothing. With a `scope`, a predicate over partition columns, it guards only the rows inside:
+    a commit may carry many of them, and those that are stale leave their partitions out of it while the others commit.
+    """
+
+    app_id: str
+    version: int
+    scope: Expression | None = None

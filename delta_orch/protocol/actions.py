@@ -1,0 +1,146 @@
+"""The actions of the transaction log as values (PROTOCOL, "Actions").
+
+One object here is one line of a commit. Lists of files are never lists of these objects: they are Arrow tables with
+the columns of `log.file_columns`. `extra` holds fields this release does not know, so that rewriting an action keeps
+them. JSON spelling lives in `action_json.py` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    provider: str = "parquet"
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """PROTOCOL, "Change Metadata". `created_time` in milliseconds since the epoch, None where the writer left it out."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict, hash=False)
+    name: str | None = None
+    description: str | None = None
+    format: Format = field(default_factory=Format)
+    created_time: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """PROTOCOL, "Protocol Evolution". Feature lists are None where the protocol version has none."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: tuple[str, ...] | None = None
+    writer_features: tuple[str, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVectorDescriptor:
+    """PROTOCOL, "Deletion Vectors". `storage_type` is `u` (relative, unique), `i` (inline) or `p` (absolute path)."""
+
+    storage_type: str
+    path_or_inline_dv: str
+    size_in_bytes: int
+    cardinality: int
+    offset: int | None = None
+
+    @property
+    def unique_id(self) -> str:
+        base = f"{self.storage_type}{self.path_or_inline_dv}"
+        return base if self.offset is None else f"{base}@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """PROTOCOL, "Add File and Remove File". `path` is URI-encoded as in the log; `modification_time` in milliseconds."""
+
+    path: str
+    partition_values: Mapping[str, str | None] = field(hash=False)
+    size: int
+    modification_time: int
+    data_change: bool
+    stats: str | None = None
+    tags: Mapping[str, str | None] | None = field(default=None, hash=False)
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    clustering_provider: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    path: str
+    data_change: bool
+    deletion_timestamp: int | None = None
+    extended_file_metadata: bool | None = None
+    partition_values: Mapping[str, str | None] | None = field(default=None, hash=False)
+    size: int | None = None
+    stats: str | None = None
+    tags: Mapping[str, str | None] | None = field(default=None, hash=False)
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AddCdcFile:
+    path: str
+    partition_values: Mapping[str, str | None] = field(hash=False)
+    size: int
+    data_change: bool = False
+    tags: Mapping[str, str | None] | None = field(default=None, hash=False)
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """PROTOCOL, "Transaction Identifiers". `last_updated` in milliseconds."""
+
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainMetadata:
+    domain: str
+    configuration: str
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """PROTOCOL, "Commit Provenance Information": free-form JSON, kept as parsed."""
+
+    values: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMetadata:
+    version: int
+    tags: Mapping[str, str] | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    path: str
+    size_in_bytes: int
+    modification_time: int
+    tags: Mapping[str, str] | None = field(default=None, hash=False)
+
+
+Action = (
+    Metadata | Protocol | Add | Remove | AddCdcFile | Txn | DomainMetadata | CommitInfo | CheckpointMetadata | Sidecar
+)

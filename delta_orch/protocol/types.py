@@ -1,0 +1,117 @@
+"""Delta's data types (PROTOCOL, "Schema Serialization Format").
+
+Values of these classes are immutable and compare by value. JSON spelling lives in `schema.py`, Arrow's in
+`arrow_types.py`; Spark reads and writes the same JSON, so it needs no mapping of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class DataType:
+    """Base of all Delta types."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrimitiveType(DataType):
+    """A type known by its name alone: `long`, `string`, `timestamp_ntz`, `variant`, …"""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalType(DataType):
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType(DataType):
+    element_type: DataType
+    contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"array<{self.element_type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType(DataType):
+    key_type: DataType
+    value_type: DataType
+    value_contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"map<{self.key_type},{self.value_type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StructField:
+    """One column: `metadata` is kept as it stands in the log, unknown keys included."""
+
+    name: str
+    data_type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StructType(DataType):
+    fields: tuple[StructField, ...]
+
+    def __iter__(self) -> Iterator[StructField]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    def find(self, name: str) -> StructField | None:
+        """The field of that name: an exact match first, then one that differs only in case (names are
+        case-insensitive in Delta and unique under that rule)."""
+        folded = None
+        for f in self.fields:
+            if f.name == name:
+                return f
+            if folded is None and f.name.lower() == name.lower():
+                folded = f
+        return folded
+
+    def __str__(self) -> str:
+        return "struct<" + ",".join(f"{f.name}:{f.data_type}" for f in self.fields) + ">"
+
+
+STRING = PrimitiveType("string")
+LONG = PrimitiveType("long")
+INTEGER = PrimitiveType("integer")
+SHORT = PrimitiveType("short")
+BYTE = PrimitiveType("byte")
+FLOAT = PrimitiveType("float")
+DOUBLE = PrimitiveType("double")
+BOOLEAN = PrimitiveType("boolean")
+BINARY = PrimitiveType("binary")
+DATE = PrimitiveType("date")
+TIMESTAMP = PrimitiveType("timestamp")
+TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
+VOID = PrimitiveType("void")
+VARIANT = PrimitiveType("variant")
+
+PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
+    t.name: t
+    for t in (
+        STRING, LONG, INTEGER, SHORT, BYTE, FLOAT, DOUBLE, BOOLEAN, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, VOID, VARIANT,
+    )
+}  # fmt: skip

@@ -1,0 +1,89 @@
+"""What the core needs of a place that holds files. Paths are relative to the table's root, `/`-separated, not
+URL-encoded; the implementations live beside this file, one a kind of store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+
+@dataclass(frozen=True, slots=True)
+class FileMeta:
+    """`path` as asked for or listed (relative to the root), `size` in bytes, `modification_time_ms` since the epoch."""
+
+    path: str
+    size: int
+    modification_time_ms: int
+
+
+class LogStore(ABC):
+    """One table's root directory in one store.
+
+    Safe to use from several threads; survives a fork (no client or thread is created before first use, none is shared
+    with a child process). `repr` and errors never show `storage_options`.
+    """
+
+    uri: str
+    """The root in its canonical spelling, without a trailing slash: `file:///data/t`, `s3://bucket/t`, `memory://t`."""
+
+    @abstractmethod
+    def read_bytes(self, path: str) -> bytes:
+        """The whole content. Raises FileMissingInStoreError, StorageError."""
+
+    @abstractmethod
+    def open_input(self, path: str) -> pa.NativeFile:
+        """Random access for Arrow readers. Raises FileMissingInStoreError, StorageError."""
+
+    @abstractmethod
+    def head(self, path: str) -> FileMeta | None:
+        """One metadata request; None where nothing is there. Never a listing."""
+
+    @abstractmethod
+    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
+        """The files directly in `directory` whose name is ≥ `start_name`, ascending by name (code points).
+
+        A directory that does not exist lists as empty.
+        """
+
+    @abstractmethod
+    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
+        """Every file below `directory`, in no order. For vacuum."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str, data: bytes) -> FileMeta:
+        """Create `path` holding exactly `data`, or change nothing.
+
+        The only operation that commits rely on for mutual exclusion (PROTOCOL, "Creation of New Log Entries"): of any
+        number of concurrent callers exactly one returns; a reader sees no object or all of `data`.
+
+        Raises:
+            FileExistsInStoreError: `path` exists. Nothing was written.
+            StorageOutcomeUnknownError: The request may have succeeded; read `path` back before retrying.
+            UnsupportedStoreError: The store has no exclusive create. Nothing was written.
+            StorageError: Nothing was written.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> FileMeta:
+        """Create or replace atomically. Only for hints (`_last_checkpoint`), never for what a commit relies on."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove the file; one that is gone already is no error. Only vacuum and cleanup call it."""
+
+    @abstractmethod
+    def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
+        """Arrow's file system for data files and the root path in it."""
+
+    @abstractmethod
+    def resolve(self, log_path: str) -> str:
+        """The path of a data file for `data_filesystem()`'s file system, from an `add.path` as the log spells it.
+
+        Decodes the URI encoding exactly once; absolute URIs (`file:/x`, `s3://…`, `/x`) stay absolute.
+        """
