@@ -20,7 +20,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """PROTOCOL, "Change Metadata". `created_time` in milliseconds since the epoch, None where the writer left it out."""
+    """PROTOCOL, "Change Metadata". `created_time` in milliseconds since the epoch, None where left out."""
 
     id: str
     schema_string: str
@@ -62,7 +62,7 @@ class DeletionVectorDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """PROTOCOL, "Add File and Remove File". `path` is URI-encoded as in the log; `modification_time` in milliseconds."""
+    """PROTOCOL, "Add File and Remove File". `path` is URI-encoded; `modification_time` in milliseconds."""
 
     path: str
     partition_values: Mapping[str, str | None] = field(hash=False)

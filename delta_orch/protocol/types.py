@@ -112,6 +112,7 @@ VARIANT = PrimitiveType("variant")
 PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
     t.name: t
     for t in (
-        STRING, LONG, INTEGER, SHORT, BYTE, FLOAT, DOUBLE, BOOLEAN, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, VOID, VARIANT,
+        STRING, LONG, INTEGER, SHORT, BYTE, FLOAT, DOUBLE, BOOLEAN, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, VOID,
+        VARIANT,
     )
 }  # fmt: skip

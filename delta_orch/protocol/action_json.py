@@ -1,0 +1,317 @@
+"""The JSON of actions, in both directions: the only place that knows how the log spells them (PROTOCOL, "Actions")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from delta_orch.errors import ProtocolViolationError
+from delta_orch.protocol.actions import (
+    Action,
+    Add,
+    AddCdcFile,
+    CheckpointMetadata,
+    CommitInfo,
+    DeletionVectorDescriptor,
+    DomainMetadata,
+    Format,
+    Metadata,
+    Protocol,
+    Remove,
+    Sidecar,
+    Txn,
+)
+
+_METADATA_KEYS = frozenset(
+    {"id", "name", "description", "format", "schemaString", "partitionColumns", "configuration", "createdTime"}
+)
+_PROTOCOL_KEYS = frozenset({"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"})
+_FILE_KEYS = frozenset(
+    {
+        "path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags", "deletionVector",
+        "baseRowId", "defaultRowCommitVersion", "clusteringProvider", "deletionTimestamp", "extendedFileMetadata",
+    }
+)  # fmt: skip
+
+
+def parse_action(obj: Mapping[str, Any]) -> Action | None:
+    """One parsed line of a commit as an action.
+
+    Unknown actions give None: "clients must ignore such unrecognized fields" (PROTOCOL, "Protocol Evolution"). Values
+    that are null where the protocol wants none count as absent.
+
+    Raises:
+        ProtocolViolationError: A known action lacks what the protocol requires, or has it in the wrong type.
+    """
+    for name, parse in _PARSERS.items():
+        body = obj.get(name)
+        if body is not None:
+            try:
+                return parse(body)
+            except (KeyError, TypeError, ValueError, AttributeError) as e:
+                raise ProtocolViolationError(
+                    f"A {name} action of the log is malformed", cause=f"{type(e).__name__}: {e}", action=name
+                ) from None
+    return None
+
+
+def parse_metadata(o: Mapping[str, Any]) -> Metadata:
+    fmt = o.get("format") or {}
+    return Metadata(
+        id=_string(o["id"]),
+        schema_string=_string(o["schemaString"]),
+        partition_columns=tuple(_string(c) for c in o.get("partitionColumns") or ()),
+        configuration={k: v for k, v in (o.get("configuration") or {}).items() if v is not None},
+        name=o.get("name"),
+        description=o.get("description"),
+        format=Format(fmt.get("provider") or "parquet", dict(fmt.get("options") or {})),
+        created_time=_optional_int(o.get("createdTime")),
+        extra=_rest(o, _METADATA_KEYS),
+    )
+
+
+def parse_protocol(o: Mapping[str, Any]) -> Protocol:
+    reader, writer = o.get("readerFeatures"), o.get("writerFeatures")
+    return Protocol(
+        _int(o["minReaderVersion"]),
+        _int(o["minWriterVersion"]),
+        None if reader is None else tuple(_string(f) for f in reader),
+        None if writer is None else tuple(_string(f) for f in writer),
+        _rest(o, _PROTOCOL_KEYS),
+    )
+
+
+def parse_txn(o: Mapping[str, Any]) -> Txn:
+    return Txn(_string(o["appId"]), _int(o["version"]), _optional_int(o.get("lastUpdated")))
+
+
+def parse_domain_metadata(o: Mapping[str, Any]) -> DomainMetadata:
+    return DomainMetadata(_string(o["domain"]), o.get("configuration") or "", bool(o.get("removed", False)))
+
+
+def parse_deletion_vector(o: Mapping[str, Any] | None) -> DeletionVectorDescriptor | None:
+    if o is None:
+        return None
+    return DeletionVectorDescriptor(
+        _string(o["storageType"]),
+        _string(o["pathOrInlineDv"]),
+        _int(o["sizeInBytes"]),
+        _int(o["cardinality"]),
+        _optional_int(o.get("offset")),
+    )
+
+
+def _parse_add(o: Mapping[str, Any]) -> Add:
+    return Add(
+        path=_string(o["path"]),
+        partition_values=o.get("partitionValues") or {},
+        size=_int(o["size"]),
+        modification_time=_int(o.get("modificationTime", 0)),
+        data_change=bool(o.get("dataChange", True)),
+        stats=o.get("stats"),
+        tags=o.get("tags"),
+        deletion_vector=parse_deletion_vector(o.get("deletionVector")),
+        base_row_id=_optional_int(o.get("baseRowId")),
+        default_row_commit_version=_optional_int(o.get("defaultRowCommitVersion")),
+        clustering_provider=o.get("clusteringProvider"),
+        extra=_rest(o, _FILE_KEYS),
+    )
+
+
+def _parse_remove(o: Mapping[str, Any]) -> Remove:
+    return Remove(
+        path=_string(o["path"]),
+        data_change=bool(o.get("dataChange", True)),
+        deletion_timestamp=_optional_int(o.get("deletionTimestamp")),
+        extended_file_metadata=o.get("extendedFileMetadata"),
+        partition_values=o.get("partitionValues"),
+        size=_optional_int(o.get("size")),
+        stats=o.get("stats"),
+        tags=o.get("tags"),
+        deletion_vector=parse_deletion_vector(o.get("deletionVector")),
+        base_row_id=_optional_int(o.get("baseRowId")),
+        default_row_commit_version=_optional_int(o.get("defaultRowCommitVersion")),
+        extra=_rest(o, _FILE_KEYS),
+    )
+
+
+def _parse_cdc(o: Mapping[str, Any]) -> AddCdcFile:
+    return AddCdcFile(
+        path=_string(o["path"]),
+        partition_values=o.get("partitionValues") or {},
+        size=_int(o.get("size", 0)),
+        data_change=bool(o.get("dataChange", False)),
+        tags=o.get("tags"),
+        extra=_rest(o, _FILE_KEYS),
+    )
+
+
+def _parse_sidecar(o: Mapping[str, Any]) -> Sidecar:
+    return Sidecar(_string(o["path"]), _int(o["sizeInBytes"]), _int(o["modificationTime"]), o.get("tags"))
+
+
+_PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Action]] = {
+    "add": _parse_add,
+    "remove": _parse_remove,
+    "txn": parse_txn,
+    "metaData": parse_metadata,
+    "protocol": parse_protocol,
+    "domainMetadata": parse_domain_metadata,
+    "cdc": _parse_cdc,
+    "commitInfo": lambda o: CommitInfo(dict(o)),
+    "checkpointMetadata": lambda o: CheckpointMetadata(_int(o["version"]), o.get("tags")),
+    "sidecar": _parse_sidecar,
+}
+
+
+def serialize_action(action: Action) -> bytes:
+    """One line of a commit, without the line break. Optional fields that are None are left out."""
+    match action:
+        case Metadata():
+            body = metadata_to_json(action)
+        case Protocol():
+            body = protocol_to_json(action)
+        case Txn():
+            body = _present(appId=action.app_id, version=action.version, lastUpdated=action.last_updated)
+        case DomainMetadata():
+            body = {"domain": action.domain, "configuration": action.configuration, "removed": action.removed}
+        case CommitInfo():
+            body = dict(action.values)
+        case Add():
+            body = _add_to_json(action)
+        case Remove():
+            body = _remove_to_json(action)
+        case AddCdcFile():
+            body = {
+                "path": action.path,
+                "partitionValues": dict(action.partition_values),
+                "size": action.size,
+                "dataChange": action.data_change,
+                **_present(tags=action.tags),
+                **action.extra,
+            }
+        case CheckpointMetadata():
+            body = _present(version=action.version, tags=action.tags)
+        case Sidecar():
+            body = {
+                "path": action.path,
+                "sizeInBytes": action.size_in_bytes,
+                "modificationTime": action.modification_time,
+                **_present(tags=action.tags),
+            }
+    return orjson.dumps({_NAMES[type(action)]: body})
+
+
+_NAMES: Mapping[type, str] = {
+    Metadata: "metaData",
+    Protocol: "protocol",
+    Txn: "txn",
+    DomainMetadata: "domainMetadata",
+    CommitInfo: "commitInfo",
+    Add: "add",
+    Remove: "remove",
+    AddCdcFile: "cdc",
+    CheckpointMetadata: "checkpointMetadata",
+    Sidecar: "sidecar",
+}
+
+
+def metadata_to_json(m: Metadata) -> dict[str, Any]:
+    return {
+        "id": m.id,
+        **_present(name=m.name, description=m.description),
+        "format": {"provider": m.format.provider, "options": dict(m.format.options)},
+        "schemaString": m.schema_string,
+        "partitionColumns": list(m.partition_columns),
+        **_present(createdTime=m.created_time),
+        "configuration": dict(m.configuration),
+        **m.extra,
+    }
+
+
+def protocol_to_json(p: Protocol) -> dict[str, Any]:
+    return {
+        "minReaderVersion": p.min_reader_version,
+        "minWriterVersion": p.min_writer_version,
+        **_present(
+            readerFeatures=None if p.reader_features is None else list(p.reader_features),
+            writerFeatures=None if p.writer_features is None else list(p.writer_features),
+        ),
+        **p.extra,
+    }
+
+
+def deletion_vector_to_json(dv: DeletionVectorDescriptor) -> dict[str, Any]:
+    return {
+        "storageType": dv.storage_type,
+        "pathOrInlineDv": dv.path_or_inline_dv,
+        **_present(offset=dv.offset),
+        "sizeInBytes": dv.size_in_bytes,
+        "cardinality": dv.cardinality,
+    }
+
+
+def _add_to_json(a: Add) -> dict[str, Any]:
+    return {
+        "path": a.path,
+        "partitionValues": dict(a.partition_values),
+        "size": a.size,
+        "modificationTime": a.modification_time,
+        "dataChange": a.data_change,
+        **_present(
+            stats=a.stats,
+            tags=a.tags,
+            deletionVector=a.deletion_vector and deletion_vector_to_json(a.deletion_vector),
+            baseRowId=a.base_row_id,
+            defaultRowCommitVersion=a.default_row_commit_version,
+            clusteringProvider=a.clustering_provider,
+        ),
+        **a.extra,
+    }
+
+
+def _remove_to_json(r: Remove) -> dict[str, Any]:
+    return {
+        "path": r.path,
+        **_present(deletionTimestamp=r.deletion_timestamp),
+        "dataChange": r.data_change,
+        **_present(
+            extendedFileMetadata=r.extended_file_metadata,
+            partitionValues=r.partition_values,
+            size=r.size,
+            stats=r.stats,
+            tags=r.tags,
+            deletionVector=r.deletion_vector and deletion_vector_to_json(r.deletion_vector),
+            baseRowId=r.base_row_id,
+            defaultRowCommitVersion=r.default_row_commit_version,
+        ),
+        **r.extra,
+    }
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {k: dict(v) if isinstance(v, Mapping) else v for k, v in fields.items() if v is not None}
+
+
+def _rest(o: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {} if o.keys() <= known else {k: v for k, v in o.items() if k not in known}
+
+
+def _string(v: Any) -> str:
+    if not isinstance(v, str):
+        raise TypeError(f"expected a string, found {v!r}")
+    return v
+
+
+def _int(v: Any) -> int:
+    if isinstance(v, int) and not isinstance(v, bool):
+        return v
+    if isinstance(v, str) or (isinstance(v, float) and v.is_integer()):
+        return int(v)
+    raise TypeError(f"expected an integer, found {v!r}")
+
+
+def _optional_int(v: Any) -> int | None:
+    return None if v is None else _int(v)

@@ -1,0 +1,53 @@
+"""Paths of data files as the log spells them: URI-encoded once, relative to the table's root or absolute
+(PROTOCOL, "Add File and Remove File")."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    StringColumn = TypeVar("StringColumn", pa.Array, pa.ChunkedArray)
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+# What Hadoop's Path leaves bare when it becomes a URI; `%` itself must be escaped.
+_BARE = "/!$&'()*+,;=:@~-._"
+
+
+def encode_path(path: str) -> str:
+    """A decoded path as `add.path` spells it."""
+    encoded = quote(path, safe=_BARE)
+    # A colon in the first segment of a relative path would read as a scheme.
+    if _SCHEME.match(encoded):
+        head, slash, tail = encoded.partition("/")
+        encoded = head.replace(":", "%3A") + slash + tail
+    return encoded
+
+
+def decode_path(log_path: str) -> str:
+    """Undo the URI encoding of `add.path`, exactly once."""
+    return unquote(log_path) if "%" in log_path else log_path
+
+
+def is_absolute(log_path: str) -> bool:
+    """Whether the path names a place of its own instead of one below the table's root."""
+    return log_path.startswith("/") or _SCHEME.match(log_path) is not None
+
+
+def canonical_path(log_path: str) -> str:
+    """One spelling for one file: `file:/x` and `file:///x` become `/x`; everything else stays."""
+    if log_path.startswith("file:"):
+        return "/" + log_path[len("file:") :].lstrip("/")
+    return log_path
+
+
+def canonical_paths(paths: StringColumn) -> StringColumn:
+    """`canonical_path` of a whole column of strings; the column itself where nothing needs to change."""
+    import pyarrow.compute as pc
+
+    if not pc.any(pc.starts_with(paths, "file:")).as_py():
+        return paths
+    return pc.replace_substring_regex(paths, pattern="^file:/*", replacement="/")

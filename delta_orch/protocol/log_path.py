@@ -1,0 +1,94 @@
+"""Names of the files in `_delta_log`, parsed and built (PROTOCOL, "File Types")."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+LOG_DIRECTORY = "_delta_log"
+SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
+LAST_CHECKPOINT_PATH = f"{LOG_DIRECTORY}/_last_checkpoint"
+
+
+class LogFileKind(Enum):
+    COMMIT = "commit"
+    CHECKPOINT_CLASSIC = "classic checkpoint"
+    CHECKPOINT_MULTIPART = "multi-part checkpoint"
+    CHECKPOINT_UUID = "UUID-named checkpoint"
+    COMPACTION = "log compaction"
+    CHECKSUM = "version checksum"
+
+
+CHECKPOINT_KINDS = frozenset(
+    {LogFileKind.CHECKPOINT_CLASSIC, LogFileKind.CHECKPOINT_MULTIPART, LogFileKind.CHECKPOINT_UUID}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPath:
+    """One recognised file of the log.
+
+    Attributes:
+        name: The file name, without directory.
+        version: The version it belongs to; for a log compaction the first one.
+        end_version: A log compaction's last version, else None.
+        part: A multi-part checkpoint's part, from 1, and `num_parts` their number; else None.
+        unique: The UUID of a UUID-named checkpoint, else None.
+    """
+
+    name: str
+    kind: LogFileKind
+    version: int
+    end_version: int | None = None
+    part: int | None = None
+    num_parts: int | None = None
+    unique: str | None = None
+
+    @property
+    def is_checkpoint(self) -> bool:
+        return self.kind in CHECKPOINT_KINDS
+
+
+_NAME = re.compile(
+    r"(?P<version>\d{20})"
+    r"(?:(?P<commit>\.json)"
+    r"|(?P<crc>\.crc)"
+    r"|\.(?P<end>\d{20})\.compacted\.json"
+    r"|(?P<classic>\.checkpoint\.parquet)"
+    r"|\.checkpoint\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
+    r"|\.checkpoint\.(?P<unique>[0-9a-zA-Z-]+)\.(?:json|parquet))"
+)
+
+
+def parse_log_path(name: str) -> LogPath | None:
+    """Recognise a file name in `_delta_log`; None for anything the protocol does not define."""
+    m = _NAME.fullmatch(name)
+    if m is None:
+        return None
+    version = int(m["version"])
+    if m["commit"]:
+        return LogPath(name, LogFileKind.COMMIT, version)
+    if m["crc"]:
+        return LogPath(name, LogFileKind.CHECKSUM, version)
+    if m["end"]:
+        end = int(m["end"])
+        return LogPath(name, LogFileKind.COMPACTION, version, end_version=end) if end >= version else None
+    if m["classic"]:
+        return LogPath(name, LogFileKind.CHECKPOINT_CLASSIC, version)
+    if m["part"]:
+        part, parts = int(m["part"]), int(m["parts"])
+        if not 1 <= part <= parts:
+            return None
+        return LogPath(name, LogFileKind.CHECKPOINT_MULTIPART, version, part=part, num_parts=parts)
+    return LogPath(name, LogFileKind.CHECKPOINT_UUID, version, unique=m["unique"])
+
+
+def commit_path(version: int) -> str:
+    """Path of a commit, relative to the table's root."""
+    return f"{LOG_DIRECTORY}/{version:020d}.json"
+
+
+def checkpoint_path(version: int) -> str:
+    """Path of the classic checkpoint of a version, relative to the table's root."""
+    return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.parquet"
