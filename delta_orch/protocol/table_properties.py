@@ -1,0 +1,264 @@
+"""Table properties, typed (`metaData.configuration`).
+
+Reading is tolerant: unknown keys are kept by the metadata and ignored here, and a value that cannot be read is an error
+only where it decides something. Setting is strict: `ensure_valid_properties` refuses unknown `delta.*` keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from delta_orch.errors import InvalidPropertyError
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+_UNIT_MS: Mapping[str, float] = {
+    "nanosecond": 1e-6,
+    "microsecond": 1e-3,
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": _DAY_MS,
+    "week": 7 * _DAY_MS,
+}
+_INTERVAL_PART = re.compile(r"(-?\d+)\s*([a-z]+?)s?(?=\s|$)")
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_interval_ms(text: str) -> int:
+    """`interval 1 week`, `2 days 3 hours`, `interval 30 days` → milliseconds. Months and years have no fixed length
+    and are refused, as the reference implementation does.
+
+    Raises:
+        ValueError: Not such an interval.
+    """
+    body = text.strip().lower().removeprefix("interval").strip()
+    parts = _INTERVAL_PART.findall(body)
+    if not parts or _INTERVAL_PART.sub("", body).strip() or any(unit not in _UNIT_MS for _, unit in parts):
+        raise ValueError(f"{text!r} is no interval of weeks, days, hours, minutes or seconds")
+    total = sum(int(n) * _UNIT_MS[unit] for n, unit in parts)
+    if total < 0:
+        raise ValueError(f"{text!r} is negative")
+    return int(total)
+
+
+def parse_size_bytes(text: str) -> int:
+    """`134217728`, `128mb`, `1g` → bytes. Raises ValueError."""
+    m = _SIZE.fullmatch(text.strip())
+    if m is None:
+        raise ValueError(f"{text!r} is no size in bytes")
+    return int(m[1]) * _SIZE_FACTOR[m[2].lower()]
+
+
+def parse_boolean(text: str) -> bool:
+    """`true` or `false` in any case. Raises ValueError."""
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def parse_column_list(text: str) -> tuple[tuple[str, ...], ...]:
+    """Comma-separated column paths, backticks around names that hold dots or commas. Raises ValueError."""
+    paths, path, pos = [], [], 0
+    token = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,.\s][^`,.]*?))\s*([.,]|$)")
+    while pos < len(text):
+        m = token.match(text, pos)
+        if m is None:
+            raise ValueError(f"{text!r} is no list of columns")
+        path.append(m[1].replace("``", "`") if m[1] else m[2])
+        if m[3] != ".":
+            paths.append(tuple(path))
+            path = []
+        pos = m.end()
+    if path:
+        raise ValueError(f"{text!r} ends in the middle of a column name")
+    return tuple(paths)
+
+
+def _positive(text: str) -> int:
+    n = int(text)
+    if n <= 0:
+        raise ValueError(f"{text!r} is not positive")
+    return n
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        n = int(text)
+        if n < minimum:
+            raise ValueError(f"{text!r} is below {minimum}")
+        return n
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        for value in allowed:
+            if text.strip().lower() == value.lower():
+                return value
+        raise ValueError(f"{text!r} is none of {', '.join(allowed)}")
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class _Property:
+    """How one key is read: the attribute it fills (None for keys that are only validated) and its default."""
+
+    attribute: str | None
+    parse: Callable[[str], Any]
+
+
+_PROPERTIES: Mapping[str, _Property] = {
+    "delta.appendOnly": _Property("append_only", parse_boolean),
+    "delta.autoOptimize.autoCompact": _Property(None, _one_of("true", "false", "auto", "legacy")),
+    "delta.autoOptimize.optimizeWrite": _Property(None, parse_boolean),
+    "delta.checkpointInterval": _Property("checkpoint_interval", _positive),
+    "delta.checkpointPolicy": _Property("checkpoint_policy", _one_of("classic", "v2")),
+    "delta.checkpoint.writeStatsAsJson": _Property("checkpoint_write_stats_as_json", parse_boolean),
+    "delta.checkpoint.writeStatsAsStruct": _Property("checkpoint_write_stats_as_struct", parse_boolean),
+    "delta.columnMapping.mode": _Property("column_mapping_mode", _one_of("none", "name", "id")),
+    "delta.columnMapping.maxColumnId": _Property(None, _at_least(0)),
+    "delta.compatibility.symlinkFormatManifest.enabled": _Property(None, parse_boolean),
+    "delta.dataSkippingNumIndexedCols": _Property("data_skipping_num_indexed_cols", _at_least(-1)),
+    "delta.dataSkippingStatsColumns": _Property("data_skipping_stats_columns", parse_column_list),
+    "delta.deletedFileRetentionDuration": _Property("deleted_file_retention_ms", parse_interval_ms),
+    "delta.enableChangeDataFeed": _Property("enable_change_data_feed", parse_boolean),
+    "delta.enableDeletionVectors": _Property("enable_deletion_vectors", parse_boolean),
+    "delta.enableExpiredLogCleanup": _Property("enable_expired_log_cleanup", parse_boolean),
+    "delta.enableIcebergCompatV1": _Property("enable_iceberg_compat_v1", parse_boolean),
+    "delta.enableIcebergCompatV2": _Property("enable_iceberg_compat_v2", parse_boolean),
+    "delta.enableIcebergCompatV3": _Property("enable_iceberg_compat_v3", parse_boolean),
+    "delta.enableInCommitTimestamps": _Property("enable_in_commit_timestamps", parse_boolean),
+    "delta.inCommitTimestampEnablementVersion": _Property("in_commit_timestamp_enablement_version", _at_least(0)),
+    "delta.inCommitTimestampEnablementTimestamp": _Property("in_commit_timestamp_enablement_ms", _at_least(0)),
+    "delta.enableRowTracking": _Property("enable_row_tracking", parse_boolean),
+    "delta.enableTypeWidening": _Property("enable_type_widening", parse_boolean),
+    "delta.enableVariantShredding": _Property("enable_variant_shredding", parse_boolean),
+    "delta.isolationLevel": _Property("isolation_level", _one_of("Serializable", "WriteSerializable")),
+    "delta.logRetentionDuration": _Property("log_retention_ms", parse_interval_ms),
+    "delta.minReaderVersion": _Property(None, _positive),
+    "delta.minWriterVersion": _Property(None, _positive),
+    "delta.parquet.compression.codec": _Property(
+        "compression_codec", _one_of("uncompressed", "snappy", "gzip", "lz4_raw", "zstd")
+    ),
+    "delta.parquet.format.version": _Property(None, str),
+    "delta.randomizeFilePrefixes": _Property("randomize_file_prefixes", parse_boolean),
+    "delta.randomPrefixLength": _Property("random_prefix_length", _positive),
+    "delta.requireCheckpointProtectionBeforeVersion": _Property(
+        "require_checkpoint_protection_before_version", _at_least(0)
+    ),
+    "delta.rowTracking.materializedRowIdColumnName": _Property(None, str),
+    "delta.rowTracking.materializedRowCommitVersionColumnName": _Property(None, str),
+    "delta.setTransactionRetentionDuration": _Property("set_transaction_retention_ms", parse_interval_ms),
+    "delta.targetFileSize": _Property("target_file_size_bytes", parse_size_bytes),
+    "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
+    "delta.writePartitionColumnsToParquet": _Property("write_partition_columns_to_parquet", parse_boolean),
+}
+_BY_LOWER_KEY: Mapping[str, str] = {key.lower(): key for key in _PROPERTIES}
+_OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat.")
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """The properties that decide something, with the protocol's or the reference implementation's defaults.
+
+    Durations in milliseconds, sizes in bytes; None where nothing is set and there is no default.
+    """
+
+    append_only: bool = False
+    checkpoint_interval: int = 10
+    checkpoint_policy: str = "classic"
+    checkpoint_write_stats_as_json: bool = True
+    checkpoint_write_stats_as_struct: bool = False
+    column_mapping_mode: str = "none"
+    compression_codec: str = "zstd"
+    data_skipping_num_indexed_cols: int = 32
+    data_skipping_stats_columns: tuple[tuple[str, ...], ...] | None = None
+    deleted_file_retention_ms: int = 7 * _DAY_MS
+    enable_change_data_feed: bool = False
+    enable_deletion_vectors: bool = False
+    enable_expired_log_cleanup: bool = True
+    enable_iceberg_compat_v1: bool = False
+    enable_iceberg_compat_v2: bool = False
+    enable_iceberg_compat_v3: bool = False
+    enable_in_commit_timestamps: bool = False
+    in_commit_timestamp_enablement_version: int | None = None
+    in_commit_timestamp_enablement_ms: int | None = None
+    enable_row_tracking: bool = False
+    enable_type_widening: bool = False
+    enable_variant_shredding: bool = False
+    isolation_level: str = "WriteSerializable"
+    log_retention_ms: int = 30 * _DAY_MS
+    randomize_file_prefixes: bool = False
+    random_prefix_length: int = 2
+    require_checkpoint_protection_before_version: int | None = None
+    set_transaction_retention_ms: int | None = None
+    target_file_size_bytes: int | None = None
+    write_partition_columns_to_parquet: bool = False
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, str]) -> TableProperties:
+        """Read the known keys; names match without regard to case.
+
+        Raises:
+            InvalidPropertyError: A known key holds a value that is none of its kind.
+        """
+        values: dict[str, Any] = {}
+        for key, text in configuration.items():
+            known = _BY_LOWER_KEY.get(key.lower())
+            if known is not None and (attribute := _PROPERTIES[known].attribute) is not None:
+                values[attribute] = _parse_value(known, text)
+        return cls(**values)
+
+
+def ensure_valid_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Check properties a user sets, and return them with the known keys in their canonical spelling.
+
+    Keys outside `delta.` are the user's own and free.
+
+    Raises:
+        InvalidPropertyError: An unknown `delta.*` key, or a value that is none of the key's kind. Nothing was set.
+    """
+    checked: dict[str, str] = {}
+    for key, value in properties.items():
+        if not isinstance(value, str):
+            value = str(value).lower() if isinstance(value, bool) else str(value)
+        lower = key.lower()
+        if lower in _BY_LOWER_KEY:
+            key = _BY_LOWER_KEY[lower]
+            _parse_value(key, value)
+        elif lower.startswith("delta.") and not lower.startswith(_OPEN_PREFIXES):
+            raise InvalidPropertyError(
+                f"Unknown table property {key!r}",
+                cause="Names that begin with 'delta.' are the protocol's",
+                remedy=_suggestion(key) or "Use a name of your own without that prefix",
+                property=key,
+            )
+        checked[key] = value
+    return checked
+
+
+def _parse_value(key: str, text: str) -> Any:
+    try:
+        return _PROPERTIES[key].parse(text)
+    except ValueError as e:
+        raise InvalidPropertyError(
+            f"Table property {key} has an invalid value", cause=str(e), property=key, value=text
+        ) from None
+
+
+def _suggestion(key: str) -> str | None:
+    from difflib import get_close_matches
+
+    close = get_close_matches(key, _PROPERTIES, n=1)
+    return f"Did you mean {close[0]!r}?" if close else None
