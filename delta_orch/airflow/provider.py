@@ -1,0 +1,74 @@
+"""What Airflow asks a provider package about itself (entry point `apache_airflow_provider`).
+
+Airflow calls this while it reads its own configuration, in every process it starts. The module therefore imports
+nothing: neither Airflow, which is half initialised at that moment, nor the rest of delta_orch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+INTEGRATION = "Delta Lake"
+CONNECTION_TYPE = "delta"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's description, in the shape of Airflow's `provider_info.schema.json`."""
+    return {
+        "package-name": "delta-orch",
+        "name": INTEGRATION,
+        "description": "Exactly-once Delta Lake steps: operators, sensors, triggers and `@task.delta`.\n",
+        "integrations": [
+            {
+                "integration-name": INTEGRATION,
+                "external-doc-url": "https://delta.io/",
+                "tags": ["software"],
+            }
+        ],
+        "hooks": _modules("delta_orch.airflow.hook"),
+        "operators": _modules(
+            "delta_orch.airflow.write_operator",
+            "delta_orch.airflow.incremental_operator",
+            "delta_orch.airflow.maintenance_operators",
+        ),
+        "sensors": _modules("delta_orch.airflow.sensors"),
+        "triggers": _modules("delta_orch.airflow.triggers"),
+        "connection-types": [_connection_type()],
+        "task-decorators": [{"name": "delta", "class-name": "delta_orch.airflow.decorators.delta_task"}],
+        "asset-uris": [
+            {
+                "schemes": ["delta"],
+                "handler": "delta_orch.airflow.assets.sanitize_uri",
+                "factory": "delta_orch.airflow.assets.create_asset",
+            }
+        ],
+    }
+
+
+def _modules(*names: str) -> list[dict[str, Any]]:
+    return [{"integration-name": INTEGRATION, "python-modules": list(names)}]
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": CONNECTION_TYPE,
+        "hook-class-name": "delta_orch.airflow.hook.DeltaHook",
+        "hook-name": INTEGRATION,
+        "ui-field-behaviour": {
+            "hidden-fields": ["host", "schema", "port", "login", "password"],
+            "relabeling": {"extra": "Storage options"},
+            "placeholders": {"extra": '{"region": "eu-central-1", "key": "…", "secret": "…"}'},
+        },
+        "conn-fields": {
+            "table_root": {
+                "label": "Table root",
+                "description": "Directory below which relative table URIs are looked up, e.g. s3://lake/warehouse",
+                "schema": {"type": ["string", "null"]},
+            },
+            "storage_options": {
+                "label": "Secret storage options",
+                "description": "JSON object of options for the store, hidden in the form; joins those of the extra field",
+                "schema": {"type": ["string", "null"], "format": "password"},
+            },
+        },
+    }
