@@ -69,7 +69,7 @@ class DeltaError(Exception):
         self.cause = cause
         self.remedy = remedy
         self.context = context
-        super().__init__(". ".join(part.rstrip(".") for part in (problem, cause, remedy) if part) + ".")
+        super().__init__(" ".join(_sentence(part) for part in (problem, cause, remedy) if part))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.problem, self.cause, self.remedy, self.context)
@@ -77,6 +77,10 @@ class DeltaError(Exception):
     def __str__(self) -> str:
         # OSError and ImportError have a __str__ of their own that drops the message.
         return str(self.args[0])
+
+
+def _sentence(part: str) -> str:
+    return part if part.endswith((".", "?", "!")) else part + "."
 
 
 def _rebuild(

@@ -61,7 +61,7 @@ def parse_metadata(o: Mapping[str, Any]) -> Metadata:
     fmt = o.get("format") or {}
     return Metadata(
         id=_string(o["id"]),
-        schema_string=_string(o["schemaString"]),
+        schema_string=_string(o.get("schemaString") or ""),
         partition_columns=tuple(_string(c) for c in o.get("partitionColumns") or ()),
         configuration={k: v for k, v in (o.get("configuration") or {}).items() if v is not None},
         name=o.get("name"),

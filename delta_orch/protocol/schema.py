@@ -31,10 +31,14 @@ _ALIASES = {"null": "void", "int": "integer", "bigint": "long", "smallint": "sho
 def parse_schema(schema_string: str) -> StructType:
     """Parse a schema string.
 
+    The empty string is the empty schema: some writers commit a table before they know its columns.
+
     Raises:
         ProtocolViolationError: Not JSON, or not a struct.
         UnsupportedFeatureError: A column type this release does not know.
     """
+    if not schema_string:
+        return StructType(())
     try:
         obj = orjson.loads(schema_string)
     except orjson.JSONDecodeError as e:

@@ -1,0 +1,180 @@
+"""Delta's types ↔ Arrow's, and strings into Arrow without detours.
+
+`timestamp` is `timestamp[us, UTC]`, `timestamp_ntz` is `timestamp[us]`; Arrow types that Delta has no name for map to
+the narrowest Delta type that holds all their values, or are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+
+import pyarrow as pa
+
+from delta_orch.errors import SchemaMismatchError
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    VOID,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructField,
+    StructType,
+)
+
+VARIANT_STORAGE = pa.struct(
+    [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+
+_TO_ARROW: dict[DataType, pa.DataType] = {
+    STRING: pa.string(),
+    LONG: pa.int64(),
+    INTEGER: pa.int32(),
+    SHORT: pa.int16(),
+    BYTE: pa.int8(),
+    FLOAT: pa.float32(),
+    DOUBLE: pa.float64(),
+    BOOLEAN: pa.bool_(),
+    BINARY: pa.binary(),
+    DATE: pa.date32(),
+    TIMESTAMP: pa.timestamp("us", "UTC"),
+    TIMESTAMP_NTZ: pa.timestamp("us"),
+    VOID: pa.null(),
+    VARIANT: VARIANT_STORAGE,
+}
+
+
+def type_to_arrow(data_type: DataType) -> pa.DataType:
+    """The Arrow type in which values of a Delta type travel. A variant is a struct of `metadata` and `value`."""
+    match data_type:
+        case DecimalType(precision, scale):
+            return pa.decimal128(precision, scale)
+        case ArrayType(element_type, contains_null):
+            return pa.list_(pa.field("element", type_to_arrow(element_type), nullable=contains_null))
+        case MapType(key_type, value_type, value_contains_null):
+            return pa.map_(
+                pa.field("key", type_to_arrow(key_type), nullable=False),
+                pa.field("value", type_to_arrow(value_type), nullable=value_contains_null),
+            )
+        case StructType(fields):
+            return pa.struct([field_to_arrow(f) for f in fields])
+        case _:
+            return _TO_ARROW[data_type]
+
+
+def field_to_arrow(field: StructField) -> pa.Field:
+    # Arrow's null type must be nullable; a void column never holds anything else.
+    return pa.field(field.name, type_to_arrow(field.data_type), nullable=field.nullable or field.data_type == VOID)
+
+
+def schema_to_arrow(schema: StructType) -> pa.Schema:
+    """The Arrow schema of a table; column metadata of the log is not carried over."""
+    return pa.schema([field_to_arrow(f) for f in schema])
+
+
+def schema_from_arrow(schema: pa.Schema) -> StructType:
+    """The Delta schema that holds every value of an Arrow schema.
+
+    Unsigned integers become the next wider signed type, nanoseconds become microseconds only at write time and only
+    where nothing is lost; a timestamp with any time zone is an instant and becomes `timestamp`.
+
+    Raises:
+        SchemaMismatchError: A column's type has no counterpart (interval, time of day, uint64, wide decimal, union).
+    """
+    return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
+
+
+def _field_from_arrow(field: pa.Field, path: str) -> StructField:
+    return StructField(field.name, _type_from_arrow(field.type, path), field.nullable)
+
+
+def _type_from_arrow(t: pa.DataType, path: str) -> DataType:
+    types = pa.types
+    if types.is_dictionary(t):
+        return _type_from_arrow(t.value_type, path)
+    if types.is_run_end_encoded(t):
+        return _type_from_arrow(t.value_type, path)
+    if simple := _simple_type_from_arrow(t):
+        return simple
+    if types.is_timestamp(t):
+        return TIMESTAMP_NTZ if t.tz is None else TIMESTAMP
+    if types.is_decimal(t) and t.precision <= 38 and 0 <= t.scale <= t.precision:
+        return DecimalType(t.precision, t.scale)
+    if types.is_list(t) or types.is_large_list(t) or types.is_fixed_size_list(t) or _is_list_view(t):
+        return ArrayType(_type_from_arrow(t.value_type, f"{path}.element"), t.value_field.nullable)
+    if types.is_map(t):
+        return MapType(
+            _type_from_arrow(t.key_type, f"{path}.key"),
+            _type_from_arrow(t.item_type, f"{path}.value"),
+            t.item_field.nullable,
+        )
+    if types.is_struct(t):
+        return StructType(tuple(_field_from_arrow(f, f"{path}.{f.name}") for f in t))
+    raise SchemaMismatchError(
+        f"Column {path} has the Arrow type {t}, which Delta has no type for",
+        remedy="Cast the column before writing, for example to a string, a long or a timestamp",
+        column=path,
+    )
+
+
+def _simple_type_from_arrow(t: pa.DataType) -> DataType | None:
+    types = pa.types
+    for data_type, tests in (
+        (STRING, (types.is_string, types.is_large_string, types.is_string_view)),
+        (LONG, (types.is_int64, types.is_uint32)),
+        (INTEGER, (types.is_int32, types.is_uint16)),
+        (DOUBLE, (types.is_float64,)),
+        (BOOLEAN, (types.is_boolean,)),
+        (DATE, (types.is_date32, types.is_date64)),
+        (SHORT, (types.is_int16, types.is_uint8)),
+        (BYTE, (types.is_int8,)),
+        (FLOAT, (types.is_float32, types.is_float16)),
+        (BINARY, (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)),
+        (VOID, (types.is_null,)),
+    ):
+        if any(test(t) for test in tests):
+            return data_type
+    return None
+
+
+def _is_list_view(t: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(t) or pa.types.is_large_list_view(t))
+
+
+def string_array(values: Iterable[str | None]) -> pa.StringArray:
+    """A string column from Python strings.
+
+    `pa.array` would do the same but imports pandas on its first call where it is installed, which costs a cold process
+    more than replaying a log.
+    """
+    encoded = [None if v is None else v.encode() for v in values]
+    offsets = pa.py_buffer(
+        memoryview(_int32_bytes(accumulate((0 if v is None else len(v) for v in encoded), initial=0)))
+    )
+    data = pa.py_buffer(b"".join(v for v in encoded if v is not None))
+    nulls = sum(v is None for v in encoded)
+    validity = pa.py_buffer(_bitmap([v is not None for v in encoded])) if nulls else None
+    return pa.StringArray.from_buffers(len(encoded), offsets, data, validity, nulls)
+
+
+def _int32_bytes(numbers: Iterable[int]) -> bytes:
+    from array import array
+
+    return array("i", numbers).tobytes()
+
+
+def _bitmap(bits: list[bool]) -> bytes:
+    return sum(1 << i for i, bit in enumerate(bits) if bit).to_bytes((len(bits) + 7) // 8, "little")

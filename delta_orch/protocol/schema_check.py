@@ -1,0 +1,156 @@
+"""Whether rows of one schema may go into a table of another, and whether a table may have a schema at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from delta_orch.errors import ColumnNotFoundError, SchemaMismatchError
+from delta_orch.protocol.types import (
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    VOID,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructType,
+)
+
+_RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_INTEGER_DIGITS = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 20}
+_LOSSLESS: dict[DataType, frozenset[DataType]] = {
+    BYTE: frozenset({SHORT, INTEGER, LONG, FLOAT, DOUBLE}),
+    SHORT: frozenset({INTEGER, LONG, FLOAT, DOUBLE}),
+    INTEGER: frozenset({LONG, DOUBLE}),
+    FLOAT: frozenset({DOUBLE}),
+    DATE: frozenset({TIMESTAMP_NTZ}),
+}
+
+
+def ensure_schema_fits(source: StructType, target: StructType) -> None:
+    """Check that rows of `source` can be written to a table of `target` without losing or inventing anything.
+
+    Columns match by name without regard to case, in any order. A type fits if it is the same or every value of it is a
+    value of the other (byte → long, float → double, int → decimal with room, …). A nullable source column fits a NOT
+    NULL target: its rows are checked one by one while they are written.
+
+    Raises:
+        SchemaMismatchError: Names every column too many, missing or of another type. Nothing was written.
+    """
+    problems = list(_mismatches(source, target, ""))
+    if problems:
+        raise SchemaMismatchError(
+            "The data does not have the table's schema",
+            cause="; ".join(problems),
+            remedy="Select, rename or cast the columns before writing",
+            problems=problems,
+        )
+
+
+def _mismatches(source: StructType, target: StructType, prefix: str) -> Iterator[str]:
+    seen: set[str] = set()
+    for f in source:
+        folded = f.name.lower()
+        if folded in seen:
+            yield f"column {prefix}{f.name} occurs twice"
+        elif (wanted := target.find(f.name)) is None:
+            yield f"column {prefix}{f.name} is not in the table"
+        else:
+            yield from _type_mismatches(f.data_type, wanted.data_type, f"{prefix}{f.name}")
+        seen.add(folded)
+    for f in target:
+        if f.name.lower() not in seen:
+            yield f"column {prefix}{f.name} is missing"
+
+
+def _type_mismatches(source: DataType, target: DataType, path: str) -> Iterator[str]:
+    match source, target:
+        case StructType(), StructType():
+            yield from _mismatches(source, target, f"{path}.")
+        case ArrayType(), ArrayType():
+            yield from _type_mismatches(source.element_type, target.element_type, f"{path}.element")
+        case MapType(), MapType():
+            yield from _type_mismatches(source.key_type, target.key_type, f"{path}.key")
+            yield from _type_mismatches(source.value_type, target.value_type, f"{path}.value")
+        case _ if not is_lossless_cast(source, target):
+            yield f"column {path} is {source}, the table has {target}"
+
+
+def is_lossless_cast(source: DataType, target: DataType) -> bool:
+    """Whether every value of an atomic type is a value of the other; a void column fits every type."""
+    if source in (target, VOID) or target in _LOSSLESS.get(source, ()):
+        return True
+    if isinstance(target, DecimalType):
+        room = target.precision - target.scale
+        if isinstance(source, DecimalType):
+            return source.scale <= target.scale and source.precision - source.scale <= room
+        return source in _INTEGER_DIGITS and room >= _INTEGER_DIGITS[source]
+    return False
+
+
+def ensure_valid_table_schema(schema: StructType, partition_columns: Sequence[str]) -> None:
+    """Check the schema of a table to be created.
+
+    Raises:
+        SchemaMismatchError: No column; two columns whose names differ at most in case; a name that the change data feed
+            reserves or that no client could write (it holds one of ` ,;{}()\\n\\t=` and column mapping is off); only
+            partition columns; a partition column of a type that cannot be one, or named twice. Nothing was created.
+        ColumnNotFoundError: A partition column that is not in the schema.
+    """
+    if not schema.fields:
+        raise SchemaMismatchError("A table needs at least one column")
+    _ensure_valid_names(schema, "")
+    wanted = [c.lower() for c in partition_columns]
+    if len(set(wanted)) != len(wanted):
+        raise SchemaMismatchError("A partition column is named twice", cause=", ".join(partition_columns))
+    for column in partition_columns:
+        f = schema.find(column)
+        if f is None:
+            raise ColumnNotFoundError(
+                f"Partition column {column!r} is not in the schema",
+                remedy=f"Choose among {', '.join(schema.names)}",
+                column=column,
+            )
+        if isinstance(f.data_type, StructType | ArrayType | MapType) or f.data_type in (VARIANT, VOID):
+            raise SchemaMismatchError(f"Column {column!r} of type {f.data_type} cannot be a partition column")
+    if len(wanted) == len(schema):
+        raise SchemaMismatchError("All columns are partition columns", remedy="Leave at least one column for the files")
+
+
+def _ensure_valid_names(schema: StructType, prefix: str) -> None:
+    seen: dict[str, str] = {}
+    for f in schema:
+        if (other := seen.setdefault(f.name.lower(), f.name)) is not f.name:
+            raise SchemaMismatchError(
+                f"Columns {prefix}{other} and {prefix}{f.name} differ at most in case", column=f"{prefix}{f.name}"
+            )
+        if not prefix and f.name.lower() in _RESERVED_NAMES:
+            raise SchemaMismatchError(
+                f"The column name {f.name!r} is reserved for the change data feed", remedy="Rename it", column=f.name
+            )
+        if any(c in f.name for c in " ,;{}()\n\t=") or not f.name:
+            raise SchemaMismatchError(
+                f"The column name {prefix + f.name!r} is empty or holds one of the characters ' ,;{{}}()\\n\\t='",
+                remedy="Rename the column",
+                column=f"{prefix}{f.name}",
+            )
+        for nested in _structs_in(f.data_type):
+            _ensure_valid_names(nested, f"{prefix}{f.name}.")
+
+
+def _structs_in(data_type: DataType) -> Iterator[StructType]:
+    match data_type:
+        case StructType():
+            yield data_type
+        case ArrayType(element_type):
+            yield from _structs_in(element_type)
+        case MapType(key_type, value_type):
+            yield from _structs_in(key_type)
+            yield from _structs_in(value_type)

@@ -1,0 +1,102 @@
+import pytest
+
+from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
+from delta_orch.features.registry import (
+    FEATURES,
+    ensure_readable,
+    ensure_writable,
+    find_feature,
+    protocol_for_new_table,
+    supported_features,
+)
+from delta_orch.protocol import types as t
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.schema import serialize_schema
+
+PLAIN = t.StructType((t.StructField("a", t.LONG),))
+
+
+def metadata(configuration=None, field_metadata=None):
+    schema = t.StructType((t.StructField("a", t.LONG, True, field_metadata or {}),))
+    return Metadata("id", serialize_schema(schema), configuration=configuration or {})
+
+
+def test_legacy_versions_imply_their_features():
+    assert supported_features(Protocol(1, 1)) == set()
+    assert supported_features(Protocol(1, 2)) == {"appendOnly", "invariants"}
+    assert supported_features(Protocol(2, 6)) == {f.name for f in FEATURES if f.legacy_writer_version}
+
+
+@pytest.mark.parametrize("protocol", [Protocol(1, 1), Protocol(1, 2), Protocol(2, 5), Protocol(1, 6)])
+def test_legacy_tables_that_use_nothing_special_are_read_and_written(protocol):
+    ensure_writable(protocol, metadata())
+
+
+@pytest.mark.parametrize("feature", [f for f in FEATURES if f.reader and not f.reads], ids=lambda f: f.name)
+def test_reader_features_not_implemented_are_refused_by_name(feature):
+    used = metadata({"delta.columnMapping.mode": "name"})
+    for name in (feature.name, *feature.aliases):
+        with pytest.raises(UnsupportedFeatureError, match=name) as e:
+            ensure_readable(Protocol(3, 7, (name,), (name,)), used)
+        assert e.value.context["features"] == [name]
+
+
+def test_unknown_writer_features_hinder_only_writers():
+    protocol = Protocol(1, 7, None, ("fancyNewThing", "appendOnly"))
+    ensure_readable(protocol, metadata())
+    with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
+        ensure_writable(protocol, metadata())
+
+
+def test_unknown_reader_features_and_versions_are_refused():
+    with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
+        ensure_readable(Protocol(3, 7, ("fancyNewThing",), ("fancyNewThing",)), metadata())
+    with pytest.raises(UnsupportedVersionError):
+        ensure_readable(Protocol(4, 7), metadata())
+    with pytest.raises(UnsupportedVersionError):
+        ensure_writable(Protocol(1, 8), metadata())
+    with pytest.raises(ProtocolViolationError):
+        ensure_readable(Protocol(3, 7), metadata())
+
+
+@pytest.mark.parametrize(
+    ("feature", "configuration", "field"),
+    [
+        ("invariants", {}, {"delta.invariants": "{}"}),
+        ("checkConstraints", {"delta.constraints.c": "a > 0"}, {}),
+        ("generatedColumns", {}, {"delta.generationExpression": "1"}),
+        ("identityColumns", {}, {"delta.identity.start": 1}),
+        ("columnMapping", {"delta.columnMapping.mode": "id"}, {}),
+    ],
+)
+def test_a_legacy_feature_in_use_is_refused_by_name_for_writing(feature, configuration, field):
+    if find_feature(feature).writes:
+        ensure_writable(Protocol(2, 6), metadata(configuration, field))
+    else:
+        with pytest.raises(UnsupportedFeatureError, match=feature):
+            ensure_writable(Protocol(2, 6), metadata(configuration, field))
+
+
+def test_column_mapping_listed_for_writers_only_still_gates_readers():
+    protocol = Protocol(3, 7, (), ("columnMapping",))
+    ensure_readable(protocol, metadata())
+    if not find_feature("columnMapping").reads:
+        with pytest.raises(UnsupportedFeatureError, match="columnMapping"):
+            ensure_readable(protocol, metadata({"delta.columnMapping.mode": "name"}))
+
+
+def test_new_tables_get_the_lowest_protocol():
+    assert protocol_for_new_table(PLAIN, {}) == Protocol(1, 2)
+    assert protocol_for_new_table(PLAIN, {"delta.appendOnly": "true"}) == Protocol(1, 2)
+    assert protocol_for_new_table(PLAIN, {"delta.enableChangeDataFeed": "true"}) == Protocol(1, 4)
+    ntz = t.StructType((t.StructField("a", t.ArrayType(t.TIMESTAMP_NTZ)),))
+    assert protocol_for_new_table(ntz, {}) == Protocol(
+        3, 7, ("timestampNtz",), ("appendOnly", "invariants", "timestampNtz")
+    )
+
+
+def test_a_property_whose_feature_cannot_be_written_is_refused_by_name():
+    for f in FEATURES:
+        if f.enabled_by and not f.writes:
+            with pytest.raises(UnsupportedFeatureError, match=f.name):
+                protocol_for_new_table(PLAIN, {f.enabled_by: "name" if "Mapping" in f.name else "true"})
