@@ -1,0 +1,35 @@
+"""Where a data file lies, from the way the log spells it (PROTOCOL, "Add File and Remove File")."""
+
+from __future__ import annotations
+
+import posixpath
+
+from delta_orch.errors import ProtocolViolationError
+from delta_orch.protocol.data_path import canonical_path, decode_path, is_absolute
+
+
+def resolve_data_path(root: str, log_path: str) -> str:
+    """Decode `log_path` once and place it below `root`; absolute paths and URIs stay absolute.
+
+    `file:/x`, `file:///x` and `/x` all give `/x`.
+
+    Raises:
+        ProtocolViolationError: A relative path that leaves the table's directory, or one no file can have.
+    """
+    path = decode_path(canonical_path(log_path))
+    if not path or "\0" in path:
+        raise ProtocolViolationError("The log names a data file by an impossible path", path=log_path)
+    # Whether it is absolute is decided before decoding: `a%3Ab` is a file name, not a scheme.
+    if is_absolute(log_path):
+        return path
+    if ".." in path and _leaves_root(path):
+        raise ProtocolViolationError(
+            f"The log names a data file outside the table: {log_path!r}",
+            cause="A relative path must stay below the table's directory",
+            path=log_path,
+        )
+    return f"{root}/{path}"
+
+
+def _leaves_root(path: str) -> bool:
+    return posixpath.normpath(path).split("/", 1)[0] == ".."

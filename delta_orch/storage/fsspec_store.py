@@ -1,0 +1,217 @@
+"""Tables anywhere fsspec reaches. They can be read; commits need an exclusive create, which fsspec does not promise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.errors import (
+    FileExistsInStoreError,
+    FileMissingInStoreError,
+    MissingDependencyError,
+    StorageError,
+    UnsupportedStoreError,
+)
+from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.data_location import resolve_data_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+SINGLE_WRITER_OPTION = "single_writer"
+"""Storage option: `true` promises that one process at a time writes the table; without it writing is refused."""
+
+_EXTRAS: Mapping[str, str] = {
+    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure",
+}  # fmt: skip
+_TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "date")
+
+
+class FsspecStore(LogStore):
+    """One directory of an fsspec file system, which is made on first use and once more in a forked child.
+
+    Args:
+        uri: `protocol://…`.
+        storage_options: Passed to fsspec, but for `single_writer`. Never shown by `repr` or an error.
+
+    Raises:
+        UnsupportedStoreError: fsspec knows no such protocol.
+        MissingDependencyError: The package that speaks the protocol is not installed.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        options = dict(storage_options or {})
+        self._single_writer = str(options.pop(SINGLE_WRITER_OPTION, "false")).lower() == "true"
+        self._options = options
+        self._protocol = uri.partition("://")[0]
+        self.uri = uri.rstrip("/")
+        self.root = _filesystem_class(self._protocol)._strip_protocol(self.uri).rstrip("/")
+        self._made: tuple[int, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self.uri!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def read_bytes(self, path: str) -> bytes:
+        try:
+            data: bytes = self._filesystem.cat_file(self._full(path))
+        except OSError as e:
+            raise self._error(e, "read", path) from e
+        return data
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        import pyarrow as pa
+
+        try:
+            return pa.PythonFile(self._filesystem.open(self._full(path), "rb"), mode="r")
+        except OSError as e:
+            raise self._error(e, "open", path) from e
+
+    def head(self, path: str) -> FileMeta | None:
+        try:
+            # A cached listing would hide a commit that was just made.
+            self._filesystem.invalidate_cache(self._full(path))
+            info = self._filesystem.info(self._full(path))
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            raise self._error(e, "look at", path) from e
+        return None if info["type"] == "directory" else _file_meta(path, info)
+
+    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
+        full = self._full(directory)
+        try:
+            self._filesystem.invalidate_cache(full)
+            infos = self._filesystem.ls(full, detail=True)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise self._error(e, "list", directory) from e
+        prefix = f"{directory}/" if directory else ""
+        named = {info["name"].rstrip("/").rpartition("/")[2]: info for info in infos if info["type"] != "directory"}
+        for name in sorted(named):
+            if name >= start_name:
+                yield _file_meta(prefix + name, named[name])
+
+    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
+        full = self._full(directory)
+        try:
+            self._filesystem.invalidate_cache(full)
+            infos = self._filesystem.find(full, detail=True)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise self._error(e, "list", directory) from e
+        cut = len(self.root) + 1
+        for name, info in infos.items():
+            yield _file_meta(name[cut:], info)
+
+    def put_if_absent(self, path: str, data: bytes) -> FileMeta:
+        if not self._single_writer:
+            raise UnsupportedStoreError(
+                f"Cannot write the table at {self.uri}",
+                cause=f"Exclusive creation of a commit is not implemented for {self._protocol}, "
+                "so concurrent writers could not be kept apart",
+                remedy=f"If this is the only process that writes the table, set the storage option "
+                f"{SINGLE_WRITER_OPTION}=true",
+                store=self._protocol,
+            )
+        if self.head(path) is not None:
+            raise FileExistsInStoreError(f"{self.uri}/{path} exists already", path=path)
+        return self.put(path, data)
+
+    def put(self, path: str, data: bytes) -> FileMeta:
+        try:
+            self._filesystem.makedirs(self._full(path).rpartition("/")[0], exist_ok=True)
+            self._filesystem.pipe_file(self._full(path), bytes(data))
+        except OSError as e:
+            raise self._error(e, "write", path) from e
+        written = self.head(path)
+        if written is None:
+            raise StorageError(f"Cannot write {self.uri}/{path}", cause="It was gone right after it was written")
+        return written
+
+    def delete(self, path: str) -> None:
+        try:
+            self._filesystem.rm_file(self._full(path))
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise self._error(e, "delete", path) from e
+
+    def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
+        import pyarrow.fs as pafs
+
+        return pafs.PyFileSystem(pafs.FSSpecHandler(self._filesystem)), self.root
+
+    def resolve(self, log_path: str) -> str:
+        path = resolve_data_path(self.root, log_path)
+        if path.startswith(f"{self._protocol}://"):
+            return str(_filesystem_class(self._protocol)._strip_protocol(path))
+        return path
+
+    @property
+    def _filesystem(self) -> Any:
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = (os.getpid(), _filesystem_class(self._protocol)(**self._options))
+            self._made = made
+        return made[1]
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def _error(self, error: OSError, action: str, path: str) -> StorageError:
+        kind = FileMissingInStoreError if isinstance(error, FileNotFoundError) else StorageError
+        # The library's own text may hold a signed request: only its kind is shown.
+        return kind(f"Cannot {action} {self.uri}/{path}", cause=error.strerror or type(error).__name__, path=path)
+
+
+def _filesystem_class(protocol: str) -> Any:
+    import fsspec
+
+    try:
+        return fsspec.get_filesystem_class(protocol)
+    except ImportError as e:
+        extra = _EXTRAS.get(protocol)
+        raise MissingDependencyError(
+            f"Cannot open {protocol}:// tables",
+            cause=str(e),
+            remedy=f"pip install 'delta-orch[{extra}]'" if extra else "Install the fsspec package for this protocol",
+        ) from e
+    except ValueError as e:
+        raise UnsupportedStoreError(
+            f"There is no store for {protocol}:// locations",
+            remedy="Use a local path, file:, memory: or a protocol that fsspec knows",
+            store=protocol,
+        ) from e
+
+
+def _file_meta(path: str, info: Mapping[str, Any]) -> FileMeta:
+    return FileMeta(path, int(info.get("size") or 0), _modification_time_ms(info))
+
+
+def _modification_time_ms(info: Mapping[str, Any]) -> int:
+    """fsspec has no common key or type for it; 0 where the store tells none."""
+    for key in _TIME_KEYS:
+        value = info.get(key)
+        if isinstance(value, datetime):
+            return int(value.timestamp() * 1000)
+        if isinstance(value, int | float):
+            return int(value * 1000)
+        if isinstance(value, str) and value:
+            return int(_parse_time(value).timestamp() * 1000)
+    return 0
+
+
+def _parse_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return parsedate_to_datetime(text)

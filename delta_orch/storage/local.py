@@ -1,0 +1,254 @@
+"""Tables on a local (or mounted) file system.
+
+System calls one by one, in an order that matters: what `pathlib` would wrap is spelled out.
+"""
+
+# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
+from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.data_location import resolve_data_path
+from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+_TEMPORARY_SUFFIX = ".tmp"
+
+
+class LocalStore(LogStore):
+    """A directory. Holds no open file, thread or lock, so threads and forked children may share it.
+
+    Exclusive creation is `link(2)` from a temporary file that is complete and on disk: the only primitive that is
+    both exclusive and never shows a prefix on every local file system. Temporary files are hidden (`.<name>.….tmp`);
+    a killed writer may leave one, and no listing of this store shows it but `list_recursive`.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(root)
+        self.uri = Path(self.root).as_uri()
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.root!r})"
+
+    def read_bytes(self, path: str) -> bytes:
+        full = self._full(path)
+        try:
+            return Path(full).read_bytes()
+        except OSError as e:
+            raise storage_error(e, "read", full) from e
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        import pyarrow as pa
+
+        full = self._full(path)
+        try:
+            return pa.OSFile(full, "rb")
+        except OSError as e:
+            raise storage_error(e, "open", full) from e
+
+    def head(self, path: str) -> FileMeta | None:
+        full = self._full(path)
+        try:
+            return _file_meta(path, os.stat(full))
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            raise storage_error(e, "look at", full) from e
+
+    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
+        full = self._full(directory)
+        try:
+            with os.scandir(full) as entries:
+                found = [e for e in entries if e.name >= start_name and not _is_temporary(e.name)]
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise storage_error(e, "list", full) from e
+        prefix = f"{directory}/" if directory else ""
+        for entry in sorted(found, key=lambda e: e.name):
+            meta = _entry_meta(prefix + entry.name, entry)
+            if meta is not None:
+                yield meta
+
+    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
+        pending = [directory]
+        while pending:
+            current = pending.pop()
+            full = self._full(current)
+            try:
+                with os.scandir(full) as entries:
+                    found = list(entries)
+            except FileNotFoundError:
+                continue
+            except OSError as e:
+                raise storage_error(e, "list", full) from e
+            prefix = f"{current}/" if current else ""
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(prefix + entry.name)
+                elif (meta := _entry_meta(prefix + entry.name, entry)) is not None:
+                    yield meta
+
+    def put_if_absent(self, path: str, data: bytes) -> FileMeta:
+        full = self._full(path)
+        # Saves the losers of a race the write and the sync; what decides is the link below.
+        if os.path.lexists(full):
+            raise _exists(full)
+        temporary, status = self._write_temporary(full, data, sync=True)
+        try:
+            _link(temporary, full)
+        finally:
+            _unlink(temporary)
+        try:
+            _sync_directory(os.path.dirname(full))
+        except OSError as e:
+            raise StorageOutcomeUnknownError(
+                f"{full} was created but may not survive a crash of the machine", cause=e.strerror, path=full
+            ) from e
+        return _file_meta(path, status)
+
+    def put(self, path: str, data: bytes) -> FileMeta:
+        full = self._full(path)
+        temporary, status = self._write_temporary(full, data, sync=False)
+        try:
+            os.replace(temporary, full)
+        except OSError as e:
+            _unlink(temporary)
+            raise storage_error(e, "replace", full) from e
+        return _file_meta(path, status)
+
+    def delete(self, path: str) -> None:
+        full = self._full(path)
+        try:
+            os.unlink(full)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise storage_error(e, "delete", full) from e
+
+    def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
+        import pyarrow.fs as pafs
+
+        return pafs.LocalFileSystem(), self.root
+
+    def resolve(self, log_path: str) -> str:
+        return resolve_data_path(self.root, log_path)
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def _write_temporary(self, full: str, data: bytes, *, sync: bool) -> tuple[str, os.stat_result]:
+        """A new hidden file beside `full` with all of `data`; missing directories are made. Raises StorageError."""
+        directory, name = os.path.split(full)
+        temporary = f"{directory}/.{name}.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
+        try:
+            descriptor = _create(temporary)
+        except OSError as e:
+            raise storage_error(e, "create", full) from e
+        try:
+            try:
+                _write_all(descriptor, data)
+                if sync:
+                    os.fsync(descriptor)
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as e:
+            _unlink(temporary)
+            raise storage_error(e, "write", full) from e
+        return temporary, status
+
+
+def _create(path: str) -> int:
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        _make_directory(os.path.dirname(path))
+        return os.open(path, flags, 0o666)
+
+
+def _make_directory(path: str) -> None:
+    """Like `makedirs`, but each new name is on disk before anything relies on it."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        _make_directory(parent)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(20, "Not a directory", path) from None
+        return
+    _sync_directory(parent)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _link(temporary: str, full: str) -> None:
+    """Give the finished file its name, unless something has that name."""
+    try:
+        os.link(temporary, full)
+    except FileExistsError:
+        raise _exists(full) from None
+    except OSError as e:
+        if e.errno in NO_HARD_LINKS:
+            raise UnsupportedStoreError(
+                f"Cannot create {full} safely",
+                cause=f"The file system has no hard links ({e.strerror}): nothing would keep concurrent writers apart",
+                remedy="Keep the table on ext4, XFS, Btrfs, ZFS, APFS or tmpfs, or in an object store",
+                path=full,
+            ) from e
+        raise storage_error(e, "create", full) from e
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink(temporary: str) -> None:
+    try:
+        os.unlink(temporary)
+    except FileNotFoundError:
+        return
+    except OSError:
+        # Harmless litter that hides from every listing; failing here would hide what really happened.
+        return
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_TEMPORARY_SUFFIX)
+
+
+def _exists(full: str) -> FileExistsInStoreError:
+    return FileExistsInStoreError(f"{full} exists already", path=full)
+
+
+def _entry_meta(path: str, entry: os.DirEntry[str]) -> FileMeta | None:
+    """None for what is no file, or was deleted since it was listed."""
+    try:
+        return _file_meta(path, entry.stat()) if entry.is_file() else None
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise storage_error(e, "look at", entry.path) from e
+
+
+def _file_meta(path: str, status: os.stat_result) -> FileMeta:
+    return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
