@@ -1,0 +1,354 @@
+"""From Parquet footers to the `stats` of an `add` (PROTOCOL, "Per-file Statistics").
+
+Both engines write with somebody else's Parquet writer, whose footers already hold every bound. What is left is to turn
+bounds that are right for Parquet into bounds that are right for Delta: a reader may skip a file on their word alone,
+so each is either valid under Spark's ordering (UTF-8 bytes, NaN above all numbers, -0.0 equal to 0.0) or left out.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from delta_orch.engines.base import StatisticsPolicy
+from delta_orch.errors import MissingFileError, StorageError
+from delta_orch.protocol.arrow_types import string_array
+from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
+
+ColumnPath = tuple[str, ...]
+
+FOOTER_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("modification_time", pa.int64(), nullable=False),
+        pa.field("num_records", pa.int64(), nullable=False),
+        pa.field("stats", pa.string(), nullable=False),
+    ]
+)
+"""`path` as given, `size` in bytes, `modification_time` in milliseconds since the epoch."""
+
+MAX_STRING_PREFIX_CHARS = 32
+_INTEGERS = frozenset({"byte", "short", "integer", "long"})
+_FLOATS = frozenset({"float", "double"})
+_MAX_CODE_POINT = 0x10FFFF
+_EPOCH = dt.datetime(1970, 1, 1)
+_EPOCH_DAY_ORDINAL = dt.date(1970, 1, 1).toordinal()
+_UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsColumn:
+    """A leaf whose statistics are wanted, by its path in the table's schema."""
+
+    path: ColumnPath
+    data_type: DataType
+
+
+def statistics_columns(schema: StructType, policy: StatisticsPolicy) -> tuple[StatisticsColumn, ...]:
+    """The leaves of `schema` (without partition columns) that the policy covers, in schema order.
+
+    An array, a map and a variant count as one leaf each, as in Delta on Spark.
+    """
+    leaves = list(_leaves(schema, ()))
+    if policy.columns is not None:
+        wanted = [tuple(part.lower() for part in path) for path in policy.columns]
+        folded = [(tuple(part.lower() for part in leaf.path), leaf) for leaf in leaves]
+        return tuple(leaf for path, leaf in folded if any(path[: len(prefix)] == prefix for prefix in wanted))
+    limit = policy.num_indexed_columns
+    return tuple(leaves if limit < 0 else leaves[:limit])
+
+
+def _leaves(struct: StructType, parent: ColumnPath) -> Iterator[StatisticsColumn]:
+    for field in struct:
+        path = (*parent, field.name)
+        if isinstance(field.data_type, StructType):
+            yield from _leaves(field.data_type, path)
+        else:
+            yield StatisticsColumn(path, field.data_type)
+
+
+def read_footer_statistics(
+    filesystem: pafs.FileSystem,
+    paths: Sequence[str],
+    schema: StructType,
+    policy: StatisticsPolicy,
+    *,
+    nan_free: Collection[ColumnPath] = (),
+    max_threads: int = 8,
+) -> pa.Table:
+    """Read the footers of files just written, in parallel, and derive their statistics.
+
+    Args:
+        filesystem: Where `paths` are.
+        schema: The table's schema without its partition columns. Columns a file does not hold get no statistics.
+        policy: Which leaves get statistics.
+        nan_free: Float leaves known to hold no NaN in any of the files. See `serialize_footer_statistics`.
+
+    Returns: one row a path, in order, with the columns of `FOOTER_SCHEMA`.
+
+    Raises:
+        MissingFileError: A path is not there.
+        StorageError: A file cannot be read, or is not Parquet.
+    """
+    columns = statistics_columns(schema, policy)
+
+    def read(path: str) -> tuple[int, str]:
+        metadata = _read_metadata(filesystem, path)
+        return metadata.num_rows, serialize_footer_statistics(metadata, columns, nan_free=nan_free)
+
+    if not paths:
+        return FOOTER_SCHEMA.empty_table()
+    with ThreadPoolExecutor(min(max_threads, len(paths)), thread_name_prefix="delta-orch-footers") as pool:
+        footers = list(pool.map(read, paths))
+    infos = filesystem.get_file_info(list(paths))
+    return pa.Table.from_arrays(
+        [
+            string_array(paths),
+            long_array([info.size for info in infos]),
+            long_array([(info.mtime_ns or 0) // 1_000_000 for info in infos]),
+            long_array([num_records for num_records, _ in footers]),
+            string_array([stats for _, stats in footers]),
+        ],
+        schema=FOOTER_SCHEMA,
+    )
+
+
+def long_array(values: Sequence[int]) -> pa.Int64Array:
+    """An int64 column without nulls; unlike `pa.array` it never imports pandas."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values))])
+
+
+def _read_metadata(filesystem: pafs.FileSystem, path: str) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(path, filesystem=filesystem)
+    except FileNotFoundError as e:
+        raise MissingFileError(f"The data file {path} is not there", cause=str(e), path=path) from e
+    except pa.ArrowInvalid as e:
+        raise StorageError(f"{path} is not a readable Parquet file", cause=str(e), path=path) from e
+    except OSError as e:
+        raise StorageError(f"The footer of {path} cannot be read", cause=str(e), path=path) from e
+
+
+def serialize_footer_statistics(
+    metadata: pq.FileMetaData, columns: Sequence[StatisticsColumn], *, nan_free: Collection[ColumnPath] = ()
+) -> str:
+    """The `stats` JSON of one file.
+
+    Bounds of a float column count NaN only if parquet-mr (Spark) wrote them; other writers pass over NaN, and a
+    maximum that does is no upper bound where NaN is the greatest number. From those writers the maximum is used only
+    for leaves in `nan_free`.
+
+    A nested leaf counts as null wherever one of its parents is, as Delta counts it. Arrays and maps get no null count
+    (a footer counts their elements), binary and boolean columns no bounds.
+    """
+    is_nan_counted = (metadata.created_by or "").startswith("parquet-mr")
+    chunks = _chunks_by_path(metadata)
+    min_values: dict[str, Any] = {}
+    max_values: dict[str, Any] = {}
+    null_counts: dict[str, Any] = {}
+    for column in columns:
+        if isinstance(column.data_type, (ArrayType, MapType)) or column.path not in chunks:
+            continue
+        index, arrow_type = chunks[column.path]
+        found = _merge_row_groups(metadata, index)
+        if found.null_count is not None:
+            _put(null_counts, column.path, found.null_count)
+        rule = _bound_rule(column.data_type)
+        if found.minimum is None or rule is None:
+            continue
+        lower = rule(found.minimum, False, arrow_type)
+        upper = rule(found.maximum, True, arrow_type)
+        is_float = isinstance(column.data_type, PrimitiveType) and column.data_type.name in _FLOATS
+        if is_float and not (is_nan_counted or column.path in nan_free):
+            upper = None
+        if lower is not None:
+            _put(min_values, column.path, lower)
+        if upper is not None:
+            _put(max_values, column.path, upper)
+    stats: dict[str, Any] = {"numRecords": metadata.num_rows}
+    for key, values in (("minValues", min_values), ("maxValues", max_values), ("nullCount", null_counts)):
+        if values:
+            stats[key] = values
+    return orjson.dumps(stats).decode()
+
+
+def _put(tree: dict[str, Any], path: ColumnPath, value: Any) -> None:
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+    tree[path[-1]] = value
+
+
+def _chunks_by_path(metadata: pq.FileMetaData) -> Mapping[ColumnPath, tuple[int, pa.DataType]]:
+    """Column chunk index and Arrow type of each leaf outside lists and maps.
+
+    Walks the Arrow schema in leaf order: the footer's own dotted paths are ambiguous where names hold dots.
+    """
+    chunks: dict[ColumnPath, tuple[int, pa.DataType]] = {}
+    index = 0
+
+    def walk(field: pa.Field, path: ColumnPath | None) -> None:
+        nonlocal index
+        kind = field.type
+        if pa.types.is_struct(kind):
+            for child in kind:
+                walk(child, None if path is None else (*path, child.name))
+        elif pa.types.is_map(kind):
+            walk(kind.key_field, None)
+            walk(kind.item_field, None)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            walk(kind.value_field, None)
+        elif isinstance(kind, pa.BaseExtensionType):
+            walk(pa.field(field.name, kind.storage_type), None)
+        else:
+            if path is not None:
+                chunks[path] = (index, kind)
+            index += 1
+
+    for field in metadata.schema.to_arrow_schema():
+        walk(field, (field.name,))
+    # A leaf order that does not match would pair columns with each other's bounds.
+    return chunks if index == metadata.num_columns else {}
+
+
+@dataclass(slots=True)
+class _Found:
+    null_count: int | None = 0
+    minimum: Any = None
+    maximum: Any = None
+
+
+def _merge_row_groups(metadata: pq.FileMetaData, index: int) -> _Found:
+    """Raw physical bounds over all row groups; None where one that has values has no bounds."""
+    found = _Found()
+    has_bounds = True
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        statistics = row_group.column(index).statistics
+        if statistics is None:
+            return _Found(null_count=None)
+        null_count = statistics.null_count if statistics.has_null_count else None
+        if null_count is None or found.null_count is None:
+            found.null_count = None
+        else:
+            found.null_count += null_count
+        if not statistics.has_min_max:
+            has_bounds = has_bounds and null_count == row_group.num_rows
+            continue
+        lower, upper = statistics.min_raw, statistics.max_raw
+        if _is_nan(lower) or found.minimum is None or (not _is_nan(found.minimum) and lower < found.minimum):
+            found.minimum = lower
+        if _is_nan(upper) or found.maximum is None or (not _is_nan(found.maximum) and upper > found.maximum):
+            found.maximum = upper
+    if not has_bounds:
+        found.minimum = found.maximum = None
+    return found
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+BoundRule = Callable[[Any, bool, pa.DataType], Any]
+"""(raw value, is it the upper bound, the file's Arrow type) -> JSON value, or None to leave the bound out."""
+
+
+def _bound_rule(data_type: DataType) -> BoundRule | None:
+    if isinstance(data_type, DecimalType):
+        return _decimal_bound
+    if not isinstance(data_type, PrimitiveType):
+        return None
+    if data_type.name in _INTEGERS:
+        return _integer_bound
+    if data_type.name in _FLOATS:
+        return _float_bound
+    return {
+        "string": _string_bound,
+        "date": _date_bound,
+        "timestamp": _timestamp_bound,
+        "timestamp_ntz": _timestamp_ntz_bound,
+    }.get(data_type.name)
+
+
+def _integer_bound(raw: Any, _is_upper: bool, _type: pa.DataType) -> int | None:
+    return raw if isinstance(raw, int) else None
+
+
+def _float_bound(raw: Any, is_upper: bool, _type: pa.DataType) -> float | None:
+    if not isinstance(raw, (int, float)) or not math.isfinite(raw):
+        return None
+    if raw == 0:
+        # Both zeros are equal in Spark, -0.0 is the smaller in other readers.
+        return 0.0 if is_upper else -0.0
+    return float(raw)
+
+
+def _decimal_bound(raw: Any, _is_upper: bool, kind: pa.DataType) -> orjson.Fragment | None:
+    if not pa.types.is_decimal(kind):
+        return None
+    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+    digits = str(abs(unscaled)).rjust(kind.scale + 1, "0")
+    whole, fraction = digits[: len(digits) - kind.scale], digits[len(digits) - kind.scale :]
+    sign = "-" if unscaled < 0 else ""
+    return orjson.Fragment(f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}")
+
+
+def _string_bound(raw: Any, is_upper: bool, _type: pa.DataType) -> str | None:
+    try:
+        text: str = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if len(text) <= MAX_STRING_PREFIX_CHARS:
+        return text
+    prefix = text[:MAX_STRING_PREFIX_CHARS]
+    return round_up_prefix(prefix) if is_upper else prefix
+
+
+def round_up_prefix(prefix: str) -> str | None:
+    """The least string of at most that length above every string that starts with `prefix`, by code points (the order
+    of UTF-8 bytes, which is Spark's); None where there is none."""
+    for end in range(len(prefix), 0, -1):
+        code_point = ord(prefix[end - 1])
+        if code_point < _MAX_CODE_POINT:
+            # Surrogates are no characters of their own.
+            successor = 0xE000 if code_point == 0xD7FF else code_point + 1
+            return prefix[: end - 1] + chr(successor)
+    return None
+
+
+def _date_bound(raw: Any, _is_upper: bool, kind: pa.DataType) -> str | None:
+    ordinal = raw + _EPOCH_DAY_ORDINAL
+    if not pa.types.is_date32(kind) or not 1 <= ordinal <= dt.date.max.toordinal():
+        return None
+    return dt.date.fromordinal(ordinal).isoformat()
+
+
+def _timestamp_bound(raw: Any, is_upper: bool, kind: pa.DataType) -> str | None:
+    text = _timestamp_ntz_bound(raw, is_upper, kind)
+    return None if text is None else text + "Z"
+
+
+def _timestamp_ntz_bound(raw: Any, is_upper: bool, kind: pa.DataType) -> str | None:
+    """Milliseconds, since that is what readers keep: the lower bound rounds down, the upper one up."""
+    if not pa.types.is_timestamp(kind) or not isinstance(raw, int):
+        return None
+    if kind.unit == "s":
+        milliseconds = raw * 1000
+    else:
+        per_ms = _UNITS_PER_MS[kind.unit]
+        milliseconds = -(-raw // per_ms) if is_upper else raw // per_ms
+    try:
+        moment = _EPOCH + dt.timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+    return moment.isoformat(timespec="milliseconds")
