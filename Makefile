@@ -1,0 +1,46 @@
+# Everything starts from a fresh clone: each target sets up .venv first, where that is still to be done.
+SHELL := /bin/bash
+BIN := .venv/bin
+BUILD := build
+
+.PHONY: help setup demo test check format bench conformance dagster airflow clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+setup: ## Create .venv and install the package with all it needs
+	@scripts/setup.sh
+
+demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to break it
+	@$(BIN)/delta-orch demo
+
+test: setup ## Run all tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: setup ## Lint, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+conformance: setup ## Run the golden tables and print a table of what passed
+	@$(BIN)/python -m pytest tests/conformance -q
+
+bench: setup ## Measure beside deltalake and the floors (BENCH="g1 appends" chooses)
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+dagster: setup ## Open Dagster's UI on the example pipeline
+	@mkdir -p $(BUILD)/dagster
+	DAGSTER_HOME=$(CURDIR)/$(BUILD)/dagster $(BIN)/dagster dev -m dagster_defs
+
+airflow: setup ## Open Airflow's UI on the example pipeline
+	@mkdir -p $(BUILD)/airflow
+	AIRFLOW_HOME=$(CURDIR)/$(BUILD)/airflow AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/dags AIRFLOW__CORE__LOAD_EXAMPLES=False \
+		PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/airflow standalone
+
+clean: ## Remove what the demo, tests and benchmarks built
+	rm -rf $(BUILD) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Creates .venv in the checkout and installs the package with everything its demo and tests need.
+# Does nothing where that has been done since pyproject.toml, constraints.txt or this file last changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\033[1m%s\033[0m\n' "$*"; }
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3.13 python3.12 python3.11 python3 python; do
+    [ -n "$candidate" ] || continue
+    # Running it is the only proof: version managers leave launchers for versions they do not have.
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  cat >&2 <<'EOF'
+delta_orch needs Python 3.11, 3.12 or 3.13 with the venv module, and found none.
+  Debian, Ubuntu:  sudo apt-get install python3 python3-venv
+  Fedora:          sudo dnf install python3.13
+  macOS:           brew install python@3.13
+Or name one: make demo PYTHON=/path/to/python3.13
+EOF
+  return 1
+}
+
+java_major() {
+  local java="${JAVA_HOME:+$JAVA_HOME/bin/}java"
+  "$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1
+}
+
+ensure_java() {
+  local major
+  major=$(java_major || true)
+  if [ -n "$major" ] && [ "$major" -ge 17 ]; then return; fi
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "Java 17 or newer is missing: installing the distribution's headless package"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq default-jre-headless >/dev/null
+    major=$(java_major || true)
+    if [ -n "$major" ] && [ "$major" -ge 17 ]; then return; fi
+  fi
+  cat >&2 <<EOF
+Spark needs a Java runtime, version 17 or newer; found: ${major:-none}.
+  Debian, Ubuntu:  sudo apt-get install default-jre-headless
+  Fedora:          sudo dnf install java-21-openjdk-headless
+  macOS:           brew install openjdk@21
+Where one is installed beside an older one, point JAVA_HOME at it.
+EOF
+  return 1
+}
+
+ensure_java
+
+stamp=.venv/.installed
+wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
+
+python=$(find_python)
+say "Setting up .venv with $("$python" --version) (once; takes a minute or two)"
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+quiet=--quiet
+if [ -t 1 ]; then quiet=; fi # pip's progress bars, for a person
+.venv/bin/python -m pip install $quiet --disable-pip-version-check \
+  --constraint constraints.txt --editable '.[dev]'
+printf '%s' "$wanted" > "$stamp"
