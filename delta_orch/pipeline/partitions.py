@@ -121,7 +121,7 @@ def _window_range(column: str, data_type: DataType, partition: Partition) -> tup
                 column,
                 data_type,
                 partition,
-                "wall time runs backwards in it",
+                "Wall time runs backwards in it",
                 "Use a timestamp column or UTC partitions",
             )
         return low, high

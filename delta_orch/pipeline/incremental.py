@@ -1,0 +1,293 @@
+"""Reading a table in steps, exactly once: what has changed since the target's own last commit.
+
+The cursor, "`target` has read `source` up to version n", is a transaction identifier in the *target's* log, committed
+together with the rows it accounts for. There is no second place that could disagree: losing the orchestrator's
+database, killing a step after its commit, or moving a pipeline to another orchestrator changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from typing import Literal as OneOf
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, IsNull, Literal, Or
+from delta_orch.log.txn import TxnId
+from delta_orch.operations.partition_keys import typed_partitions
+from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix
+from delta_orch.protocol.types import BOOLEAN, StructType
+from delta_orch.table import DeltaTable
+
+if TYPE_CHECKING:
+    from delta_orch.log.table_log import Commit
+    from delta_orch.operations.changes import ChangeFeed
+    from delta_orch.table import Scan, TableSnapshot
+
+logger = logging.getLogger(__name__)
+
+FALSE = Literal(False, BOOLEAN)
+
+Bootstrap = OneOf["snapshot", "changes", "error"]
+OnRecreated = OneOf["error", "bootstrap"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """What one step has to process.
+
+    Attributes:
+        source: The table read from.
+        starting_version: First version of the source in the batch; None for a bootstrap from a snapshot, which stands
+            for all versions up to `ending_version`.
+        ending_version: Last version in the batch; the source is read as of it, whatever is committed meanwhile.
+        is_bootstrap: The target has no cursor for this source yet.
+        is_recreated: The target has read another table under this name before: the source was dropped and created
+            anew. Rows that came from the old one are still in the target.
+        snapshot: The source at `ending_version`.
+        feed: What `changes` gives; None for a bootstrap from a snapshot.
+        txn: The cursor. Commit it with the data, in the same commit: `target.append(rows, txn=batch.txn)`.
+    """
+
+    source: DeltaTable
+    starting_version: int | None
+    ending_version: int
+    is_bootstrap: bool
+    is_recreated: bool
+    snapshot: TableSnapshot
+    feed: ChangeFeed | None
+    txn: TxnId
+
+    @property
+    def changes(self) -> ChangeFeed:
+        """The changed rows.
+
+        Raises:
+            InvalidRequestError: A bootstrap from a snapshot has none; read `snapshot` (or call `scan()`).
+        """
+        if self.feed is None:
+            raise InvalidRequestError(
+                "A bootstrap from a snapshot has no change feed",
+                cause=f"It stands for everything up to version {self.ending_version} of the source",
+                remedy="Read batch.scan() in a bootstrap, or start with bootstrap='changes'",
+            )
+        return self.feed
+
+    def partitions(self) -> pa.Table:
+        """The partitions of the source that were touched (all of them in a bootstrap from a snapshot).
+
+        Returns: one row a partition, one column a partition column in its Arrow type, no row twice. Of a source that is
+            not partitioned: no column and no row.
+        """
+        columns = self.snapshot.partition_columns
+        if not columns:
+            return pa.table({})
+        if self.feed is not None:
+            return self.feed.partitions()
+        typed = typed_partitions(self.snapshot.files(["partition_values"]), self.snapshot.schema, columns)
+        return typed.group_by(list(columns)).aggregate([])
+
+    def partition_predicate(self) -> Expression | None:
+        """True for exactly the rows in `partitions()`; None, meaning all rows, where the source is not partitioned."""
+        columns = self.snapshot.partition_columns
+        return partitions_as_predicate(self.partitions(), self.snapshot.schema) if columns else None
+
+    def scan(self, columns: Sequence[str] | None = None) -> Scan:
+        """All rows of the touched partitions as of `ending_version`: what a step reads that recomputes partitions."""
+        return self.snapshot.scan(columns=columns, where=self.partition_predicate())
+
+
+class IncrementalReader:
+    """Hands a step, batch by batch, what is new in `source` for `target`.
+
+    Args:
+        source: The table read from. It must exist when `next_batch` is called.
+        target: The table the step writes. It need not exist yet.
+        consumer: The name of the cursor, for a target that reads more than one source, or one source in two ways;
+            the last part of the target's location otherwise.
+        bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history from version 0;
+            `error`, nothing: the cursor must be there.
+        on_recreated: What to do when the source has another table id than the cursor: `error`, or `bootstrap` again.
+        max_versions: At most so many versions that change data in one batch; None for all there are.
+    """
+
+    def __init__(
+        self,
+        source: DeltaTable,
+        target: DeltaTable,
+        *,
+        consumer: str | None = None,
+        bootstrap: Bootstrap = "snapshot",
+        on_recreated: OnRecreated = "error",
+        max_versions: int | None = None,
+    ) -> None:
+        if bootstrap not in ("snapshot", "changes", "error"):
+            raise InvalidRequestError(f"bootstrap={bootstrap!r} is not 'snapshot', 'changes' or 'error'")
+        if on_recreated not in ("error", "bootstrap"):
+            raise InvalidRequestError(f"on_recreated={on_recreated!r} is not 'error' or 'bootstrap'")
+        if max_versions is not None and max_versions < 1:
+            raise InvalidRequestError(f"max_versions={max_versions} is below 1", remedy="Pass at least 1, or None")
+        self.source = source
+        self.target = target
+        self.consumer = consumer or target.uri.rstrip("/").rsplit("/", 1)[-1]
+        self.bootstrap = bootstrap
+        self.on_recreated = on_recreated
+        self.max_versions = max_versions
+
+    def next_batch(self) -> ChangeBatch | None:
+        """The next batch, or None where the target is up to date: then there is nothing to do and nothing to commit.
+
+        Commits of the source that change no data (compaction, table properties) do not make a batch. Calling it again
+        without committing gives the same batch, or a longer one.
+
+        Raises:
+            TableNotFoundError: The source does not exist.
+            InvalidRequestError: The source was recreated (`on_recreated='error'`), there is no cursor
+                (`bootstrap='error'`), or the source is older than the cursor.
+            VersionNotFoundError: Versions the target has not read were removed from the source's log.
+        """
+        latest = self.source.snapshot()
+        app_id = cdc_app_id(self.consumer, latest.metadata.id)
+        target = self.target.snapshot() if self.target.exists() else None
+        cursor = None if target is None else target.txn_version(app_id)
+        if cursor is None:
+            is_recreated = target is not None and self._has_other_cursor(target, latest, app_id)
+            return self._first_batch(latest, app_id, is_recreated)
+        if cursor > latest.version:
+            raise InvalidRequestError(
+                f"The source is at version {latest.version}, but the target has read it up to {cursor}",
+                cause="The source was replaced by an older copy of itself",
+                remedy="Restore the source, or rebuild the target from it",
+                source=self.source.uri,
+                cursor=cursor,
+            )
+        return self._batch_since(cursor + 1, latest, app_id, is_bootstrap=False, is_recreated=False)
+
+    def _has_other_cursor(self, target: TableSnapshot, latest: TableSnapshot, app_id: str) -> bool:
+        prefix = cdc_prefix(self.consumer)
+        others = sorted(known.removeprefix(prefix) for known in target.txns if known.startswith(prefix))
+        if not others:
+            return False
+        if self.on_recreated == "error":
+            raise InvalidRequestError(
+                f"The source at {self.source.uri} is not the table that {self.consumer} has read before",
+                cause=f"Its table id is {latest.metadata.id}, the cursor is for {', '.join(others)}: the source was "
+                "dropped and created anew, or this is another source",
+                remedy="For a recreated source pass on_recreated='bootstrap' (rows of the old one stay in the target); "
+                "for a second source of one target give each reader its own consumer name",
+                source=self.source.uri,
+                table_id=latest.metadata.id,
+                known_table_ids=others,
+            )
+        logger.warning("%s was recreated; %s starts again from its present state", self.source.uri, self.consumer)
+        return True
+
+    def _first_batch(self, latest: TableSnapshot, app_id: str, is_recreated: bool) -> ChangeBatch | None:
+        if self.bootstrap == "error" and not is_recreated:
+            raise InvalidRequestError(
+                f"{self.consumer} has no cursor for the source at {self.source.uri}",
+                cause="Nothing has been read from it yet, and bootstrap='error' asks not to start by itself",
+                remedy="Run once with bootstrap='snapshot' or 'changes'",
+                source=self.source.uri,
+            )
+        if self.bootstrap == "changes":
+            return self._batch_since(0, latest, app_id, is_bootstrap=True, is_recreated=is_recreated)
+        return ChangeBatch(
+            source=self.source,
+            starting_version=None,
+            ending_version=latest.version,
+            is_bootstrap=True,
+            is_recreated=is_recreated,
+            snapshot=latest,
+            feed=None,
+            txn=TxnId(app_id, latest.version),
+        )
+
+    def _batch_since(
+        self, start: int, latest: TableSnapshot, app_id: str, *, is_bootstrap: bool, is_recreated: bool
+    ) -> ChangeBatch | None:
+        if start > latest.version:
+            return None
+        if not self.source.log.has_version(start):
+            raise self._history_gone(start, latest.version)
+        end = latest.version if self.max_versions is None else self._last_version_of_batch(start, latest.version)
+        feed = self.source.changes(starting_version=start, ending_version=end)
+        if feed.is_empty:
+            return None
+        return ChangeBatch(
+            source=self.source,
+            starting_version=start,
+            ending_version=end,
+            is_bootstrap=is_bootstrap,
+            is_recreated=is_recreated,
+            snapshot=latest if end == latest.version else self.source.snapshot(version=end),
+            feed=feed,
+            txn=TxnId(app_id, end),
+        )
+
+    def _last_version_of_batch(self, start: int, latest: int) -> int:
+        seen = 0
+        for commit in self.source.log.commits(start, latest):
+            seen += changes_data(commit)
+            if seen == self.max_versions:
+                return commit.version
+        return latest
+
+    def _history_gone(self, start: int, latest: int) -> VersionNotFoundError:
+        return VersionNotFoundError(
+            f"Version {start} of the source at {self.source.uri} is gone, and {self.consumer} has not read it yet",
+            cause="The source's log was cleaned up (delta.logRetentionDuration) before this step ran",
+            remedy="Recompute the target from the source's present state and commit it with the cursor "
+            f"txn=('{cdc_app_id(self.consumer, self.source.snapshot().metadata.id)}', {latest}); "
+            "then raise delta.logRetentionDuration or run the step more often",
+            source=self.source.uri,
+            version=start,
+        )
+
+
+def changes_data(commit: Commit) -> bool:
+    """Whether any file action carries `dataChange = true`; compaction only moves rows from file to file."""
+    return commit.cdc.num_rows > 0 or any(
+        files.num_rows > 0 and pc.any(files.column("data_change")).as_py() for files in (commit.adds, commit.removes)
+    )
+
+
+def partitions_as_predicate(partitions: pa.Table, schema: StructType) -> Expression:
+    """A predicate that is true for exactly the rows in the given partitions: typed columns, nulls included.
+
+    Without a row in `partitions`, no row of the table satisfies it.
+    """
+    columns = [_column_values(name, partitions.column(name).to_pylist(), schema) for name in partitions.column_names]
+    if len(columns) == 1:
+        return _one_of(*columns[0])
+    rows = [And(tuple(_one_of(column, [value]) for column, value in row)) for row in _transposed(columns)]
+    return Or(tuple(rows)) if rows else FALSE
+
+
+def _transposed(columns: Sequence[tuple[Column, list[Literal]]]) -> Iterator[list[tuple[Column, Literal]]]:
+    names = [column for column, _ in columns]
+    for values in zip(*(literals for _, literals in columns), strict=True):
+        yield list(zip(names, values, strict=True))
+
+
+def _column_values(name: str, values: list[Any], schema: StructType) -> tuple[Column, list[Literal]]:
+    field = schema.find(name)
+    assert field is not None
+    return Column((field.name,)), [Literal(value, field.data_type) for value in values]
+
+
+def _one_of(column: Column, values: list[Literal]) -> Expression:
+    known = tuple(literal for literal in values if literal.value is not None)
+    tests: list[Expression] = []
+    if known:
+        tests.append(Comparison("=", column, known[0]) if len(known) == 1 else In(column, known))
+    if len(known) < len(values):
+        tests.append(IsNull(column))
+    if not tests:
+        return FALSE
+    return tests[0] if len(tests) == 1 else Or(tuple(tests))
