@@ -1,0 +1,439 @@
+"""Fitting a predicate to a schema: columns found, constants typed, meaning as in Spark SQL under ANSI.
+
+After resolution
+- every `Column` has the schema's own spelling and, where it stands for a predicate, became `column = TRUE`;
+- a `Comparison` has a column on its left, and on its right a column of the same type or a constant of the column's
+  type (of type `double` beside a `float` column where a float cannot hold it); never a null constant;
+- the constants of an `In` have the column's type, or are null;
+- a `Literal` that stands for a predicate is a boolean or null;
+- a predicate that may itself be the left side of a `Comparison` has TRUE or FALSE on its right (`(a < 5) <=> TRUE`);
+- a predicate that would need a cast of the column became `Opaque`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
+from delta_orch.expressions.fit_literal import compare_with_number, compare_with_timestamp, grid_of
+from delta_orch.expressions.nodes import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    IsNull,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+    StartsWith,
+)
+from delta_orch.expressions.spark_literals import (
+    INTEGRAL_RANGES,
+    natural_type,
+    parse_spark_boolean,
+    parse_spark_date,
+    parse_spark_double,
+    parse_spark_long,
+    parse_spark_timestamp,
+    parse_spark_timestamp_ntz,
+    round_to_float,
+)
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+
+_OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">=", "<=>"})
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NULL = Literal(None, BOOLEAN)
+
+
+def resolve_expression(expression: Expression, schema: StructType) -> Expression:
+    """The predicate with columns and constants fitted to `schema`; see the module for what holds afterwards.
+
+    Resolving twice changes nothing. Zone-less timestamps are UTC.
+
+    Raises:
+        ColumnNotFoundError: A column is not in the schema; the message names the closest ones.
+        InvalidExpressionError: Spark would refuse it too: types that cannot be compared, a string that is no date, a
+            predicate that is not boolean.
+    """
+    return _Resolver(schema).predicate(expression)
+
+
+def find_column(path: tuple[str, ...], schema: StructType) -> tuple[tuple[str, ...], DataType | None]:
+    """The path in the schema's spelling, and its type; None for a path into an array or map.
+
+    Raises ColumnNotFoundError.
+    """
+    spelled: list[str] = []
+    current: DataType = schema
+    for name in path:
+        if not isinstance(current, StructType):
+            if isinstance(current, PrimitiveType | DecimalType):
+                raise _not_found(path, spelled, ())
+            return (*spelled, *path[len(spelled) :]), None
+        field: StructField | None = current.find(name)
+        if field is None:
+            raise _not_found(path, spelled, current.names)
+        spelled.append(field.name)
+        current = field.data_type
+    return tuple(spelled), current
+
+
+def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...]) -> ColumnNotFoundError:
+    name = path[len(parents)]
+    lowered = {candidate.lower(): candidate for candidate in names}
+    close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
+    where = f"the struct {'.'.join(parents)}" if parents else "the table"
+    if close:
+        remedy = f"Did you mean {', '.join(close)}?"
+    else:
+        remedy = f"Columns of {where}: {', '.join(names[:20])}" if names else f"{'.'.join(parents)} is no struct"
+    return ColumnNotFoundError(
+        f"There is no column {name!r} in {where}", remedy=remedy, column=".".join(path), close_matches=close
+    )
+
+
+class _Resolver:
+    def __init__(self, schema: StructType) -> None:
+        self._schema = schema
+
+    def predicate(self, node: Expression) -> Expression:
+        match node:
+            case And(children):
+                return conjunction(*map(self.predicate, children)) if children else Literal(True, BOOLEAN)
+            case Or(children):
+                return disjunction(*map(self.predicate, children))
+            case Not(child):
+                return Not(self.predicate(child))
+            case Literal():
+                return _boolean_literal(node)
+            case Column():
+                return self._boolean_column(node)
+            case Opaque():
+                return self._opaque(node)
+            case IsNull(child):
+                return self._is_null(child)
+            case Comparison():
+                return self._comparison(node)
+            case In():
+                return self._in(node)
+            case StartsWith():
+                return self._starts_with(node)
+        raise InvalidExpressionError(f"{type(node).__name__} is no expression", type=type(node).__name__)
+
+    def _column(self, column: Column) -> tuple[Column, DataType | None]:
+        path, data_type = find_column(column.path, self._schema)
+        return Column(path), data_type
+
+    def _boolean_column(self, node: Column) -> Expression:
+        column, data_type = self._column(node)
+        if data_type is None:
+            return _as_text(column)
+        if data_type == VOID:
+            return _NULL
+        if data_type != BOOLEAN:
+            raise InvalidExpressionError(
+                f"The column {'.'.join(column.path)} is no predicate",
+                cause=f"Its type is {data_type}, not boolean",
+                remedy="Compare it with a value",
+                column=".".join(column.path),
+            )
+        return Comparison("=", column, Literal(True, BOOLEAN))
+
+    def _opaque(self, node: Opaque) -> Opaque:
+        return Opaque(node.sql, tuple(dict.fromkeys(self._column(column)[0] for column in node.columns)))
+
+    def _is_null(self, child: Expression) -> Expression:
+        if isinstance(child, Literal):
+            return Literal(child.value is None, BOOLEAN)
+        if not isinstance(child, Column):
+            return IsNull(self.predicate(child))
+        column, data_type = self._column(child)
+        if data_type is None:
+            return _as_text(IsNull(column))
+        return Literal(True, BOOLEAN) if data_type == VOID else IsNull(column)
+
+    def _starts_with(self, node: StartsWith) -> Expression:
+        if not isinstance(node.child, Column):
+            raise InvalidExpressionError("LIKE needs a column on its left", remedy="Name a column")
+        column, data_type = self._column(node.child)
+        if data_type == VOID:
+            return _NULL
+        resolved = StartsWith(column, node.prefix)
+        return resolved if data_type == STRING else _as_text(resolved)
+
+    def _comparison(self, node: Comparison) -> Expression:
+        if node.op not in _OPERATORS:
+            raise InvalidExpressionError(f"{node.op!r} is no comparison", remedy=f"Use {', '.join(sorted(_OPERATORS))}")
+        left, right = node.left, node.right
+        if isinstance(left, Column) and isinstance(right, Column):
+            return self._compare_columns(node.op, left, right)
+        if isinstance(left, Literal) and isinstance(right, Column):
+            return self._compare_literal(_FLIPPED.get(node.op, node.op), right, left)
+        if isinstance(left, Column) and isinstance(right, Literal):
+            return self._compare_literal(node.op, left, right)
+        if isinstance(left, Literal) and isinstance(right, Literal):
+            return _compare_literals(node)
+        return self._compare_predicates(node.op, left, right)
+
+    def _compare_predicates(self, op: str, left: Expression, right: Expression) -> Expression:
+        if isinstance(left, Literal):
+            op, left, right = _FLIPPED.get(op, op), right, left
+        left, right = self.predicate(left), self.predicate(right)
+        if not isinstance(right, Literal):
+            return _as_text(Comparison(op, left, right))
+        if right.value is None:
+            return IsNull(left) if op == "<=>" else _NULL
+        return Comparison(op, left, right)
+
+    def _compare_columns(self, op: str, left: Column, right: Column) -> Expression:
+        (left, left_type), (right, right_type) = self._column(left), self._column(right)
+        if left_type is None or right_type is None:
+            return _as_text(Comparison(op, left, right))
+        if VOID in (left_type, right_type):
+            return _compare_with_void(op, left, left_type, right, right_type)
+        _ensure_comparable(left_type, right_type, op, left, right)
+        if left_type == right_type and isinstance(left_type, PrimitiveType | DecimalType):
+            return Comparison(op, left, right)
+        if left_type in INTEGRAL_RANGES and right_type in INTEGRAL_RANGES:
+            return Comparison(op, left, right)
+        return _as_text(Comparison(op, left, right))
+
+    def _compare_literal(self, op: str, column: Column, literal: Literal) -> Expression:
+        column, data_type = self._column(column)
+        if data_type is None:
+            return _as_text(Comparison(op, column, literal))
+        if literal.value is None:
+            return self._is_null(column) if op == "<=>" else _NULL
+        if data_type == VOID:
+            return Literal(False, BOOLEAN) if op == "<=>" else _NULL
+        return fit_comparison(op, column, data_type, literal)
+
+    def _in(self, node: In) -> Expression:
+        if not isinstance(node.child, Column):
+            if isinstance(node.child, Literal):
+                child = node.child
+                return disjunction(*(self._comparison(Comparison("=", child, value)) for value in node.values))
+            raise InvalidExpressionError("IN needs a column on its left", remedy="Name a column")
+        column, data_type = self._column(node.child)
+        if not node.values:
+            raise InvalidExpressionError("IN needs at least one value", column=".".join(column.path))
+        if data_type is None:
+            return _as_text(In(column, node.values))
+        if data_type == VOID:
+            return _NULL
+        return _fit_in(column, data_type, node.values)
+
+
+def _as_text(expression: Expression) -> Opaque:
+    return Opaque(to_spark_sql(expression), columns_of(expression))
+
+
+def _boolean_literal(literal: Literal) -> Literal:
+    if literal.value is not None and not isinstance(literal.value, bool):
+        raise InvalidExpressionError(
+            f"The constant {literal.value!r} is no predicate", remedy="Compare it with a column", value=literal.value
+        )
+    return Literal(literal.value, BOOLEAN)
+
+
+def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...]) -> Expression:
+    kinds = [_literal_type(value) for value in values if value.value is not None]
+    if any(kind in (FLOAT, DOUBLE) for kind in kinds) and data_type in INTEGRAL_RANGES | {
+        FLOAT: (0, 0),
+        DOUBLE: (0, 0),
+    }:
+        # Spark finds one common type for the whole list: a single double makes all of it doubles.
+        values = tuple(_number_as_double(value) for value in values)
+    fitted: list[Literal] = []
+    others: list[Expression] = []
+    for value in values:
+        if value.value is None:
+            fitted.append(Literal(None, data_type))
+            continue
+        comparison = fit_comparison("=", column, data_type, value)
+        if isinstance(comparison, Opaque):
+            return _as_text(In(column, values))
+        if isinstance(comparison, Comparison) and comparison.op == "=" and isinstance(comparison.right, Literal):
+            fitted.append(comparison.right)
+        else:
+            others.append(comparison)
+    unique = tuple(dict.fromkeys(fitted))
+    return disjunction(*([In(column, unique)] if unique else []), *dict.fromkeys(others))
+
+
+def _number_as_double(literal: Literal) -> Literal:
+    if isinstance(literal.value, int | Decimal) and not isinstance(literal.value, bool):
+        return Literal(float(literal.value), DOUBLE)
+    return literal
+
+
+def _literal_type(literal: Literal) -> DataType:
+    return literal.data_type if literal.data_type is not None else natural_type(literal.value)
+
+
+def fit_comparison(op: str, column: Column, data_type: DataType, literal: Literal) -> Expression:
+    """`column op literal` with the constant in the column's type (PROTOCOL knows no casts; Spark's rules apply).
+
+    Raises InvalidExpressionError where Spark does: types that cannot be compared, text that cannot be cast.
+    """
+    kind = _literal_type(literal)
+    if data_type == kind and not isinstance(kind, DecimalType):
+        return Comparison(op, column, Literal(_canonical(literal.value, data_type), data_type))
+    if data_type == STRING:
+        return _as_text(Comparison(op, column, literal)) if kind != BINARY else _refuse(op, column, data_type, kind)
+    fit = _FITS.get(type(data_type) if isinstance(data_type, DecimalType) else data_type)
+    fitted = fit(op, column, data_type, literal.value) if fit is not None else None
+    return fitted if fitted is not None else _refuse(op, column, data_type, kind)
+
+
+def _canonical(value: Any, data_type: DataType) -> Any:
+    if data_type == TIMESTAMP:
+        return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return float(value) if data_type in (FLOAT, DOUBLE) else value
+
+
+def _fit_number(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+    if isinstance(value, str):
+        value = parse_spark_long(value) if data_type in INTEGRAL_RANGES else parse_spark_double(value)
+    grid = grid_of(data_type)
+    if grid is None or not _is_number(value):
+        return None
+    return compare_with_number(op, column, grid, value)
+
+
+def _fit_float(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+    if isinstance(value, str):
+        value = parse_spark_double(value)
+    if not _is_number(value):
+        return None
+    number = float(value)
+    rounded = round_to_float(number) if data_type == FLOAT else number
+    fits = rounded == number or number != number
+    return Comparison(op, column, Literal(rounded, data_type) if fits else Literal(number, DOUBLE))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _fit_boolean(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+    if not isinstance(value, str):
+        return None
+    return Comparison(op, column, Literal(parse_spark_boolean(value), data_type))
+
+
+def _fit_binary(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+    if not isinstance(value, str | bytearray):
+        return None
+    return Comparison(op, column, Literal(value.encode() if isinstance(value, str) else bytes(value), data_type))
+
+
+def _fit_date(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+    if isinstance(value, str):
+        return Comparison(op, column, Literal(parse_spark_date(value), data_type))
+    if not isinstance(value, datetime):
+        return None
+    grid = grid_of(data_type)
+    assert grid is not None
+    return compare_with_timestamp(op, column, grid, _naive_utc(value))
+
+
+def _fit_timestamp(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+    if isinstance(value, str):
+        value = parse_spark_timestamp(value) if data_type == TIMESTAMP else parse_spark_timestamp_ntz(value)
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    elif not isinstance(value, datetime):
+        return None
+    naive = _naive_utc(value)
+    return Comparison(op, column, Literal(naive.replace(tzinfo=UTC) if data_type == TIMESTAMP else naive, data_type))
+
+
+def _naive_utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+
+
+_Fit = Callable[[str, Column, DataType, Any], Expression | None]
+_FITS: dict[Any, _Fit] = {
+    **dict.fromkeys(INTEGRAL_RANGES, _fit_number),
+    DecimalType: _fit_number,
+    FLOAT: _fit_float,
+    DOUBLE: _fit_float,
+    BOOLEAN: _fit_boolean,
+    BINARY: _fit_binary,
+    DATE: _fit_date,
+    TIMESTAMP: _fit_timestamp,
+    TIMESTAMP_NTZ: _fit_timestamp,
+}
+
+
+def _refuse(op: str, column: Column, left: DataType, right: DataType) -> Expression:
+    raise InvalidExpressionError(
+        f"The column {'.'.join(column.path)} of type {left} cannot be compared with a {right}",
+        remedy=f"Compare it with a value of type {left}",
+        column=".".join(column.path),
+        operator=op,
+    )
+
+
+def _family(data_type: DataType) -> str:
+    if data_type in INTEGRAL_RANGES or data_type in (FLOAT, DOUBLE) or isinstance(data_type, DecimalType):
+        return "number"
+    return "moment" if data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ) else str(data_type)
+
+
+def _ensure_comparable(left: DataType, right: DataType, op: str, left_column: Column, right_column: Column) -> None:
+    if isinstance(left, MapType) or isinstance(right, MapType):
+        _refuse(op, left_column, left, right)
+    atomic = isinstance(left, PrimitiveType | DecimalType) and isinstance(right, PrimitiveType | DecimalType)
+    if atomic and _family(left) != _family(right) and STRING not in (left, right):
+        _refuse(op, left_column, left, right)
+
+
+def _compare_with_void(op: str, left: Column, left_type: DataType, right: Column, right_type: DataType) -> Expression:
+    if op != "<=>":
+        return _NULL
+    if left_type == right_type:
+        return Literal(True, BOOLEAN)
+    return IsNull(right if left_type == VOID else left)
+
+
+def _compare_literals(node: Comparison) -> Expression:
+    assert isinstance(node.left, Literal) and isinstance(node.right, Literal)
+    left, right = node.left.value, node.right.value
+    if left is None or right is None:
+        return Literal(left is None and right is None, BOOLEAN) if node.op == "<=>" else _NULL
+    same = type(left) is type(right) and not isinstance(left, float | datetime)
+    if same or (
+        isinstance(left, int | Decimal) and isinstance(right, int | Decimal) and bool not in {type(left), type(right)}
+    ):
+        holds = {
+            "=": left == right, "<=>": left == right, "!=": left != right, "<": left < right, "<=": left <= right,
+            ">": left > right, ">=": left >= right,
+        }  # fmt: skip
+        return Literal(holds[node.op], BOOLEAN)
+    return _as_text(node)

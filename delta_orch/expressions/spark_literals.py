@@ -1,0 +1,273 @@
+"""Spark's spelling of constants: how it reads strings as other types, and how a constant is written into Spark SQL.
+
+Pure functions on text and Python values, no SQL parser. Zone-less timestamps are UTC here, never the session's zone, so
+that planning in Python and evaluation in an engine agree.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+)
+
+EPOCH = datetime(1970, 1, 1)
+MAX_DECIMAL_DIGITS = 38
+
+INTEGRAL_RANGES: dict[DataType, tuple[int, int]] = {
+    BYTE: (-(2**7), 2**7 - 1),
+    SHORT: (-(2**15), 2**15 - 1),
+    INTEGER: (-(2**31), 2**31 - 1),
+    LONG: (-(2**63), 2**63 - 1),
+}
+
+_TRUE = frozenset({"t", "true", "y", "yes", "1"})
+_FALSE = frozenset({"f", "false", "n", "no", "0"})
+# What Spark's trimAll removes: blanks and ISO control characters.
+_TRIMMED = "".join(map(chr, range(0x21))) + "\x7f"
+_DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_TIMESTAMP = re.compile(
+    r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
+    r"(?:[ T](?:(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?\s*([A-Za-z+-].*)?)?)?)?)?"
+)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
+_DOUBLE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?")
+
+
+def _not_a(text: str, data_type: DataType) -> InvalidExpressionError:
+    return InvalidExpressionError(
+        f"The string {text!r} is no {data_type}",
+        remedy=f"Write a value that Spark can cast to {data_type}",
+        value=text,
+        type=str(data_type),
+    )
+
+
+def parse_spark_boolean(text: str) -> bool:
+    """As `CAST(text AS BOOLEAN)`. Raises InvalidExpressionError."""
+    folded = text.strip(_TRIMMED).lower()
+    if folded in _TRUE:
+        return True
+    if folded in _FALSE:
+        return False
+    raise _not_a(text, BOOLEAN)
+
+
+def parse_spark_long(text: str) -> int:
+    """As `CAST(text AS BIGINT)` under ANSI: no fraction, no exponent. Raises InvalidExpressionError."""
+    trimmed = text.strip(_TRIMMED)
+    if re.fullmatch(r"[+-]?[0-9]+", trimmed):
+        value = int(trimmed)
+        low, high = INTEGRAL_RANGES[LONG]
+        if low <= value <= high:
+            return value
+    raise _not_a(text, LONG)
+
+
+def parse_spark_double(text: str) -> float:
+    """As `CAST(text AS DOUBLE)` under ANSI. Raises InvalidExpressionError."""
+    trimmed = text.strip(_TRIMMED)
+    folded = trimmed.lower()
+    if folded in {"inf", "+inf", "infinity", "+infinity"}:
+        return math.inf
+    if folded in {"-inf", "-infinity"}:
+        return -math.inf
+    if folded == "nan":
+        return math.nan
+    match = _DOUBLE.fullmatch(trimmed)
+    if match is None or not trimmed.isascii():
+        raise _not_a(text, DOUBLE)
+    return float(match[1])
+
+
+def parse_spark_date(text: str) -> date:
+    """As `CAST(text AS DATE)`: `2013`, `2013-1`, `2013-1-5`, anything after a blank or `T` is ignored.
+
+    Raises InvalidExpressionError, also for years outside 1 to 9999.
+    """
+    match = _DATE.fullmatch(text.strip(_TRIMMED))
+    if match is None or not match[0].isascii():
+        raise _not_a(text, DATE)
+    try:
+        return date(int(match[1]), int(match[2] or 1), int(match[3] or 1))
+    except ValueError:
+        raise _not_a(text, DATE) from None
+
+
+def parse_spark_timestamp(text: str) -> datetime:
+    """As `CAST(text AS TIMESTAMP)` in a session whose time zone is UTC; the result is aware, in UTC.
+
+    Digits below the microsecond are cut off. Raises InvalidExpressionError, also for years outside 1 to 9999.
+    """
+    local, zone = _parse_timestamp_parts(text, TIMESTAMP)
+    if zone is None:
+        return local.replace(tzinfo=UTC)
+    try:
+        return local.replace(tzinfo=_parse_zone(zone)).astimezone(UTC)
+    except (ValueError, OverflowError, ZoneInfoNotFoundError, OSError):
+        raise _not_a(text, TIMESTAMP) from None
+
+
+def parse_spark_timestamp_ntz(text: str) -> datetime:
+    """As `CAST(text AS TIMESTAMP_NTZ)`: a zone in the text is ignored. Raises InvalidExpressionError."""
+    return _parse_timestamp_parts(text, TIMESTAMP_NTZ)[0]
+
+
+def _parse_timestamp_parts(text: str, data_type: DataType) -> tuple[datetime, str | None]:
+    match = _TIMESTAMP.fullmatch(text.strip(_TRIMMED))
+    if match is None or not match[0].isascii():
+        raise _not_a(text, data_type)
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    micros = int(((fraction or "") + "000000")[:6])
+    try:
+        moment = datetime(
+            int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0), micros
+        )
+    except ValueError:
+        raise _not_a(text, data_type) from None
+    return moment, zone
+
+
+def _parse_zone(text: str) -> timezone | ZoneInfo:
+    name = text.strip()
+    if name in {"Z", "UTC", "GMT", "UT"}:
+        return UTC
+    match = _OFFSET.fullmatch(name)
+    if match is None:
+        return ZoneInfo(name)
+    offset = timedelta(hours=int(match[2]), minutes=int(match[3] or 0), seconds=int(match[4] or 0))
+    if offset > timedelta(hours=18):
+        raise ValueError(text)
+    return timezone(offset if match[1] == "+" else -offset)
+
+
+def round_to_float(value: float) -> float:
+    """The nearest value of Delta's 32-bit `float`, as a Python float."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def decimal_type_of(value: Decimal) -> DecimalType:
+    """The type Spark gives a decimal constant: just the digits it has. Raises InvalidExpressionError beyond 38."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise InvalidExpressionError(f"{value} is no decimal", value=str(value))
+    scale = max(-exponent, 0)
+    precision = max(len(digits) + max(exponent, 0), scale, 1)
+    if precision > MAX_DECIMAL_DIGITS:
+        raise InvalidExpressionError(
+            f"The number {value} has {precision} digits",
+            cause=f"A decimal has {MAX_DECIMAL_DIGITS} digits at most",
+            value=str(value),
+        )
+    return DecimalType(precision, scale)
+
+
+def quote_identifier(name: str) -> str:
+    """A column's name for Spark SQL, in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_string(text: str) -> str:
+    """A string constant for Spark SQL, escaped so that it reads the same however often it is parsed."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def spark_literal(value: Any, data_type: DataType | None) -> str:
+    """A constant in Spark SQL, of exactly that type, independent of the session's time zone.
+
+    With `data_type` None the type is the one Spark SQL gives the Python value's natural spelling.
+    """
+    if value is None:
+        return "NULL" if data_type is None else f"CAST(NULL AS {_sql_type(data_type)})"
+    kind = data_type if data_type is not None else natural_type(value)
+    if kind == BOOLEAN:
+        return "TRUE" if value else "FALSE"
+    if kind in INTEGRAL_RANGES:
+        # -9223372036854775808L does not parse: the sign is an operator. The cast is folded at planning.
+        return f"CAST('{int(value)}' AS {_sql_type(kind)})" if kind != INTEGER or value < 0 else str(int(value))
+    if isinstance(kind, DecimalType):
+        return f"CAST('{value:f}' AS {_sql_type(kind)})"
+    if kind in (FLOAT, DOUBLE):
+        return f"CAST('{_java_double(float(value))}' AS {_sql_type(kind)})"
+    if kind == STRING:
+        return quote_string(value)
+    if kind == BINARY:
+        return f"X'{bytes(value).hex()}'"
+    if kind == DATE:
+        return f"DATE '{value.isoformat()}'"
+    if kind == TIMESTAMP:
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return f"TIMESTAMP_LTZ '{_iso(moment.astimezone(UTC))}Z'"
+    if kind == TIMESTAMP_NTZ:
+        return f"TIMESTAMP_NTZ '{_iso(value)}'"
+    raise InvalidExpressionError(f"There are no constants of type {kind}", type=str(kind))
+
+
+def natural_type(value: Any) -> DataType:
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, int):
+        for kind in (INTEGER, LONG):
+            low, high = INTEGRAL_RANGES[kind]
+            if low <= value <= high:
+                return kind
+        return decimal_type_of(Decimal(value))
+    if isinstance(value, Decimal):
+        return decimal_type_of(value)
+    if isinstance(value, float):
+        return DOUBLE
+    if isinstance(value, str):
+        return STRING
+    if isinstance(value, bytes | bytearray):
+        return BINARY
+    if isinstance(value, datetime):
+        return TIMESTAMP_NTZ if value.tzinfo is None else TIMESTAMP
+    if isinstance(value, date):
+        return DATE
+    raise InvalidExpressionError(
+        f"A {type(value).__name__} cannot be a constant in an expression",
+        remedy="Use None, bool, int, float, Decimal, str, bytes, date or datetime",
+        type=type(value).__name__,
+    )
+
+
+def _sql_type(data_type: DataType) -> str:
+    names: dict[DataType, str] = {BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INT", LONG: "BIGINT"}
+    return names.get(data_type, str(data_type).upper())
+
+
+def _java_double(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return repr(value)
+
+
+def _iso(moment: datetime) -> str:
+    # strftime leaves years below 1000 unpadded on some platforms; isoformat never does.
+    return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

@@ -1,0 +1,168 @@
+"""Printing predicates as Spark SQL and as DuckDB's SQL."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC
+from typing import Any
+
+from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
+from delta_orch.expressions.nodes import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    IsNull,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+    StartsWith,
+)
+from delta_orch.expressions.spark_literals import natural_type, quote_identifier, quote_string, spark_literal
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+)
+
+_DUCKDB_TYPES: dict[DataType, str] = {
+    BOOLEAN: "BOOLEAN", BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INTEGER", LONG: "BIGINT", FLOAT: "FLOAT",
+    DOUBLE: "DOUBLE", STRING: "VARCHAR", BINARY: "BLOB", DATE: "DATE", TIMESTAMP: "TIMESTAMPTZ",
+    TIMESTAMP_NTZ: "TIMESTAMP",
+}  # fmt: skip
+
+
+def to_spark_sql(expression: Expression) -> str:
+    """The predicate in Spark SQL, with names quoted and constants of exactly their type; independent of the session's
+    time zone except where the user's own text (`Opaque`) depends on it."""
+    return _Printer(quote_identifier, spark_literal, _spark_starts_with, lambda sql: sql).print(expression)
+
+
+def to_duckdb_sql(expression: Expression) -> str:
+    """The predicate in DuckDB's SQL. Resolve it first: DuckDB's own coercions differ from Spark's.
+
+    Raises UnsupportedExpressionError for text (`Opaque`) outside what is proven to mean the same in DuckDB.
+    """
+    return _Printer(quote_duckdb_identifier, duckdb_literal, _duckdb_starts_with, _refuse_opaque).print(expression)
+
+
+class _Printer:
+    def __init__(self, identifier: Any, literal: Any, starts_with: Any, opaque: Any) -> None:
+        self._identifier = identifier
+        self._literal = literal
+        self._starts_with = starts_with
+        self._opaque = opaque
+        self._null_safe = "<=>" if literal is spark_literal else "IS NOT DISTINCT FROM"
+
+    def print(self, node: Expression) -> str:
+        match node:
+            case Column(path):
+                return ".".join(self._identifier(name) for name in path)
+            case Literal(value, data_type):
+                return str(self._literal(value, data_type))
+            case Comparison(op, left, right):
+                operator = self._null_safe if op == "<=>" else op
+                return f"{self._operand(left)} {operator} {self._operand(right)}"
+            case In(child, values):
+                return f"{self._operand(child)} IN ({', '.join(self.print(value) for value in values)})"
+            case IsNull(child):
+                return f"{self._operand(child)} IS NULL"
+            case StartsWith(child, prefix):
+                return str(self._starts_with(self._operand(child), prefix))
+            case Not(child):
+                return f"NOT ({self.print(child)})"
+            case And(children):
+                return " AND ".join(f"({self.print(child)})" for child in children) or "TRUE"
+            case Or(children):
+                return " OR ".join(f"({self.print(child)})" for child in children) or "FALSE"
+            case Opaque(sql, _):
+                return str(self._opaque(sql))
+        raise InvalidExpressionError(f"{type(node).__name__} is no expression", type=type(node).__name__)
+
+    def _operand(self, node: Expression) -> str:
+        text = self.print(node)
+        return text if isinstance(node, Column | Literal) else f"({text})"
+
+
+def _spark_starts_with(child: str, prefix: str) -> str:
+    escaped = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"{child} LIKE {quote_string(escaped + '%')}"
+
+
+def _duckdb_starts_with(child: str, prefix: str) -> str:
+    return f"starts_with({child}, {quote_duckdb_string(prefix)})"
+
+
+def _refuse_opaque(sql: str) -> str:
+    raise UnsupportedExpressionError(
+        f"The local engine cannot evaluate {sql!r}",
+        cause="It runs only what is proven to mean the same in DuckDB as in Spark",
+        remedy='Use the Spark engine (engine="spark")',
+        expression=sql,
+    )
+
+
+def quote_duckdb_identifier(name: str) -> str:
+    """A column's name for DuckDB, in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_duckdb_string(text: str) -> str:
+    """A string constant for DuckDB."""
+    if "\0" in text:
+        # DuckDB refuses NUL in a string constant.
+        return "(" + " || chr(0) || ".join(quote_duckdb_string(part) for part in text.split("\0")) + ")"
+    return "'" + text.replace("'", "''") + "'"
+
+
+def duckdb_type(data_type: DataType) -> str:
+    """DuckDB's name of an atomic type. Raises InvalidExpressionError for any other."""
+    if isinstance(data_type, DecimalType):
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    if data_type in _DUCKDB_TYPES:
+        return _DUCKDB_TYPES[data_type]
+    raise InvalidExpressionError(f"There are no constants of type {data_type}", type=str(data_type))
+
+
+def duckdb_literal(value: Any, data_type: DataType | None) -> str:
+    """A constant in DuckDB's SQL, of exactly that type."""
+    kind = data_type if data_type is not None else (BOOLEAN if value is None else natural_type(value))
+    name = duckdb_type(kind)
+    if value is None:
+        return f"CAST(NULL AS {name})"
+    if kind == BOOLEAN:
+        return "TRUE" if value else "FALSE"
+    if kind == STRING:
+        return quote_duckdb_string(value)
+    if kind == BINARY:
+        return f"from_hex('{bytes(value).hex()}')"
+    return f"CAST('{_duckdb_text(value, kind)}' AS {name})"
+
+
+def _duckdb_text(value: Any, kind: DataType) -> str:
+    if kind in (FLOAT, DOUBLE):
+        number = float(value)
+        if math.isfinite(number):
+            return repr(number)
+        return "nan" if math.isnan(number) else ("inf" if number > 0 else "-inf")
+    if isinstance(kind, DecimalType):
+        return f"{value:f}"
+    if kind == TIMESTAMP:
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return str(moment.isoformat(sep=" ", timespec="microseconds"))
+    if kind == TIMESTAMP_NTZ:
+        return str(value.isoformat(sep=" ", timespec="microseconds"))
+    return str(value)

@@ -1,0 +1,103 @@
+"""Building predicates, and looking through them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from delta_orch.expressions.nodes import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    IsNull,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+    StartsWith,
+)
+from delta_orch.protocol.types import BOOLEAN
+
+
+def children_of(expression: Expression) -> tuple[Expression, ...]:
+    """The direct operands; constants of `In` and columns of `Opaque` included."""
+    match expression:
+        case Comparison(_, left, right):
+            return (left, right)
+        case In(child, values):
+            return (child, *values)
+        case IsNull(child) | Not(child) | StartsWith(child, _):
+            return (child,)
+        case And(children) | Or(children):
+            return children
+        case Opaque(_, columns):
+            return columns
+    return ()
+
+
+def _walk(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    for child in children_of(expression):
+        yield from _walk(child)
+
+
+def columns_of(expression: Expression) -> tuple[Column, ...]:
+    """Every column the expression mentions, each once, in order of first mention."""
+    return tuple(dict.fromkeys(node for node in _walk(expression) if isinstance(node, Column)))
+
+
+def is_opaque(expression: Expression) -> bool:
+    """Whether any part of the expression is text that only an engine can evaluate."""
+    return any(isinstance(node, Opaque) for node in _walk(expression))
+
+
+def conjunction(*expressions: Expression | None) -> Expression:
+    """All of them: nested `And`s are flattened, None is left out, none at all is TRUE."""
+    parts: list[Expression] = []
+    for expression in expressions:
+        if isinstance(expression, And):
+            parts.extend(expression.children)
+        elif expression is not None and not _is_true(expression):
+            parts.append(expression)
+    if not parts:
+        return Literal(True, BOOLEAN)
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def disjunction(*expressions: Expression) -> Expression:
+    """Any of them: nested `Or`s are flattened, none at all is FALSE."""
+    parts: list[Expression] = []
+    for expression in expressions:
+        parts.extend(expression.children if isinstance(expression, Or) else (expression,))
+    if not parts:
+        return Literal(False, BOOLEAN)
+    return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+
+def _is_true(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.value is True
+
+
+def negate_keep(expression: Expression) -> Expression:
+    """The rows that `DELETE WHERE expression` keeps: where it is false **or null**."""
+    return Or((Not(expression), IsNull(expression)))
+
+
+def partition_equality(values: Mapping[str, Any]) -> Expression:
+    """The rows of one partition: every column equals its value, None meaning IS NULL.
+
+    Args:
+        values: Logical column names to Python values; types are fitted by `resolve_expression`.
+    """
+    return conjunction(*(_equals(name, value) for name, value in values.items()))
+
+
+def _equals(name: str, value: Any) -> Expression:
+    column = Column((name,))
+    if value is None:
+        return IsNull(column)
+    # `nan is nan` but `nan != nan`: one object for all, so that equal predicates compare equal.
+    return Comparison("=", column, Literal(math.nan if isinstance(value, float) and math.isnan(value) else value))
