@@ -1,0 +1,185 @@
+"""Deletion vectors: descriptors, their encodings and their bytes (PROTOCOL, "Deletion Vectors", "Deletion Vector
+Format", "Deletion Vector File Storage Format").
+
+Pure: where the bytes come from is `log.deletion_vectors`' business.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from delta_orch.errors import CorruptDeletionVectorError
+from delta_orch.protocol.actions import DeletionVectorDescriptor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from pyroaring import BitMap64
+
+FILE_FORMAT_VERSION = 1
+MAGIC = 1681511377
+_HEADER_BYTES = 4
+_CHECKSUM_BYTES = 4
+_UUID_CHARS = 20
+
+# Z85 (ZeroMQ RFC 32): the base85 the protocol means.
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_Z85_VALUE = {char: value for value, char in enumerate(_Z85)}
+
+
+def z85_encode(data: bytes) -> str:
+    """Encode bytes, whose number must be a multiple of four, as text of 5/4 the length."""
+    if len(data) % 4:
+        raise ValueError(f"{len(data)} bytes are no multiple of four")
+    chars = []
+    for (number,) in struct.iter_unpack(">I", data):
+        group = ""
+        for _ in range(5):
+            number, digit = divmod(number, 85)
+            group = _Z85[digit] + group
+        chars.append(group)
+    return "".join(chars)
+
+
+def z85_decode(text: str) -> bytes:
+    """Undo `z85_encode`. Raises ValueError where the text is no such encoding."""
+    if len(text) % 5:
+        raise ValueError(f"{len(text)} characters are no multiple of five")
+    out = bytearray()
+    for start in range(0, len(text), 5):
+        number = 0
+        for char in text[start : start + 5]:
+            if char not in _Z85_VALUE:
+                raise ValueError(f"{char!r} is no base85 character")
+            number = number * 85 + _Z85_VALUE[char]
+        if number > 0xFFFFFFFF:
+            raise ValueError(f"{text[start : start + 5]!r} is out of range")
+        out += number.to_bytes(4, "big")
+    return bytes(out)
+
+
+def relative_path(descriptor: DeletionVectorDescriptor) -> str:
+    """Where a vector of storage type `u` lies, relative to the table's root, not URI-encoded.
+
+    The last twenty characters are the base85 form of a UUID, what stands before them is a directory prefix.
+
+    Raises:
+        CorruptDeletionVectorError: They are none.
+    """
+    text = descriptor.path_or_inline_dv
+    prefix, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
+    try:
+        name = f"deletion_vector_{UUID(bytes=z85_decode(encoded))}.bin"
+    except ValueError as e:
+        raise _corrupt("its path is no encoded UUID", descriptor, str(e)) from None
+    if prefix in (".", "..") or any(c in prefix for c in "/\\\0"):
+        raise _corrupt("its directory prefix leaves the table", descriptor)
+    return f"{prefix}/{name}" if prefix else name
+
+
+def inline_bitmap_bytes(descriptor: DeletionVectorDescriptor) -> bytes:
+    """The bitmap of a vector of storage type `i`. Padding after `sizeInBytes` is cut off."""
+    try:
+        data = z85_decode(descriptor.path_or_inline_dv)
+    except ValueError as e:
+        raise _corrupt("its inline data is not base85", descriptor, str(e)) from None
+    if not 0 <= len(data) - descriptor.size_in_bytes < 4:
+        raise _corrupt("its inline data does not have the size the log says", descriptor)
+    return data[: descriptor.size_in_bytes]
+
+
+def stored_length_bytes(descriptor: DeletionVectorDescriptor) -> int:
+    """How many bytes to read at `offset` of its file: size, bitmap and checksum."""
+    return _HEADER_BYTES + descriptor.size_in_bytes + _CHECKSUM_BYTES
+
+
+def stored_bitmap_bytes(stored: bytes, descriptor: DeletionVectorDescriptor) -> bytes:
+    """The bitmap of a vector kept in a file, verified: size and checksum match before a byte of it is used.
+
+    Args:
+        stored: The `stored_length_bytes` bytes at the descriptor's offset.
+        descriptor: As the log has it.
+
+    Raises:
+        CorruptDeletionVectorError: Too few bytes, another size, or another checksum.
+    """
+    if len(stored) < stored_length_bytes(descriptor):
+        raise _corrupt("its file ends in the middle of it", descriptor)
+    (size,) = struct.unpack_from(">i", stored)
+    if size != descriptor.size_in_bytes:
+        raise _corrupt("its file has another size for it than the log", descriptor, f"{size} bytes")
+    data = stored[_HEADER_BYTES : _HEADER_BYTES + size]
+    (checksum,) = struct.unpack_from(">I", stored, _HEADER_BYTES + size)
+    if zlib.crc32(data) != checksum:
+        raise _corrupt("its checksum does not match", descriptor)
+    return data
+
+
+def parse_bitmap(data: bytes, descriptor: DeletionVectorDescriptor) -> DeletionVector:
+    """The row indexes of a serialised bitmap, magic number first.
+
+    Raises:
+        CorruptDeletionVectorError: Another magic number, no valid bitmap, or another cardinality than the log says.
+    """
+    from pyroaring import BitMap64
+
+    if len(data) < 12:
+        raise _corrupt("its bitmap is cut short", descriptor)
+    (magic,) = struct.unpack_from("<i", data)
+    if magic != MAGIC:
+        raise _corrupt("its bitmap has an unknown format", descriptor, f"magic number {magic}")
+    try:
+        bitmap = BitMap64.deserialize(data[4:])
+    except ValueError as e:
+        raise _corrupt("its bitmap cannot be parsed", descriptor, str(e)) from None
+    if len(bitmap) != descriptor.cardinality:
+        raise _corrupt("it holds another number of rows than the log says", descriptor, f"{len(bitmap)} rows")
+    if bitmap and bitmap.max() >= 1 << 63:
+        raise _corrupt("it holds row indexes beyond 2**63", descriptor)
+    return DeletionVector(bitmap)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """The indexes of the rows of one data file that are no longer in the table."""
+
+    bitmap: BitMap64
+
+    @property
+    def cardinality(self) -> int:
+        return len(self.bitmap)
+
+    def row_indexes(self, num_records: int) -> npt.NDArray[np.uint64]:
+        """The deleted rows' indexes, ascending, for a file of `num_records` rows.
+
+        Raises:
+            CorruptDeletionVectorError: A row beyond the file's end is deleted: the vector belongs to another file.
+        """
+        import numpy as np
+
+        if self.bitmap and self.bitmap.max() >= num_records:
+            raise CorruptDeletionVectorError(
+                "A deletion vector deletes rows its file does not have",
+                cause=f"row index {self.bitmap.max()} in a file of {num_records} rows",
+                remedy="Restore the file, or restore the table to a version before this one",
+            )
+        return np.frombuffer(self.bitmap.to_array(), dtype=np.uint64)
+
+    def serialize(self) -> bytes:
+        """The bitmap's bytes, magic number first: what inline descriptors encode and files store."""
+        return struct.pack("<i", MAGIC) + bytes(self.bitmap.serialize())
+
+
+def _corrupt(what: str, descriptor: DeletionVectorDescriptor, detail: str | None = None) -> CorruptDeletionVectorError:
+    return CorruptDeletionVectorError(
+        f"A deletion vector cannot be used: {what}",
+        cause=detail,
+        remedy="Restore its file, or restore the table to a version before this one",
+        deletion_vector=descriptor.unique_id if descriptor.storage_type != "i" else "inline",
+        size_in_bytes=descriptor.size_in_bytes,
+        cardinality=descriptor.cardinality,
+    )
