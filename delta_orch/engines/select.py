@@ -1,0 +1,98 @@
+"""Which engine a verb runs on: decided by the value it gets, unless the caller says otherwise.
+
+Neither engine is imported before it is needed: a Spark DataFrame is recognised by where its class lives.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from delta_orch.engines.base import Engine
+from delta_orch.errors import InvalidRequestError, MissingDependencyError
+
+EngineChoice = str | Engine
+"""`"auto"`, `"local"`, `"spark"`, or an engine."""
+
+
+def select_engine(data: Any = None, engine: EngineChoice = "auto") -> Engine:
+    """The engine for `data`.
+
+    `auto` runs Spark's values on their own session and all else locally. `spark` needs a Spark value or an active
+    session and takes every kind of value.
+
+    Raises:
+        InvalidRequestError: No such engine, no active Spark session, or the local engine and a Spark value.
+        MissingDependencyError: The engine's packages are not installed.
+    """
+    if not isinstance(engine, str):
+        return engine
+    from_spark = is_spark_value(data)
+    if engine == "spark" or (engine == "auto" and from_spark):
+        return spark_engine_of(data) if from_spark else spark_engine(_active_session())
+    if engine not in ("auto", "local"):
+        raise InvalidRequestError(f"There is no engine {engine!r}", remedy='Use "auto", "local" or "spark"')
+    if from_spark:
+        raise InvalidRequestError(
+            "The local engine does not take a Spark DataFrame",
+            remedy="Leave engine out, or pass data.toArrow() to run without Spark",
+        )
+    return local_engine()
+
+
+def is_spark_value(data: Any) -> bool:
+    """Whether this is a Spark DataFrame, classic or Connect. Imports nothing."""
+    return any(c.__module__.startswith("pyspark.sql") and c.__name__ == "DataFrame" for c in type(data).__mro__)
+
+
+def local_engine() -> Engine:
+    """The engine on Arrow and DuckDB."""
+    try:
+        from delta_orch.engines.local.engine import LocalEngine
+    except ImportError as e:
+        raise _missing("local", e) from e
+    return LocalEngine()
+
+
+def spark_engine(session: Any) -> Engine:
+    """The engine on a Spark session, classic or Connect."""
+    try:
+        from delta_orch.engines.spark.engine import SparkEngine
+    except ImportError as e:
+        raise _missing("spark", e) from e
+    return SparkEngine(session)
+
+
+def spark_engine_of(frame: Any) -> Engine:
+    """The engine on the session a DataFrame belongs to."""
+    try:
+        from delta_orch.engines.spark.engine import spark_engine_for
+    except ImportError as e:
+        raise _missing("spark", e) from e
+    return spark_engine_for(frame)
+
+
+def _active_session() -> Any:
+    # A session cannot be active before pyspark was imported by whoever made it.
+    session = None
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+    if session is None:
+        raise InvalidRequestError(
+            'engine="spark" was asked for, but there is no active Spark session',
+            remedy="Create one with SparkSession.builder.getOrCreate(), or pass a Spark DataFrame",
+        )
+    return session
+
+
+def _missing(extra: str, cause: ImportError) -> ImportError:
+    if isinstance(cause, MissingDependencyError):
+        return cause
+    return MissingDependencyError(
+        f"The {extra} engine's packages are not installed",
+        cause=str(cause),
+        remedy=f'Run pip install "delta-orch[{extra}]"',
+        extra=extra,
+    )

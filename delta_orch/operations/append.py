@@ -1,0 +1,48 @@
+"""`append`: new rows beside the old ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delta_orch.engines.base import Engine
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import CommitResult, Transaction
+from delta_orch.operations.request import CommitOptions, TableDefinition
+from delta_orch.operations.write_session import begin_write, write_metrics
+
+
+def append(
+    table_log: TableLog,
+    snapshot: Snapshot | None,
+    engine: Engine,
+    data: Any,
+    *,
+    definition: TableDefinition,
+    options: CommitOptions,
+) -> CommitResult:
+    """Add rows; the first append creates the table, and of two first appends the second joins it.
+
+    Reads nothing (a blind append), so it never conflicts with another append.
+
+    Returns: `skipped` where a transaction id was already recorded: then the data was not consumed and nothing written.
+
+    Raises:
+        SchemaMismatchError: The rows do not fit. Nothing was written.
+        ConstraintViolationError: A row breaks NOT NULL. Nothing was committed; orphan files may stay.
+        ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
+    """
+    session = begin_write(
+        table_log,
+        snapshot,
+        engine,
+        data,
+        operation_parameters={"mode": "Append"},
+        definition=definition,
+        options=options,
+    )
+    if isinstance(session, Transaction):
+        return session.commit()
+    adds = session.write_rows()
+    session.transaction.set_operation_metrics(write_metrics(adds))
+    return session.transaction.commit()

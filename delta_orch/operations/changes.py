@@ -1,0 +1,249 @@
+"""`changes`: what a range of versions added and removed, row by row, without reading the rest of the table.
+
+A version that carries change data files is read from those; in any other, the rows of the files it added were inserted
+and those of the files it removed were deleted (PROTOCOL, "Reader Requirements for AddCDCFile"). The latter holds for
+tables without the change data feed, too. Versions that only rearrange files (`dataChange` false) add nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
+from delta_orch.log.arrow_building import int64_array, string_map_array
+from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import Commit, TableLog
+from delta_orch.operations.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
+from delta_orch.operations.partition_keys import typed_partitions
+from delta_orch.protocol.partition_values import serialize_partition_value
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CHANGE_TYPE = StructField("_change_type", STRING)
+COMMIT_VERSION = StructField("_commit_version", LONG)
+COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
+
+
+class ChangeFeed:
+    """The changes of versions `starting_version` to `ending_version`, both included; the log is read, no row yet.
+
+    Attributes:
+        schema: The table's columns as of `ending_version`, then `_change_type` (`insert`, `delete`, and where change
+            data files say so `update_preimage`, `update_postimage`), `_commit_version`, `_commit_timestamp`.
+    """
+
+    def __init__(self, snapshot: Snapshot, starting_version: int, changed_files: pa.Table) -> None:
+        self.starting_version = starting_version
+        self.ending_version = snapshot.version
+        self.table_schema = snapshot.schema
+        self.partition_columns = snapshot.partition_columns
+        self.schema = StructType((*snapshot.schema, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
+        self._store = snapshot.store
+        self._files = changed_files
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no version of the range changed a row."""
+        return self._files.num_rows == 0
+
+    def files(self) -> pa.Table:
+        """One row a file that holds changes, columns of `changed_files.CHANGED_FILE_SCHEMA`."""
+        return self._files
+
+    def partitions(self) -> pa.Table:
+        """The distinct partitions in which rows changed, one typed column a partition column.
+
+        Raises:
+            InvalidRequestError: The table is not partitioned.
+        """
+        if not self.partition_columns:
+            raise InvalidRequestError(
+                "The table is not partitioned, so its changes have no partitions",
+                remedy="Read its changed rows instead",
+            )
+        typed = typed_partitions(self._files, self.table_schema, self.partition_columns)
+        return typed.group_by(list(self.partition_columns)).aggregate([])
+
+    def to_arrow(self) -> pa.Table:
+        """All changed rows in memory."""
+        engine = local_engine()
+        return engine.to_arrow(self.to_relation(engine))
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The changed rows as a stream in bounded memory."""
+        engine = local_engine()
+        return engine.to_reader(self.to_relation(engine))
+
+    def to_spark(self, spark: Any) -> Any:
+        """The changed rows as a lazy Spark DataFrame."""
+        return self.to_relation(spark_engine(spark))
+
+    def to_relation(self, engine: Engine) -> Any:
+        """The changed rows as a relation of any engine.
+
+        Raises:
+            MissingFileError: Vacuum has deleted a file of the range (when rows are pulled).
+        """
+        relations = [engine.scan(plan) for plan in self.plans()]
+        return relations[0] if len(relations) == 1 else engine.union(relations)
+
+    def plans(self) -> list[ScanPlan]:
+        """Scans whose rows are the changes. What is constant in a file travels as a partition value of it, so that an
+        engine needs to know nothing of change feeds. No plan names a file twice."""
+        in_file = pc.is_null(self._files.column("change_type"))
+        plans = [self._plan(part, CHANGE_TYPE) for part in _without_repeats(self._files.filter(pc.invert(in_file)))]
+        plans += [self._plan(part, None) for part in _without_repeats(self._files.filter(in_file))]
+        return plans or [self._plan(self._files, CHANGE_TYPE)]
+
+    def _plan(self, files: pa.Table, constant: StructField | None) -> ScanPlan:
+        names = [f.name for f in (constant, COMMIT_VERSION, COMMIT_TIMESTAMP) if f is not None]
+        return ScanPlan(
+            store=self._store,
+            schema=self.schema,
+            partition_columns=(*self.partition_columns, *names),
+            files=_with_constants(files, with_change_type=constant is not None),
+        )
+
+
+def _without_repeats(files: pa.Table) -> Iterable[pa.Table]:
+    """The files in as few tables as possible of which none holds a path twice."""
+    while files.num_rows:
+        numbered = files.append_column("row", int64_array(range(files.num_rows)))
+        first = numbered.group_by("path").aggregate([("row", "min")]).column("row_min")
+        chosen = pc.is_in(numbered.column("row"), value_set=first.combine_chunks())
+        yield files.filter(chosen)
+        files = files.filter(pc.invert(chosen))
+
+
+def _with_constants(files: pa.Table, *, with_change_type: bool) -> pa.Table:
+    """Changed files as scannable files, the commit's values among their partition values."""
+    rows = files.select(["partition_values", "change_type", "commit_version", "commit_timestamp_ms"]).to_pylist()
+    maps: list[dict[str, str | None]] = []
+    for row in rows:
+        values = dict(row["partition_values"] or ())
+        if with_change_type:
+            values[CHANGE_TYPE.name] = row["change_type"]
+        values[COMMIT_VERSION.name] = str(row["commit_version"])
+        values[COMMIT_TIMESTAMP.name] = _timestamp_text(row["commit_timestamp_ms"])
+        maps.append(values)
+    columns = {
+        "path": files.column("path"),
+        "partition_values": string_map_array(maps),
+        "size": files.column("size"),
+        "modification_time": files.column("commit_timestamp_ms"),
+    }
+    return pa.Table.from_arrays(
+        [columns.get(f.name, pa.nulls(files.num_rows, f.type)) for f in ADD_SCHEMA], schema=ADD_SCHEMA
+    )
+
+
+def _timestamp_text(ms: int) -> str | None:
+    return serialize_partition_value(datetime.fromtimestamp(ms / 1000, UTC), TIMESTAMP)
+
+
+def read_changes(
+    table_log: TableLog,
+    latest: Snapshot,
+    *,
+    starting_version: int,
+    ending_version: int | None = None,
+    require_change_data_feed: bool = False,
+) -> ChangeFeed:
+    """The changes of a range of versions.
+
+    Args:
+        require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
+            files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
+            deleted and inserted.
+
+    Raises:
+        InvalidRequestError: The range is empty or negative; or a version was written without the feed and
+            `require_change_data_feed` is set.
+        VersionNotFoundError: The range ends after the newest version, or its first commits are cleaned up.
+        UnsupportedFeatureError: A version changes deletion vectors, or the schema changed in the range in a way that
+            older files cannot follow.
+    """
+    end = latest.version if ending_version is None else ending_version
+    _ensure_valid_range(starting_version, end, latest)
+    snapshot = latest if end == latest.version else table_log.snapshot(end)
+    commits = list(table_log.commits(starting_version, end))
+    if require_change_data_feed:
+        _ensure_feed_enabled(table_log, commits, starting_version)
+    _ensure_one_schema(table_log, snapshot, commits)
+    parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
+    return ChangeFeed(snapshot, starting_version, pa.concat_tables([CHANGED_FILE_SCHEMA.empty_table(), *parts]))
+
+
+def _ensure_valid_range(start: int, end: int, latest: Snapshot) -> None:
+    for name, version in (("starting_version", start), ("ending_version", end)):
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise InvalidRequestError(f"{name} must be an integer from 0, not {version!r}")
+    if max(start, end) > latest.version:
+        missing = start if start > latest.version else end
+        raise VersionNotFoundError(
+            f"Version {missing} does not exist",
+            cause=f"The newest version is {latest.version}",
+            version=missing,
+            newest_version=latest.version,
+        )
+    if start > end:
+        raise InvalidRequestError(f"The range is empty: it starts at version {start} and ends at version {end}")
+
+
+def _ensure_feed_enabled(table_log: TableLog, commits: Sequence[Commit], start: int) -> None:
+    changed = {c.version: TableProperties.parse(c.metadata.configuration) for c in commits if c.metadata is not None}
+    enabled = table_log.snapshot(start).properties.enable_change_data_feed
+    for commit in commits:
+        enabled = changed[commit.version].enable_change_data_feed if commit.version in changed else enabled
+        if not enabled:
+            raise InvalidRequestError(
+                f"Version {commit.version} was written without a change data feed",
+                cause="The table property delta.enableChangeDataFeed was not true",
+                remedy="Start at a later version, or read the changes of whole files",
+                version=commit.version,
+            )
+
+
+def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Commit]) -> None:
+    """All versions of the range must be readable with the schema and partitioning it ends with."""
+    if all(c.metadata is None for c in commits[1:]):
+        return
+    first = table_log.snapshot(commits[0].version)
+    states = [(first.version, first.schema, first.partition_columns)]
+    for commit in commits[1:]:
+        if commit.metadata is not None:
+            state = table_log.snapshot(commit.version)
+            states.append((commit.version, state.schema, state.partition_columns))
+    for version, schema, partition_columns in states:
+        _ensure_schema_follows(version, schema, partition_columns, snapshot)
+
+
+def _ensure_schema_follows(
+    version: int, schema: StructType, partition_columns: tuple[str, ...], snapshot: Snapshot
+) -> None:
+    problems = [
+        f"column {f.name} was {f.data_type} and is {now.data_type if now else 'gone'}"
+        for f in schema
+        if (now := snapshot.schema.find(f.name)) is None or now.data_type != f.data_type
+    ]
+    if partition_columns != snapshot.partition_columns:
+        problems.append("the partition columns changed")
+    if problems:
+        raise UnsupportedFeatureError(
+            f"The changes of version {version} do not fit the schema of version {snapshot.version}",
+            cause="; ".join(problems),
+            remedy=f"End the range before the schema changed, or read version {snapshot.version} whole",
+            features=[],
+            version=version,
+        )

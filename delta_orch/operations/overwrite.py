@@ -1,0 +1,208 @@
+"""`overwrite`: all rows, the rows a predicate names, or the partitions the data brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import Engine, RowCheck, ScanPlan
+from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import conjunction
+from delta_orch.log.data_skipping import match_files
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import CommitResult, Transaction
+from delta_orch.operations.partition_keys import partition_keys, partition_strings
+from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_predicate
+from delta_orch.operations.write_session import (
+    WriteSession,
+    begin_write,
+    existing_snapshot,
+    is_not_true,
+    write_metrics,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedFiles:
+    """Files an overwrite takes out: `whole` holds nothing but rows to replace, `partial` may also hold others."""
+
+    whole: pa.Table
+    partial: pa.Table
+
+
+def plan_replaced_files(snapshot: Snapshot, where: Expression | None) -> ReplacedFiles:
+    """Which files hold rows for which `where` (resolved; None means all) is true."""
+    files = snapshot.files()
+    if where is None:
+        return ReplacedFiles(files, files.slice(0, 0))
+    match = match_files(files, where, snapshot.schema, snapshot.partition_columns)
+    partial = pc.and_(match.may_match, pc.invert(match.all_match))
+    return ReplacedFiles(files.filter(match.all_match), files.filter(partial))
+
+
+def overwrite(
+    table_log: TableLog,
+    snapshot: Snapshot | None,
+    engine: Engine,
+    data: Any,
+    *,
+    replace_where: str | Expression | None = None,
+    definition: TableDefinition,
+    options: CommitOptions,
+) -> CommitResult:
+    """Replace all rows, or with `replace_where` exactly those for which the predicate is true, by the rows given.
+
+    All rows given must satisfy the predicate (null is a violation). Files that hold nothing else are dropped, others
+    rewritten without the replaced rows. Data without rows clears the range. No file is deleted: readers of older
+    versions, and the data itself if it is read from this table, keep theirs.
+
+    Raises:
+        TableNotFoundError: `replace_where` on a table that does not exist.
+        SchemaMismatchError, InvalidExpressionError, AppendOnlyError: The request cannot be right. Nothing was written.
+        ConstraintViolationError: A row lies outside `replace_where` or breaks NOT NULL. Nothing was committed.
+        ConflictError: Another commit changed what is replaced.
+    """
+    where = None
+    parameters: dict[str, Any] = {"mode": "Overwrite"}
+    if replace_where is not None:
+        snapshot = existing_snapshot(snapshot, table_log, "replace_where")
+        where = resolve_predicate(replace_where, snapshot.schema)
+        parameters["predicate"] = to_text(replace_where, where)
+    session = begin_write(
+        table_log,
+        snapshot,
+        engine,
+        data,
+        operation_parameters=parameters,
+        definition=definition,
+        options=options,
+    )
+    if isinstance(session, Transaction):
+        return session.commit()
+    transaction = session.transaction
+    if snapshot is None:
+        adds = session.write_rows()
+        # Whoever creates the table meanwhile may have put rows into it, which this write has promised to replace.
+        transaction.read_whole_table()
+        transaction.set_operation_metrics(write_metrics(adds))
+        return transaction.commit()
+    session.target.ensure_rows_may_leave()
+    effective = where
+    if session.stale_scope is not None:
+        effective = conjunction(where, is_not_true(session.stale_scope))
+    replaced = plan_replaced_files(snapshot, effective)
+    ensure_change_feed_stays_exact(session, replaced.partial)
+    adds = session.write_rows(() if where is None else (RowCheck("replace_where", where),))
+    kept = write_kept_rows(session, snapshot, replaced.partial, effective)
+    removed = pa.concat_tables([replaced.whole, replaced.partial])
+    if effective is None:
+        transaction.read_whole_table()
+    else:
+        transaction.read_where(effective)
+        transaction.read_files(replaced.partial)
+    transaction.remove_files(removed)
+    transaction.set_operation_metrics(write_metrics(pa.concat_tables([adds, kept]), removed))
+    return transaction.commit()
+
+
+def write_kept_rows(
+    session: WriteSession, snapshot: Snapshot, partial: pa.Table, replaced_where: Expression | None
+) -> pa.Table:
+    """Write again the rows of `partial` that are not replaced, and stage their files."""
+    if partial.num_rows == 0 or replaced_where is None:
+        return partial
+    rows = session.engine.scan(
+        ScanPlan(
+            store=snapshot.store,
+            schema=snapshot.schema,
+            partition_columns=snapshot.partition_columns,
+            files=partial,
+            where=is_not_true(replaced_where),
+        )
+    )
+    kept = session.engine.write(rows, session.target.write_spec())
+    session.transaction.add_files(kept)
+    return kept
+
+
+def ensure_change_feed_stays_exact(session: WriteSession, partial: pa.Table) -> None:
+    """With a change data feed, rewriting part of a file needs change files of its own, or the feed would show the
+    rows kept as deleted and inserted (PROTOCOL, "Writer Requirements for AddCDCFile")."""
+    if partial.num_rows and session.target.properties.enable_change_data_feed:
+        raise UnsupportedFeatureError(
+            f"replace_where matches {partial.num_rows} files only in part, and the table has a change data feed",
+            cause="This release does not write change data files, which such a rewrite needs",
+            remedy="Use a predicate over whole partitions",
+            features=["changeDataFeed"],
+        )
+
+
+def overwrite_partitions(
+    table_log: TableLog,
+    snapshot: Snapshot | None,
+    engine: Engine,
+    data: Any,
+    *,
+    definition: TableDefinition,
+    options: CommitOptions,
+) -> CommitResult:
+    """Replace each partition for which the data has rows; leave all others alone. Data without rows changes nothing.
+
+    Raises:
+        InvalidRequestError: The table is not partitioned. Nothing was written.
+        Otherwise as `overwrite`.
+    """
+    session = begin_write(
+        table_log,
+        snapshot,
+        engine,
+        data,
+        operation_parameters={"mode": "Overwrite", "isDynamicPartitionOverwrite": True},
+        definition=definition,
+        options=options,
+    )
+    if isinstance(session, Transaction):
+        return session.commit()
+    columns = session.target.partition_columns
+    if not columns:
+        raise InvalidRequestError(
+            'partition_overwrite_mode="dynamic" needs a partitioned table',
+            cause="The table has no partition column, so every row would be replaced",
+            remedy='Use partition_overwrite_mode="static" if that is what you want',
+        )
+    if snapshot is not None:
+        session.target.ensure_rows_may_leave()
+    adds = session.write_rows()
+    session.transaction.read_partitions(distinct_partitions(adds, columns))
+    removed = None
+    if snapshot is not None:
+        removed = files_in_same_partitions(snapshot, adds)
+        session.transaction.remove_files(removed)
+    session.transaction.set_operation_metrics(write_metrics(adds, removed))
+    return session.transaction.commit()
+
+
+def files_in_same_partitions(snapshot: Snapshot, adds: pa.Table) -> pa.Table:
+    """The live files whose partition has a file among `adds`; values compare as values, not as text."""
+    files = snapshot.files()
+    if files.num_rows == 0 or adds.num_rows == 0:
+        return files.slice(0, 0)
+    schema, columns = snapshot.schema, snapshot.partition_columns
+    written = pc.unique(partition_keys(adds, schema, columns))
+    return files.filter(pc.is_in(partition_keys(files, schema, columns), value_set=written))
+
+
+def distinct_partitions(adds: pa.Table, partition_columns: tuple[str, ...]) -> pa.Table:
+    """The partitions of files, as string columns spelled as in the log."""
+    return partition_strings(adds, partition_columns).group_by(list(partition_columns)).aggregate([])
+
+
+def to_text(given: str | Expression, resolved: Expression) -> str:
+    """The predicate for `operationParameters`: the user's own words where there are any."""
+    return given if isinstance(given, str) else to_spark_sql(resolved)

@@ -1,0 +1,36 @@
+"""The partitions that files lie in, as typed columns and as keys that compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from delta_orch.log import partition_columns as log_partitions
+from delta_orch.log.arrow_building import string_array
+from delta_orch.protocol.partition_values import partition_column_to_arrow
+from delta_orch.protocol.types import StructType
+
+
+def partition_strings(files: pa.Table, partition_columns: Sequence[str]) -> pa.Table:
+    """The files' partition values, one string column a partition column, spelled as in the log."""
+    return log_partitions.partition_strings(files.column("partition_values"), partition_columns)
+
+
+def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
+    """The files' partition values in the Arrow types of their columns, one row a file."""
+    strings = partition_strings(files, partition_columns)
+    columns = []
+    for name in partition_columns:
+        field = schema.find(name)
+        assert field is not None
+        columns.append(partition_column_to_arrow(strings.column(name), field.data_type))
+    return pa.Table.from_arrays(columns, names=list(partition_columns))
+
+
+def partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
+    """One string a file; two files have the same one exactly if they lie in the same partition."""
+    strings = partition_strings(files, partition_columns)
+    if not partition_columns:
+        return string_array([""] * files.num_rows)
+    return log_partitions.partition_keys(strings, schema)

@@ -1,0 +1,176 @@
+"""What a caller asks of a write, checked before anything else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.expressions.tree import columns_of, is_opaque
+from delta_orch.log.txn import TxnId
+from delta_orch.protocol.types import StructType
+
+TxnArgument = TxnId | tuple[str, int] | Sequence[TxnId | tuple[str, int]]
+"""One idempotency key or several, as `TxnId` or as a plain `(app_id, version)`."""
+
+_LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOptions:
+    """What rides along with a commit.
+
+    Attributes:
+        txns: Idempotency keys; the commit happens at most once for each.
+        user_metadata: Free text for `commitInfo.userMetadata`.
+        commit_info: Further keys for `commitInfo`.
+    """
+
+    txns: tuple[TxnId, ...] = ()
+    user_metadata: str | None = None
+    commit_info: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """What a table is to be if this write creates it. `partition_by` must agree with a table that is there already;
+    the rest is only looked at when the table is created."""
+
+    partition_by: tuple[str, ...] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    description: str | None = None
+
+
+def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:
+    """The caller's `txn` argument as `TxnId`s.
+
+    Raises:
+        InvalidRequestError: Not a `TxnId` or `(app_id, version)`, an empty app id, a version that is no 64-bit integer
+            ≥ 0, or one app id twice.
+    """
+    if txn is None:
+        return ()
+    single = isinstance(txn, TxnId) or (isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str))
+    txns = tuple(_parse_txn(t) for t in ((txn,) if single else _iterable(txn)))
+    seen: set[str] = set()
+    for t in txns:
+        if t.app_id in seen:
+            raise InvalidRequestError(
+                f"txn names the application id {t.app_id!r} twice",
+                remedy="Give one version for each application id",
+                app_id=t.app_id,
+            )
+        seen.add(t.app_id)
+    return txns
+
+
+def _iterable(txn: Any) -> Iterable[Any]:
+    if isinstance(txn, str) or not isinstance(txn, Iterable):
+        raise _bad_txn(txn)
+    return txn
+
+
+def _parse_txn(txn: Any) -> TxnId:
+    if not isinstance(txn, TxnId):
+        if not (isinstance(txn, tuple) and len(txn) == 2):
+            raise _bad_txn(txn)
+        txn = TxnId(txn[0], txn[1])
+    version_ok = isinstance(txn.version, int) and not isinstance(txn.version, bool) and 0 <= txn.version <= _LONG_MAX
+    if not (isinstance(txn.app_id, str) and txn.app_id and version_ok):
+        raise _bad_txn(txn)
+    return txn
+
+
+def _bad_txn(txn: Any) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{txn!r} is not an idempotency key",
+        remedy="Pass TxnId(app_id, version), (app_id, version) or a sequence of them; app_id a string that is not "
+        "empty, version an integer from 0 to 2^63-1",
+    )
+
+
+def resolve_predicate(where: str | Expression, schema: StructType) -> Expression:
+    """A predicate as the user gave it, fitted to the table's columns.
+
+    Raises:
+        InvalidExpressionError, ColumnNotFoundError: It cannot be read, or does not fit the schema.
+    """
+    if not isinstance(where, str | Expression):
+        raise InvalidExpressionError(
+            f"a predicate must be SQL text or an Expression, not {type(where).__name__}",
+            remedy="Write it as text in Spark SQL, for example \"day = '2013-01-01'\"",
+        )
+    expression = parse_expression(where) if isinstance(where, str) else where
+    return resolve_expression(expression, schema)
+
+
+def resolve_txns(txns: Sequence[TxnId], schema: StructType, partition_columns: Sequence[str]) -> tuple[TxnId, ...]:
+    """The keys with their scopes resolved, and known to depend on partition columns alone.
+
+    Raises:
+        InvalidExpressionError, ColumnNotFoundError: A scope does not fit, or looks at another column.
+    """
+    return tuple(t if t.scope is None else replace(t, scope=_resolve_scope(t, schema, partition_columns)) for t in txns)
+
+
+def _resolve_scope(txn: TxnId, schema: StructType, partition_columns: Sequence[str]) -> Expression:
+    assert txn.scope is not None
+    scope = resolve_predicate(txn.scope, schema)
+    ensure_partition_predicate(scope, partition_columns, f"the scope of txn {txn.app_id!r}")
+    return scope
+
+
+def is_partition_predicate(where: Expression, partition_columns: Sequence[str]) -> bool:
+    """Whether a resolved predicate looks at nothing but partition columns: whole files match or do not."""
+    return {c.path[0] for c in columns_of(where)} <= set(partition_columns)
+
+
+def ensure_partition_predicate(where: Expression, partition_columns: Sequence[str], what: str) -> None:
+    """Check that the log alone decides a resolved predicate, for every file exactly.
+
+    Raises:
+        InvalidExpressionError: It looks at other columns, or holds text that only an engine can evaluate.
+    """
+    others = sorted({c.path[0] for c in columns_of(where)} - set(partition_columns))
+    if others:
+        raise InvalidExpressionError(
+            f"{what} uses {', '.join(others)}, which {'is no partition column' if len(others) == 1 else 'are none'}",
+            remedy=f"Use only partition columns ({', '.join(partition_columns) or 'this table has none'})",
+            columns=others,
+        )
+    if is_opaque(where):
+        raise InvalidExpressionError(
+            f"{what} is more than comparisons of partition columns with constants",
+            cause="It must be decided from the log, without running an engine",
+            remedy="Use comparisons, IN, IS NULL, LIKE 'prefix%', AND, OR and NOT",
+        )
+
+
+def resolve_column_names(names: Sequence[str], schema: StructType, what: str) -> tuple[str, ...]:
+    """Top-level names as the schema spells them.
+
+    Raises:
+        ColumnNotFoundError: The schema has no such column. InvalidRequestError: one is named twice.
+    """
+    if isinstance(names, str):
+        raise InvalidRequestError(
+            f"{what} must be a sequence of column names, not the string {names!r}", remedy=f"Write [{names!r}]"
+        )
+    resolved: list[str] = []
+    for name in names:
+        found = schema.find(name) if isinstance(name, str) else None
+        if found is None:
+            raise ColumnNotFoundError(
+                f"{what} names the column {name!r}, which does not exist",
+                remedy=f"The columns are {', '.join(schema.names)}",
+                column=name,
+            )
+        if found.name in resolved:
+            raise InvalidRequestError(f"{what} names the column {found.name!r} twice", column=found.name)
+        resolved.append(found.name)
+    return tuple(resolved)

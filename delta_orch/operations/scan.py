@@ -1,0 +1,82 @@
+"""`scan`: the rows of a snapshot, read by whichever engine the caller has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.data_skipping import match_files
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.operations.request import is_partition_predicate, resolve_column_names, resolve_predicate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What an engine needs to open a file; statistics are only for planning.
+SCAN_COLUMNS = ("path", "dv_id", "partition_values", "size", "modification_time", "deletion_vector")
+
+
+class Scan:
+    """Rows of one snapshot, chosen and not yet read. Nothing runs until one of the `to_…` methods is called.
+
+    Raises (all methods):
+        InvalidExpressionError, ColumnNotFoundError: `where` or `columns` does not fit the table.
+        UnsupportedExpressionError: The local engine does not evaluate `where`; use `to_spark`.
+        MissingFileError: A file the log names is not there (when rows are pulled).
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, columns: Sequence[str] | None = None, where: str | Expression | None = None
+    ) -> None:
+        self._snapshot = snapshot
+        schema = snapshot.schema
+        self.columns = None if columns is None else resolve_column_names(columns, schema, "columns")
+        self.where = None if where is None else resolve_predicate(where, schema)
+
+    def plan(self) -> ScanPlan:
+        """The files that may hold wanted rows, and what an engine must do with them. Pure log work."""
+        return plan_scan(self._snapshot, self.columns, self.where)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory; columns in Arrow's types of the table's schema, timestamps in UTC at microseconds."""
+        engine = local_engine()
+        return engine.to_arrow(engine.scan(self.plan()))
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream in bounded memory."""
+        engine = local_engine()
+        return engine.to_reader(engine.scan(self.plan()))
+
+    def to_spark(self, spark: Any) -> Any:
+        """A lazy DataFrame of `spark`, on Spark's own Parquet reader."""
+        return spark_engine(spark).scan(self.plan())
+
+    def to_relation(self, engine: Engine) -> Any:
+        """The rows as a relation of any engine."""
+        return engine.scan(self.plan())
+
+
+def plan_scan(snapshot: Snapshot, columns: tuple[str, ...] | None, where: Expression | None) -> ScanPlan:
+    """Prune by partition values, then by statistics where the predicate looks at other columns."""
+    return ScanPlan(
+        store=snapshot.store,
+        schema=snapshot.schema,
+        partition_columns=snapshot.partition_columns,
+        files=plan_files(snapshot, where),
+        columns=columns,
+        where=where,
+    )
+
+
+def plan_files(snapshot: Snapshot, where: Expression | None) -> pa.Table:
+    """The live files that may hold a row for which `where` (resolved) is true."""
+    if where is None:
+        return snapshot.files(SCAN_COLUMNS)
+    schema, partition_columns = snapshot.schema, snapshot.partition_columns
+    needs_statistics = not is_partition_predicate(where, partition_columns)
+    files = snapshot.files((*SCAN_COLUMNS, "stats") if needs_statistics else SCAN_COLUMNS)
+    kept = files.filter(match_files(files, where, schema, partition_columns).may_match)
+    return kept.drop_columns(["stats"]) if needs_statistics else kept

@@ -1,0 +1,195 @@
+"""`vacuum`: delete files that no version within the retention needs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.operations.request import TableDefinition
+from delta_orch.operations.target import existing_target
+from delta_orch.storage.base import FileMeta, LogStore
+
+logger = logging.getLogger(__name__)
+
+_HOUR_MS = 60 * 60 * 1000
+_DELETE_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumResult:
+    """What vacuum deleted, or with `dry_run` would delete.
+
+    Attributes:
+        paths: Relative to the table's root, not URL-encoded, sorted.
+        size_bytes: Their sum.
+        retention_ms: Files younger than this were kept.
+    """
+
+    paths: tuple[str, ...]
+    size_bytes: int
+    dry_run: bool
+    retention_ms: int
+
+    @property
+    def num_files(self) -> int:
+        return len(self.paths)
+
+
+def vacuum(
+    table_log: TableLog,
+    snapshot: Snapshot,
+    *,
+    retention_hours: float | None = None,
+    dry_run: bool = False,
+    enforce_retention: bool = True,
+    user_metadata: str | None = None,
+) -> VacuumResult:
+    """Delete data files that are older than the retention and that neither the newest version nor a tombstone younger
+    than the retention names: leftovers of replaced versions, and of writes that never committed.
+
+    Older versions lose their files: time travel and change feeds beyond the retention end here. The log, hidden
+    directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
+    directories themselves stay. Two commits, `VACUUM START` and `VACUUM END`, record it; a run that finds nothing
+    commits nothing. Neither conflicts with any writer.
+
+    Args:
+        retention_hours: None takes `delta.deletedFileRetentionDuration`.
+        enforce_retention: Refuse a retention below that property. A writer or reader that runs longer than the
+            retention loses its files: switch it off only when there is none.
+
+    Raises:
+        InvalidRequestError: The retention is negative, or too short. Nothing was deleted.
+        StorageError: A file could not be deleted; others may be gone already. Running it again is safe.
+    """
+    existing_target(snapshot, TableDefinition())
+    retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
+    oldest_kept_ms = time.time_ns() // 1_000_000 - retention_ms
+    store = table_log.store
+    needed = needed_files(snapshot, store, oldest_kept_ms)
+    doomed = sorted(unneeded_files(store, snapshot.partition_columns, needed, oldest_kept_ms), key=lambda f: f.path)
+    result = VacuumResult(tuple(f.path for f in doomed), sum(f.size for f in doomed), dry_run, retention_ms)
+    if dry_run or not doomed:
+        return result
+    _record(
+        table_log,
+        snapshot,
+        "VACUUM START",
+        {
+            "retentionCheckEnabled": str(enforce_retention).lower(),
+            "defaultRetentionMillis": str(snapshot.properties.deleted_file_retention_ms),
+            "specifiedRetentionMillis": str(retention_ms),
+        },
+        {"numFilesToDelete": result.num_files, "sizeOfDataToDelete": result.size_bytes},
+        user_metadata,
+    )
+    delete_files(store, result.paths)
+    _record(
+        table_log,
+        snapshot,
+        "VACUUM END",
+        {"status": "COMPLETED"},
+        {"numDeletedFiles": result.num_files},
+        user_metadata,
+    )
+    logger.info("vacuum of %s deleted %d files, %d bytes", store.uri, result.num_files, result.size_bytes)
+    return result
+
+
+def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, enforce: bool) -> int:
+    """The retention in milliseconds.
+
+    Raises:
+        InvalidRequestError: It is negative or not a number, or shorter than the table's and `enforce` is set.
+    """
+    table_ms = snapshot.properties.deleted_file_retention_ms
+    if retention_hours is None:
+        return table_ms
+    if isinstance(retention_hours, bool) or not isinstance(retention_hours, int | float) or not retention_hours >= 0:
+        raise InvalidRequestError(f"retention_hours must be a number from 0, not {retention_hours!r}")
+    asked_ms = int(retention_hours * _HOUR_MS)
+    if enforce and asked_ms < table_ms:
+        raise InvalidRequestError(
+            f"A retention of {retention_hours} hours is shorter than the table's {table_ms / _HOUR_MS:g} hours",
+            cause="Readers of older versions and writers that have not committed yet would lose their files",
+            remedy="Lower delta.deletedFileRetentionDuration, or pass enforce_retention=False if nobody uses the table",
+            retention_ms=asked_ms,
+            table_retention_ms=table_ms,
+        )
+    return asked_ms
+
+
+def needed_files(snapshot: Snapshot, store: LogStore, oldest_kept_ms: int) -> frozenset[str]:
+    """Where the files lie that the newest version or an unexpired tombstone names (as `store.resolve` spells it)."""
+    tombstones = snapshot.tombstones()
+    removed_ms = pc.fill_null(tombstones.column("deletion_timestamp"), 0)
+    unexpired = tombstones.filter(pc.greater_equal(removed_ms, pa.scalar(oldest_kept_ms, pa.int64())))
+    paths: set[str] = set()
+    for column in (snapshot.files(["path"]).column("path"), unexpired.column("path")):
+        for chunk in column.chunks:
+            paths.update(map(store.resolve, chunk.to_pylist()))
+    return frozenset(paths)
+
+
+def unneeded_files(
+    store: LogStore, partition_columns: Sequence[str], needed: frozenset[str], oldest_kept_ms: int
+) -> Iterator[FileMeta]:
+    """The files below the root that vacuum may delete, as they are listed."""
+    root = store.data_filesystem()[1].rstrip("/")
+    for file in store.list_recursive():
+        if file.modification_time_ms >= oldest_kept_ms or is_hidden(file.path, partition_columns):
+            continue
+        if f"{root}/{checked_file(file.path)}" not in needed:
+            yield file
+
+
+def is_hidden(path: str, partition_columns: Sequence[str]) -> bool:
+    """Whether a path belongs to the log or to somebody else. Hadoop's `.name.crc` files belong to their data file."""
+    *directories, name = checked_file(path).split("/")
+    if name.startswith(("_", ".")):
+        return True
+    return any(
+        part.startswith(("_", "."))
+        and part != "_change_data"
+        and not any(part.startswith(f"{column}=") for column in partition_columns)
+        for part in directories
+    )
+
+
+def checked_file(path: str) -> str:
+    """The file a checksum file of Hadoop's local file system stands beside; any other path itself."""
+    directory, slash, name = path.rpartition("/")
+    if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
+        return f"{directory}{slash}{name[1:-4]}"
+    return path
+
+
+def delete_files(store: LogStore, paths: Sequence[str]) -> None:
+    """Delete, several at a time; a file that is gone already is no error."""
+    with ThreadPoolExecutor(_DELETE_THREADS, thread_name_prefix="delta-vacuum") as pool:
+        for _ in pool.map(store.delete, paths, chunksize=64):
+            pass
+
+
+def _record(
+    table_log: TableLog,
+    snapshot: Snapshot,
+    operation: str,
+    parameters: dict[str, str],
+    metrics: dict[str, int],
+    user_metadata: str | None,
+) -> None:
+    transaction = Transaction(
+        table_log, snapshot, operation=operation, operation_parameters=parameters, user_metadata=user_metadata
+    )
+    transaction.set_operation_metrics(metrics)
+    transaction.commit()

@@ -1,0 +1,197 @@
+"""What every verb that writes rows has in common: idempotency before work, schema check, one transaction.
+
+The order is the guarantee. A write whose `txn` is already recorded ends before its data is looked at; a write that does
+not fit the table ends before the first file is written; and all it has written becomes visible in one commit or not at
+all. What fails in between leaves at most orphan files that no commit names, for vacuum to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import Engine, Relation, RowCheck
+from delta_orch.errors import ConstraintViolationError, TableNotFoundError
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import disjunction
+from delta_orch.log.data_skipping import match_files
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.log.txn import TxnId
+from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_txns
+from delta_orch.operations.target import WriteTarget, as_created_from_data, existing_target, new_target
+from delta_orch.protocol.schema_check import ensure_schema_fits
+from delta_orch.protocol.types import BOOLEAN
+
+TRUE = Literal(True, BOOLEAN)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSession:
+    """One write between its checks and its commit.
+
+    Attributes:
+        relation: The caller's rows without those whose `txn` was stale at the start.
+        stale_scope: A predicate that is true for the partitions left out, None where there are none.
+    """
+
+    engine: Engine
+    target: WriteTarget
+    transaction: Transaction
+    txns: tuple[TxnId, ...]
+    relation: Relation
+    stale_scope: Expression | None
+
+    def write_rows(self, checks: Sequence[RowCheck] = ()) -> pa.Table:
+        """Write the caller's rows and stage the new files.
+
+        Raises:
+            ConstraintViolationError: A row breaks a check or NOT NULL, or lies in none of the txns' scopes.
+        """
+        adds = self.engine.write(self.relation, self.target.write_spec(checks))
+        ensure_inside_scopes(adds, self.txns, self.target)
+        self.transaction.add_files(adds)
+        return adds
+
+
+def begin_write(
+    table_log: TableLog,
+    snapshot: Snapshot | None,
+    engine: Engine,
+    data: Any,
+    *,
+    operation_parameters: Mapping[str, Any],
+    definition: TableDefinition,
+    options: CommitOptions,
+) -> WriteSession | Transaction:
+    """Open the transaction and check everything that can be checked without touching rows.
+
+    Returns: The session, or the bare transaction where all of the write is stale: committing it reports the skip.
+
+    Raises:
+        UnsupportedFeatureError, UnsupportedVersionError, InvalidRequestError (and its kinds): The table is unchanged.
+    """
+    if snapshot is None:
+        relation = engine.relation(data)
+        schema = as_created_from_data(engine.schema(relation))
+        target = new_target(table_log.store, schema, definition)
+    else:
+        target = existing_target(snapshot, definition)
+    txns = resolve_txns(options.txns, target.schema, target.partition_columns)
+    transaction = Transaction(
+        table_log,
+        snapshot,
+        operation="WRITE",
+        operation_parameters={
+            **operation_parameters,
+            "partitionBy": orjson.dumps(target.partition_columns).decode(),
+        },
+        txns=txns,
+        user_metadata=options.user_metadata,
+        commit_info=options.commit_info,
+    )
+    stale = transaction.stale_txns()
+    if is_wholly_stale(txns, stale):
+        return transaction
+    if snapshot is None:
+        transaction.update_protocol(target.protocol)
+        transaction.update_metadata(target.metadata)
+    else:
+        relation = engine.relation(data)
+        ensure_schema_fits(engine.schema(relation), target.schema)
+    stale_scopes = [t.scope for t in stale if t.scope is not None]
+    stale_scope = any_of(stale_scopes) if stale_scopes else None
+    if stale_scope is not None:
+        condition = to_spark_sql(is_not_true(stale_scope))
+        relation = engine.sql(f"SELECT * FROM source WHERE {condition}", {"source": relation})
+    return WriteSession(engine, target, transaction, txns, relation, stale_scope)
+
+
+def existing_snapshot(snapshot: Snapshot | None, table_log: TableLog, what: str) -> Snapshot:
+    """The snapshot, or TableNotFoundError saying what needs a table."""
+    if snapshot is None:
+        raise TableNotFoundError(
+            f"No Delta table at {table_log.store.uri}",
+            cause=f"{what} needs a table that exists",
+            remedy="Check the location, or create the table by appending to it first",
+            uri=table_log.store.uri,
+        )
+    return snapshot
+
+
+def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:
+    """Whether nothing of the write is left to do: a key for the whole write is stale, or every scoped one is."""
+    return bool(stale) and (any(t.scope is None for t in stale) or len(stale) == len(txns))
+
+
+def is_not_true(condition: Expression) -> Expression:
+    """False and null alike: the rows that `WHERE condition` leaves out."""
+    if isinstance(condition, Literal):
+        return Literal(condition.value is not True, BOOLEAN)
+    return Not(Comparison("<=>", condition, TRUE))
+
+
+def any_of(conditions: Sequence[Expression]) -> Expression:
+    """Their disjunction. Equalities on one column become one IN, so that a year of days stays a short predicate."""
+    values: dict[Column, list[Literal]] = {}
+    rest: list[Expression] = []
+    for condition in conditions:
+        match condition:
+            case Comparison("=", Column() as column, Literal(value) as literal) if value is not None:
+                values.setdefault(column, []).append(literal)
+            case _:
+                rest.append(condition)
+    return disjunction(*(In(column, tuple(literals)) for column, literals in values.items()), *rest)
+
+
+def ensure_inside_scopes(adds: pa.Table, txns: Sequence[TxnId], target: WriteTarget) -> None:
+    """Every row must belong to one of the keys: a row outside would be written again by each retry.
+
+    Raises:
+        ConstraintViolationError: A file lies in a partition that no scope covers. Nothing was committed.
+    """
+    scopes = [t.scope for t in txns if t.scope is not None]
+    if not scopes or len(scopes) < len(txns) or adds.num_rows == 0:
+        return
+    covered = match_files(adds, any_of(scopes), target.schema, target.partition_columns).all_match
+    if pc.all(covered).as_py():
+        return
+    outside = adds.filter(pc.invert(covered)).column("partition_values")[0].as_py()
+    partition = dict(outside or ())
+    raise ConstraintViolationError(
+        f"The data holds rows for the partition {partition}, which none of the txn scopes covers",
+        cause="With scoped transaction ids every row must belong to one of them, or a retry would write it twice",
+        remedy="Pass rows of the named partitions only, or a TxnId without scope",
+        constraint="txn scope",
+        partition=partition,
+    )
+
+
+def count_rows(adds: pa.Table) -> int | None:
+    """Rows in files an engine has just written, from their statistics; None where one has none."""
+    total = 0
+    for stats in adds.column("stats").to_pylist():
+        records = orjson.loads(stats).get("numRecords") if stats else None
+        if records is None:
+            return None
+        total += records
+    return total
+
+
+def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> dict[str, int]:
+    """`operationMetrics` of a write, under the names the reference implementation uses."""
+    metrics = {"numFiles": adds.num_rows, "numOutputBytes": pc.sum(adds.column("size")).as_py() or 0}
+    rows = count_rows(adds)
+    if rows is not None:
+        metrics["numOutputRows"] = rows
+    if removed is not None:
+        metrics["numRemovedFiles"] = removed.num_rows
+        metrics["numRemovedBytes"] = pc.sum(removed.column("size")).as_py() or 0
+    return metrics

@@ -1,0 +1,379 @@
+"""`DeltaTable`: where a store, the log, the engines and the verbs meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from os import PathLike
+from typing import Any
+
+from delta_orch.engines.select import EngineChoice, select_engine
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.history import HistoryEntry
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import CommitResult
+from delta_orch.operations.append import append
+from delta_orch.operations.changes import ChangeFeed, read_changes
+from delta_orch.operations.checkpoint import checkpoint
+from delta_orch.operations.create import create
+from delta_orch.operations.optimize import optimize
+from delta_orch.operations.overwrite import overwrite, overwrite_partitions
+from delta_orch.operations.request import CommitOptions, TableDefinition, TxnArgument, parse_txns
+from delta_orch.operations.scan import Scan
+from delta_orch.operations.vacuum import VacuumResult, vacuum
+from delta_orch.protocol.log_path import commit_path
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.open import open_store
+
+Timestamp = datetime | str | int
+"""A point in time: a datetime (naive means UTC), ISO 8601 text, or milliseconds since the epoch."""
+
+
+class TableSnapshot(Snapshot):
+    """One version of a table, with its rows."""
+
+    def scan(self, columns: Sequence[str] | None = None, where: str | Expression | None = None) -> Scan:
+        """Choose rows to read: nothing is read yet.
+
+        Args:
+            columns: Top-level columns, in this order; None for all.
+            where: A predicate in Spark SQL or as an `Expression`; rows for which it is true are kept.
+
+        Raises:
+            InvalidExpressionError, ColumnNotFoundError: They do not fit the table.
+        """
+        return Scan(self, columns, where)
+
+
+class DeltaTable:
+    """A Delta table at a location, whether or not it exists yet.
+
+    Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
+    method says otherwise. Methods that commit return a `CommitResult`.
+
+    Args:
+        table_uri: A path or a URI.
+        storage_options: Options of the store, for example credentials. They never appear in errors or logs.
+
+    Raises:
+        UnsupportedStoreError: There is no store for the URI's scheme.
+    """
+
+    def __init__(self, table_uri: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
+        self.store: LogStore = open_store(table_uri, storage_options)
+        self.log: TableLog[TableSnapshot] = TableLog(self.store, TableSnapshot)
+        self._newest: TableSnapshot | None = None
+
+    @property
+    def uri(self) -> str:
+        """The location in its canonical spelling."""
+        return self.store.uri
+
+    def __repr__(self) -> str:
+        return f"DeltaTable({self.uri!r})"
+
+    # Reading
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table at the location."""
+        return self.log.exists()
+
+    def version(self) -> int:
+        """The newest version. Raises TableNotFoundError."""
+        return self.snapshot().version
+
+    def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> TableSnapshot:
+        """An immutable version of the table: the newest, one by its number, or the newest not after a point in time.
+
+        The newest one is advanced from the last one this object saw, reading new commits only.
+
+        Raises:
+            TableNotFoundError: No table at the location.
+            VersionNotFoundError: The version was never written, or its log is cleaned up.
+            TimestampOutOfRangeError: Before the first version, or after the newest.
+            CorruptLogError: The log breaks the protocol.
+            UnsupportedFeatureError, UnsupportedVersionError: This release might misread the table.
+            InvalidRequestError: Both a version and a timestamp, or one that is neither.
+        """
+        if version is not None and timestamp is not None:
+            raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
+        if version is not None:
+            if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+                raise InvalidRequestError(f"A version is an integer from 0, not {version!r}")
+            return self.log.snapshot(version=version)
+        if timestamp is not None:
+            return self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp))
+        self._newest = self.log.advance(self._newest) if self._is_current_table() else self.log.snapshot()
+        return self._newest
+
+    def _is_current_table(self) -> bool:
+        """Whether the snapshot at hand still belongs to the table at the location: it may have been deleted, and
+        another one created there."""
+        if self._newest is None:
+            return False
+        commit = self.store.head(commit_path(self._newest.version))
+        return commit is not None and commit.modification_time_ms == self._newest.commit_file_time_ms
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """The commits the log still holds, newest first."""
+        return self.log.history(limit)
+
+    def txns(self) -> Mapping[str, int]:
+        """The last recorded version of each application id (PROTOCOL, "Transaction Identifiers")."""
+        return self.snapshot().txns
+
+    def changes(
+        self, *, starting_version: int, ending_version: int | None = None, require_change_data_feed: bool = False
+    ) -> ChangeFeed:
+        """What the versions from `starting_version` to `ending_version` (None: the newest), both included, changed.
+
+        Works without the change data feed as well, see `operations.changes.read_changes`.
+
+        Raises:
+            VersionNotFoundError, InvalidRequestError: The range is none the log holds.
+            UnsupportedFeatureError: A version changed deletion vectors, or the schema changed incompatibly.
+        """
+        return read_changes(
+            self.log,
+            self.snapshot(),
+            starting_version=starting_version,
+            ending_version=ending_version,
+            require_change_data_feed=require_change_data_feed,
+        )
+
+    # Writing
+
+    def create(
+        self,
+        schema: Any,
+        *,
+        partition_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+    ) -> CommitResult:
+        """Create the table without rows, or join it if it is there with the same schema and partitioning.
+
+        Args:
+            schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, or the log's JSON.
+
+        Returns: `skipped` where the table was there already.
+
+        Raises:
+            TableExistsError: A table of another schema or partitioning is there.
+            SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: It cannot be created like that.
+        """
+        snapshot = self._snapshot_or_none()
+        result = create(
+            self.log,
+            snapshot,
+            schema,
+            definition=_definition(partition_by, properties, name, description),
+            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+        )
+        return result or self._nothing_to_do()
+
+    def append(
+        self,
+        data: Any,
+        *,
+        txn: TxnArgument | None = None,
+        partition_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+    ) -> CommitResult:
+        """Add rows; the first append creates the table from `partition_by`, `properties`, `name` and `description`.
+
+        Args:
+            data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
+                name.
+            txn: Idempotency keys: where one is recorded already, nothing is written, not even read (`skipped`).
+            engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
+
+        Raises:
+            SchemaMismatchError, ConstraintViolationError, InvalidRequestError: The data or the request does not fit.
+            UnsupportedFeatureError: This release must not write to the table.
+            ConflictError: Another commit changed what this one relies on.
+            StorageError: For example a full disk.
+        """
+        return append(
+            self.log,
+            self._snapshot_or_none(),
+            select_engine(data, engine),
+            data,
+            definition=_definition(partition_by, properties, name, description),
+            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+        )
+
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        replace_where: str | Expression | None = None,
+        partition_overwrite_mode: str = "static",
+        txn: TxnArgument | None = None,
+        partition_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+    ) -> CommitResult:
+        """Replace rows by others, in one commit.
+
+        By default all rows; with `replace_where` exactly those for which the predicate is true (and every row given
+        must satisfy it); with `partition_overwrite_mode="dynamic"` those of the partitions that the data has rows for.
+        No file is deleted, so the data may be read from this very table.
+
+        Raises:
+            As `append`, and:
+            AppendOnlyError: The table keeps its rows.
+            ConstraintViolationError: A row lies outside `replace_where`.
+            InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
+            TableNotFoundError: `replace_where` without a table.
+        """
+        definition = _definition(partition_by, properties, name, description)
+        options = CommitOptions(parse_txns(txn), user_metadata, commit_info)
+        snapshot, chosen = self._snapshot_or_none(), select_engine(data, engine)
+        if partition_overwrite_mode not in ("static", "dynamic"):
+            raise InvalidRequestError(
+                f"There is no partition_overwrite_mode {partition_overwrite_mode!r}", remedy='Use "static" or "dynamic"'
+            )
+        if partition_overwrite_mode == "static":
+            return overwrite(
+                self.log, snapshot, chosen, data, replace_where=replace_where, definition=definition, options=options
+            )
+        if replace_where is not None:
+            raise InvalidRequestError(
+                'replace_where and partition_overwrite_mode="dynamic" exclude each other',
+                remedy="Name the rows by a predicate, or let the data decide which partitions are replaced",
+            )
+        return overwrite_partitions(self.log, snapshot, chosen, data, definition=definition, options=options)
+
+    # Maintenance
+
+    def optimize(
+        self,
+        where: str | Expression | None = None,
+        target_file_size_bytes: int | None = None,
+        *,
+        txn: TxnArgument | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+    ) -> CommitResult:
+        """Merge small files, partition by partition; rows and their order of versions do not change.
+
+        Args:
+            where: A predicate over partition columns.
+            target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
+
+        Returns: `skipped` where there was nothing to merge.
+
+        Raises:
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
+            ConflictError: Another commit removed one of the files.
+        """
+        if target_file_size_bytes is not None and not _is_positive(target_file_size_bytes):
+            raise InvalidRequestError(
+                f"target_file_size_bytes must be an integer from 1, not {target_file_size_bytes!r}"
+            )
+        result = optimize(
+            self.log,
+            self.snapshot(),
+            select_engine(None, engine),
+            where=where,
+            target_file_size_bytes=target_file_size_bytes,
+            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+        )
+        return result or self._nothing_to_do()
+
+    def vacuum(
+        self,
+        retention_hours: float | None = None,
+        dry_run: bool = False,
+        *,
+        enforce_retention: bool = True,
+        user_metadata: str | None = None,
+    ) -> VacuumResult:
+        """Delete files that no version within the retention needs. See `operations.vacuum.vacuum`.
+
+        Raises:
+            InvalidRequestError: The retention is shorter than the table's, and `enforce_retention` is not False.
+            StorageError: A file could not be deleted. Run it again.
+        """
+        return vacuum(
+            self.log,
+            self.snapshot(),
+            retention_hours=retention_hours,
+            dry_run=dry_run,
+            enforce_retention=enforce_retention,
+            user_metadata=user_metadata,
+        )
+
+    def checkpoint(self) -> int:
+        """Write a checkpoint of the newest version, and return which one that is. Rows do not change."""
+        return checkpoint(self.log, self.snapshot())
+
+    def _snapshot_or_none(self) -> TableSnapshot | None:
+        try:
+            return self.snapshot()
+        except TableNotFoundError:
+            return None
+
+    def _nothing_to_do(self) -> CommitResult:
+        raise NotImplementedError
+
+
+def parse_timestamp_ms(timestamp: Timestamp) -> int:
+    """Milliseconds since the epoch.
+
+    Raises:
+        InvalidRequestError: Neither a datetime, nor ISO 8601 text, nor an integer.
+    """
+    value: Any = timestamp
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as e:
+            raise InvalidRequestError(
+                f"{timestamp!r} is no point in time", cause=str(e), remedy="Write it like 2013-01-01T00:00:00Z"
+            ) from None
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return int((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise InvalidRequestError(
+        f"{timestamp!r} is no point in time",
+        remedy="Pass a datetime, ISO 8601 text, or milliseconds since the epoch as an integer",
+    )
+
+
+def _definition(
+    partition_by: Sequence[str] | None,
+    properties: Mapping[str, str] | None,
+    name: str | None,
+    description: str | None,
+) -> TableDefinition:
+    if isinstance(partition_by, str):
+        raise InvalidRequestError(
+            f"partition_by must be a sequence of column names, not the text {partition_by!r}",
+            remedy=f"Write [{partition_by!r}]",
+        )
+    columns = None if partition_by is None else tuple(partition_by)
+    return TableDefinition(columns, dict(properties or {}), name, description)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
