@@ -1,0 +1,56 @@
+"""`@task.delta`: a function whose return value is written, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from delta_orch.airflow.write_operator import DeltaWriteOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+
+class DeltaDecoratedOperator(DecoratedOperator, DeltaWriteOperator):  # type: ignore[misc]
+    """`DeltaWriteOperator` around a decorated function."""
+
+    custom_operator_name = "@task.delta"
+    template_fields = DeltaWriteOperator.template_fields
+    template_fields_renderers = DeltaWriteOperator.template_fields_renderers
+    shallow_copy_attrs = DeltaWriteOperator.shallow_copy_attrs
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        upstream = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
+        super().__init__(
+            kwargs_to_upstream=upstream, python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
+        )
+
+    @property
+    def is_async(self) -> bool:
+        return False
+
+
+def delta_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Make a function a task that writes what it returns to a Delta table.
+
+    Takes the arguments of `DeltaWriteOperator` and of any operator; the task's XCom is
+    `{table_uri, version, skipped, operation_metrics}`. A parameter `spark=None` receives the session of `spark_conf`.
+
+    Args:
+        python_callable: The function, where the decorator is used without parentheses.
+        **kwargs: `table_uri` (required), `mode`, `replace_where`, …
+    """
+    # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
+    kwargs.setdefault("multiple_outputs", False)
+    return task_decorator_factory(
+        python_callable=python_callable, decorated_operator_class=DeltaDecoratedOperator, **kwargs
+    )

@@ -1,0 +1,92 @@
+"""Operators that keep a table fast and small. None needs a transaction id: doing the work twice finds it done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.airflow.table_operator import DeltaTableOperator, StepReport
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.table import DeltaTable
+
+_UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+class DeltaCheckpointOperator(DeltaTableOperator):
+    """Write a checkpoint of the newest version, so that readers need not replay the log. Commits nothing."""
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
+        return StepReport(table.uri, table.checkpoint(), skipped=True)
+
+
+class DeltaOptimizeOperator(DeltaTableOperator):
+    """Rewrite small files as fewer large ones. The rows stay the same, and readers of changes see nothing.
+
+    Args:
+        where: Only partitions this predicate holds for; all by default. (templated)
+        target_size: The size to aim for, in bytes or as `128MB` (of 2**20 bytes); the table's own setting by default.
+            (templated)
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "target_size")
+    template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+
+    def __init__(self, *, where: str | None = None, target_size: int | str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.where = where
+        self.target_size = target_size
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
+        size = None if self.target_size is None else parse_size_bytes(self.target_size)
+        result = table.optimize(self.where, size, user_metadata=run.user_metadata())
+        return StepReport.of_commit(table.uri, result)
+
+
+class DeltaVacuumOperator(DeltaTableOperator):
+    """Delete files that no version within the retention period needs. Commits nothing.
+
+    Args:
+        retention_hours: How long removed files are kept for readers of older versions; the table's
+            `delta.deletedFileRetentionDuration` by default. (templated)
+        dry_run: Only report what would be deleted.
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "retention_hours")
+
+    def __init__(self, *, retention_hours: float | str | None = None, dry_run: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.retention_hours = retention_hours
+        self.dry_run = dry_run
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
+        hours = None if self.retention_hours is None else _parse_hours(self.retention_hours)
+        result = table.vacuum(hours, self.dry_run, user_metadata=run.user_metadata())
+        details = {"dry_run": result.dry_run, "num_files": len(result.paths), "size_bytes": result.size_bytes}
+        return StepReport(table.uri, table.version(), skipped=True, details=details)
+
+
+def parse_size_bytes(size: int | str) -> int:
+    """`134217728`, `"134217728"` and `"128MB"` are the same.
+
+    Raises:
+        InvalidRequestError: It is no size above 0.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)(?:i?b)?\s*", str(size), flags=re.IGNORECASE)
+    if match is None or int(match[1]) == 0:
+        raise InvalidRequestError(f"target_size={size!r} is no file size", remedy="Pass bytes, or text like '128MB'")
+    return int(match[1]) * _UNIT_BYTES[match[2].lower()]
+
+
+def _parse_hours(hours: float | str) -> float:
+    try:
+        return float(hours)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"retention_hours={hours!r} is no number", remedy="Pass a number of hours, e.g. 168"
+        ) from error

@@ -1,0 +1,123 @@
+"""What a task instance's context says about who writes: the transaction id and the commit's user metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.run_identity import airflow_txn
+
+if TYPE_CHECKING:
+    from delta_orch.log.txn import TxnId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """One attempt of one task instance.
+
+    Attributes:
+        dag_id: As Airflow spells it.
+        task_id: With the task groups it is in.
+        map_index: -1 for a task that is not mapped.
+        run_id: The DAG run's.
+        try_number: 1 for the first attempt. Two attempts differ in nothing else, so it is no part of the identity.
+        partition_key: The DAG run's, where it has one.
+        data_interval: Start and end; None for runs without a logical date.
+        ordered_at: Where the run stands in time: a later run may replace what an earlier one wrote, not the reverse.
+        clear_count: 0 until the task is cleared; grows with each clearing, never by a retry.
+    """
+
+    dag_id: str
+    task_id: str
+    map_index: int
+    run_id: str
+    try_number: int
+    partition_key: str | None
+    data_interval: tuple[datetime, datetime] | None
+    ordered_at: datetime
+    clear_count: int
+
+    @classmethod
+    def from_context(cls, context: Mapping[str, Any]) -> TaskRun:
+        """Read it from the context that Airflow passes to `execute`."""
+        ti, dag_run = context["ti"], context["dag_run"]
+        clear_count = _clear_count(ti, dag_run.clear_number)
+        return cls(
+            dag_id=ti.dag_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            run_id=ti.run_id,
+            try_number=ti.try_number,
+            partition_key=dag_run.partition_key,
+            data_interval=_interval(dag_run.data_interval_start, dag_run.data_interval_end),
+            ordered_at=_ordered_at(dag_run.run_after, dag_run.start_date, clear_count),
+            clear_count=clear_count,
+        )
+
+    def txn(self, *, replaces_table: bool) -> TxnId:
+        """The identity of this task instance's write; every attempt of it has the same.
+
+        Args:
+            replaces_table: The write replaces the whole table. Where the run has neither partition key nor data
+                interval, an older run that finishes after a newer one is then fenced off; otherwise, as its rows are
+                not in what the newer run wrote, each run is an identity of its own.
+        """
+        return airflow_txn(
+            dag_id=self.dag_id,
+            task_id=self.task_id,
+            map_index=self.map_index,
+            partition_key=self.partition_key,
+            data_interval=self.data_interval,
+            run_id=None if replaces_table else self.run_id,
+            run_after=self.ordered_at,
+            clear_number=self.clear_count,
+        )
+
+    def user_metadata(self) -> str:
+        """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""
+        import orjson
+
+        start_end = [moment.isoformat() for moment in self.data_interval] if self.data_interval else None
+        return orjson.dumps(
+            {
+                "orchestrator": "airflow",
+                "dag_id": self.dag_id,
+                "task_id": self.task_id,
+                "map_index": self.map_index,
+                "run_id": self.run_id,
+                "try_number": self.try_number,
+                "partition_key": self.partition_key,
+                "data_interval": start_end,
+            }
+        ).decode()
+
+
+def _clear_count(ti: Any, run_clear_number: int | None) -> int:
+    """How far clearing has moved this task instance on.
+
+    The run counts the clearings of *any* of its tasks. Taken alone it would turn the retry of one task into a new write
+    because somebody cleared another task in between. Clearing a task instance also moves its `max_tries` to the try it
+    had reached plus `retries`, so the difference names that try: it too grows with every clearing, and it is the task's
+    own. The smaller of the two grows exactly when both do.
+    """
+    own = max(0, ti.max_tries - (ti.task.retries or 0))
+    return own if run_clear_number is None else min(own, run_clear_number)
+
+
+def _ordered_at(run_after: datetime, start_date: datetime | None, clear_count: int) -> datetime:
+    """`run_after`, or for a cleared task the moment its run was started again where that is later: clearing an old run
+    after a newer one for the same data interval is meant to win."""
+    if clear_count == 0 or start_date is None:
+        return run_after
+    return max(run_after, start_date)
+
+
+def _interval(start: datetime | None, end: datetime | None) -> tuple[datetime, datetime] | None:
+    if (start is None) != (end is None):
+        raise InvalidRequestError(
+            "The DAG run has half a data interval", remedy="Let the timetable give both ends, or none"
+        )
+    return None if start is None or end is None else (start, end)

@@ -1,0 +1,143 @@
+"""Has a table moved on? What the sensor and the trigger ask, at one metadata request a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from delta_orch.log.table_log import TableLog
+
+
+@dataclass(frozen=True, slots=True)
+class WatchGoal:
+    """What is waited for, exactly one of the two.
+
+    Attributes:
+        after_version: A version greater than this one; -1 waits for the table to be created.
+        after_timestamp_ms: A commit later than this moment, in milliseconds since the epoch.
+    """
+
+    after_version: int | None = None
+    after_timestamp_ms: int | None = None
+
+    @classmethod
+    def parse(cls, after_version: int | str | None, after_timestamp: datetime | str | None) -> WatchGoal:
+        """From an operator's arguments, which templates may have rendered to text.
+
+        Raises:
+            InvalidRequestError: Not exactly one is given, the version is no integer ≥ -1, or the timestamp is not
+                ISO 8601 with a time zone.
+        """
+        if (after_version is None) == (after_timestamp is None):
+            raise InvalidRequestError(
+                "A version sensor waits for a version or for a time, exactly one of them",
+                remedy="Pass after_version or after_timestamp",
+            )
+        if after_version is not None:
+            return cls(after_version=_parse_version(after_version))
+        assert after_timestamp is not None
+        return cls(after_timestamp_ms=_parse_timestamp_ms(after_timestamp))
+
+    def is_met_by(self, version: int, timestamp_ms: int) -> bool:
+        if self.after_version is not None:
+            return version > self.after_version
+        assert self.after_timestamp_ms is not None
+        return timestamp_ms > self.after_timestamp_ms
+
+
+@dataclass(frozen=True, slots=True)
+class FoundVersion:
+    """The newest version when the goal was found to be met, and its commit time in milliseconds since the epoch."""
+
+    version: int
+    timestamp_ms: int
+
+    def report(self, table_uri: str) -> dict[str, Any]:
+        return {"table_uri": table_uri, "version": self.version, "timestamp_ms": self.timestamp_ms}
+
+
+class VersionWatch:
+    """Polls one table's log for a goal.
+
+    The first `check` makes sure where the table stands. From then on a check costs one metadata request for the commit
+    after `seen_version`, never a listing, until there is one: versions are contiguous, so without it there is nothing
+    newer.
+
+    Args:
+        log: The table's log. There need not be a table yet.
+        goal: What to wait for.
+        seen_version: A version known not to meet the goal while the one after it was not there (an earlier watch's);
+            None to find out.
+    """
+
+    def __init__(self, log: TableLog, goal: WatchGoal, seen_version: int | None = None) -> None:
+        self._log = log
+        self._goal = goal
+        self.seen_version = seen_version
+
+    def check(self) -> FoundVersion | None:
+        """The newest version, if it meets the goal.
+
+        Raises:
+            CorruptLogError, UnsupportedFeatureError, StorageError: The table cannot be read.
+        """
+        if self.seen_version is None and not self._stands_at_goal():
+            return self._look()
+        assert self.seen_version is not None
+        return self._look() if self._log.has_version(self.seen_version + 1) else None
+
+    def _stands_at_goal(self) -> bool:
+        """Whether `after_version` is there, so that the commit after it decides. It is not where the table is younger,
+        or where cleanup has removed it: then the commit after it may be gone as well."""
+        after = self._goal.after_version
+        if after is None or after < 0 or not self._log.has_version(after):
+            return False
+        self.seen_version = after
+        return True
+
+    def _look(self) -> FoundVersion | None:
+        if not self._log.exists():
+            # Whoever creates the table writes version 0.
+            self.seen_version = -1
+            return None
+        snapshot = self._log.snapshot()
+        if self._goal.is_met_by(snapshot.version, snapshot.timestamp_ms):
+            return FoundVersion(snapshot.version, snapshot.timestamp_ms)
+        self.seen_version = snapshot.version
+        return None
+
+
+def goal_kwargs(goal: WatchGoal) -> Mapping[str, int | None]:
+    """The goal as a trigger's serialised arguments."""
+    return {"after_version": goal.after_version, "after_timestamp_ms": goal.after_timestamp_ms}
+
+
+def _parse_version(value: int | str) -> int:
+    try:
+        version = int(value)
+    except ValueError:
+        version = None
+    if version is None or isinstance(value, bool) or version < -1:
+        raise InvalidRequestError(
+            f"after_version={value!r} is no table version", remedy="Pass an integer ≥ 0, or -1 to wait for the table"
+        )
+    return version
+
+
+def _parse_timestamp_ms(value: datetime | str) -> int:
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidRequestError(
+            f"after_timestamp={value!r} is no moment in time",
+            remedy="Pass a timezone-aware datetime, or ISO 8601 with an offset such as {{ data_interval_end }}",
+        )
+    # In integers: a float of seconds does not hold every millisecond.
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
