@@ -14,8 +14,12 @@ class TxnId:
     A table that has recorded a version ≥ `version` for `app_id` takes no second commit: the transaction ends as
     `skipped` and adds nothing. With a `scope`, a predicate over partition columns, it guards only the rows inside:
     a commit may carry many of them, and those that are stale leave their partitions out of it while the others commit.
+
+    `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
+    asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
     """
 
     app_id: str
     version: int
     scope: Expression | None = None
+    follows: int | None = None
