@@ -51,7 +51,9 @@ class ChangeBatch:
             anew. Rows that came from the old one are still in the target.
         snapshot: The source at `ending_version`.
         feed: What `changes` gives; None for a bootstrap from a snapshot.
-        txn: The cursor. Commit it with the data, in the same commit: `target.append(rows, txn=batch.txn)`.
+        txn: The cursor. Commit it with the data, in the same commit: `target.append(rows, txn=batch.txn)`. Of two
+            workers that process overlapping batches at once one commits; the other's commit is skipped, or ends in
+            ConcurrentTransactionError where its batch is longer: then ask for the next batch.
     """
 
     source: DeltaTable
@@ -205,7 +207,7 @@ class IncrementalReader:
             is_recreated=is_recreated,
             snapshot=latest,
             feed=None,
-            txn=TxnId(app_id, latest.version),
+            txn=TxnId(app_id, latest.version, follows=-1),
         )
 
     def _batch_since(
@@ -227,7 +229,7 @@ class IncrementalReader:
             is_recreated=is_recreated,
             snapshot=latest if end == latest.version else self.source.snapshot(version=end),
             feed=feed,
-            txn=TxnId(app_id, end),
+            txn=TxnId(app_id, end, follows=-1 if is_bootstrap else start - 1),
         )
 
     def _last_version_of_batch(self, start: int, latest: int) -> int:

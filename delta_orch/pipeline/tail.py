@@ -1,0 +1,185 @@
+"""Watching a table's log: what sensors and triggers of both orchestrators are made of.
+
+Asking "anything new?" costs one HEAD of the next commit's name while there is nothing new, and never a listing then.
+Only what is new is read. The state between two polls is a short text, `{table id}:{version}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import Commit, TableLog
+from delta_orch.operations.changed_files import read_changed_files
+from delta_orch.operations.partition_keys import typed_partitions
+from delta_orch.pipeline.incremental import changes_data
+
+
+@dataclass(frozen=True, slots=True)
+class TailCursor:
+    """How far a log has been seen. `NO_TABLE` stands for a table that did not exist then."""
+
+    table_id: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.table_id}:{self.version}"
+
+
+NO_TABLE = TailCursor("", -1)
+
+
+def parse_cursor(text: str) -> TailCursor:
+    """The inverse of `str(cursor)`.
+
+    Raises:
+        InvalidRequestError: The text is no cursor.
+    """
+    table_id, separator, version = text.rpartition(":")
+    if not separator or not version.lstrip("-").isdecimal():
+        raise InvalidRequestError(
+            f"{text!r} is not a cursor", cause="A cursor is {table id}:{version}", remedy="Reset the cursor"
+        )
+    return TailCursor(table_id, int(version))
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    """New commits, from `starting_version` to `ending_version`, both included.
+
+    Attributes:
+        cursor: Where the next poll goes on.
+        previous: Where this one started.
+        data_changed: Whether any of them changed data. Compaction and changes of properties do not.
+        operations: `commitInfo.operation` of each commit that is there, in order, no name twice.
+        partitions: The distinct partitions in which data changed: one typed column a partition column. No columns for a
+            table that is not partitioned.
+        recreated: The table has another id than the cursor, or less history: everything in it counts as new.
+        missed: Commits between the cursor and `starting_version` are no longer in the log: every live partition counts
+            as touched.
+    """
+
+    cursor: TailCursor
+    previous: TailCursor
+    starting_version: int
+    ending_version: int
+    data_changed: bool
+    operations: tuple[str, ...]
+    partitions: pa.Table
+    recreated: bool = False
+    missed: bool = False
+
+    @property
+    def run_key(self) -> str:
+        """`{table id}:{start}-{end}`: the same for the same commits, however often they are seen."""
+        return f"{self.cursor.table_id}:{self.starting_version}-{self.ending_version}"
+
+
+def current_cursor(log: TableLog) -> TailCursor:
+    """The cursor of a watcher that wants only what comes from now on."""
+    if not log.exists():
+        return NO_TABLE
+    snapshot = log.snapshot()
+    return TailCursor(snapshot.metadata.id, snapshot.version)
+
+
+def poll(
+    log: TableLog, cursor: TailCursor, *, verify: bool = False, max_versions: int | None = 1000
+) -> TailBatch | None:
+    """What has been committed since the cursor, or None.
+
+    One HEAD if there is nothing new. That one HEAD cannot tell "nothing new" from a log whose next commits were
+    cleaned up unseen, or from a table that was recreated and is still shorter than the old one; with `verify` a second
+    HEAD, of the cursor's own commit, finds both. Ask for it now and then, and after a pause.
+
+    Args:
+        log: The table's log.
+        cursor: The state of the watcher.
+        verify: Look for the two rare cases even where nothing seems new.
+        max_versions: Read at most so many commits; the next poll goes on. None for all.
+
+    Raises:
+        CorruptLogError, UnsupportedFeatureError: The log cannot be read. The cursor stays valid.
+    """
+    if log.has_version(cursor.version + 1):
+        return _read_new(log, cursor, max_versions)
+    if not verify or not _is_out_of_reach(log, cursor):
+        return None
+    return _read_new(log, cursor, max_versions) if log.exists() else None
+
+
+def _is_out_of_reach(log: TableLog, cursor: TailCursor) -> bool:
+    return log.exists() if cursor.version < 0 else not log.has_version(cursor.version)
+
+
+def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> TailBatch | None:
+    latest = log.snapshot()
+    if cursor.table_id and latest.metadata.id != cursor.table_id:
+        return _whole_table(latest, cursor, starting_version=0, recreated=True)
+    if latest.version < cursor.version:
+        return _whole_table(latest, cursor, starting_version=0, recreated=True)
+    if latest.version == cursor.version:
+        return None
+    start = cursor.version + 1
+    if not log.has_version(start):
+        return _whole_table(latest, cursor, starting_version=start, missed=True)
+    end = latest.version if max_versions is None else min(latest.version, cursor.version + max_versions)
+    commits = list(log.commits(start, end))
+    changing = [commit for commit in commits if changes_data(commit)]
+    return TailBatch(
+        cursor=TailCursor(latest.metadata.id, end),
+        previous=cursor,
+        starting_version=start,
+        ending_version=end,
+        data_changed=bool(changing),
+        operations=_operations(commits),
+        partitions=_touched_partitions(log, latest, changing),
+    )
+
+
+def _whole_table(
+    latest: Snapshot, cursor: TailCursor, *, starting_version: int, recreated: bool = False, missed: bool = False
+) -> TailBatch:
+    return TailBatch(
+        cursor=TailCursor(latest.metadata.id, latest.version),
+        previous=cursor,
+        starting_version=starting_version,
+        ending_version=latest.version,
+        data_changed=True,
+        operations=(),
+        partitions=live_partitions(latest),
+        recreated=recreated,
+        missed=missed,
+    )
+
+
+def live_partitions(snapshot: Snapshot) -> pa.Table:
+    """The distinct partitions that hold files: one typed column a partition column, no columns without partitioning."""
+    if not snapshot.partition_columns:
+        return pa.table({})
+    return _distinct(snapshot.files(["partition_values"]), snapshot)
+
+
+def _touched_partitions(log: TableLog, latest: Snapshot, commits: Sequence[Commit]) -> pa.Table:
+    if not latest.partition_columns:
+        return pa.table({})
+    files = [read_changed_files(log, latest, commit).select(["partition_values"]) for commit in commits]
+    return _distinct(pa.concat_tables(files) if files else _no_files(latest), latest)
+
+
+def _no_files(snapshot: Snapshot) -> pa.Table:
+    return snapshot.files(["partition_values"]).slice(0, 0)
+
+
+def _distinct(files: pa.Table, snapshot: Snapshot) -> pa.Table:
+    columns = snapshot.partition_columns
+    return typed_partitions(files, snapshot.schema, columns).group_by(list(columns)).aggregate([])
+
+
+def _operations(commits: Sequence[Commit]) -> tuple[str, ...]:
+    names = [commit.commit_info.get("operation") for commit in commits if commit.commit_info]
+    return tuple(dict.fromkeys(str(name) for name in names if name))
