@@ -332,7 +332,8 @@ class DeltaTable:
             return None
 
     def _nothing_to_do(self) -> CommitResult:
-        raise NotImplementedError
+        newest = self.snapshot()
+        return CommitResult(newest.version, skipped=True, timestamp_ms=newest.timestamp_ms)
 
 
 def parse_timestamp_ms(timestamp: Timestamp) -> int:

@@ -1,0 +1,104 @@
+"""The command `delta-orch`.
+
+Every command takes `--json`: then stdout holds one JSON value and nothing else. An error ends with exit code 1 and one
+line `error[CODE]: message` on stderr; with `--json` it is the object `{"error": {"code", "message", "context"}}` on
+stdout, so that a program reads the answer, good or bad, from one place. A command line that cannot be understood has
+the code `USAGE` and ends with 2.
+
+Starting must stay fast (`--help`, completion): whatever touches tables is imported inside the commands.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from delta_orch.cli.maintenance_commands import checkpoint, optimize, vacuum
+from delta_orch.cli.output import print_error
+from delta_orch.cli.table_commands import changes, history, read, snapshot, txn_list
+from delta_orch.errors import DeltaError
+
+app = typer.Typer(
+    name="delta-orch",
+    help="Look at and look after Delta Lake tables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+txn_app = typer.Typer(help="Transaction identifiers: what makes writes happen once.", no_args_is_help=True)
+app.add_typer(txn_app, name="txn")
+
+app.command()(snapshot)
+app.command()(read)
+app.command()(history)
+app.command()(changes)
+txn_app.command("list")(txn_list)
+app.command()(optimize)
+app.command()(checkpoint)
+app.command()(vacuum)
+
+# The base of what typer raises for a command line it cannot understand; typer exports only its children.
+_UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from delta_orch import __version__
+
+        typer.echo(f"delta-orch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def demo(context: typer.Context) -> None:
+    """Run the demonstration pipeline of real flights. Options are passed on; see `demo --help`."""
+    from delta_orch.demo.runner import main
+
+    raise typer.Exit(main(list(context.args)))
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: run one command and exit."""
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    logging.getLogger("delta_orch").addHandler(logging.NullHandler())
+    as_json = "--json" in arguments
+    try:
+        status = app(arguments, prog_name="delta-orch", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except DeltaError as e:
+        print_error(e.code, str(e), e.context, as_json=as_json)
+        return 1
+    except _UsageError as e:
+        if not str(e):  # the help text was shown instead
+            return 2
+        print_error("USAGE", e.format_message(), {}, as_json=as_json)  # type: ignore[attr-defined]
+        return 2
+    except (typer.Abort, KeyboardInterrupt):
+        print_error("ABORTED", "Interrupted", {}, as_json=as_json)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): leave quietly, and keep the interpreter from flushing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+if __name__ == "__main__":
+    run()

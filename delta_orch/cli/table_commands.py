@@ -1,0 +1,214 @@
+"""Commands that look at a table: `snapshot`, `read`, `history`, `changes`, `txn list`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from delta_orch.cli.arguments import AsOf, Json, StorageOption, Uri, Version, open_snapshot, open_table
+from delta_orch.cli.output import print_fields, print_json, print_line, print_rows, text_of_bytes, text_of_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.table import TableSnapshot
+
+Output = Annotated[
+    Path, typer.Option("--output", metavar="FILE.parquet", help="Where to write the rows, as one Parquet file.")
+]
+
+
+def snapshot(
+    uri: Uri,
+    version: Version = None,
+    timestamp: AsOf = None,
+    files: Annotated[bool, typer.Option("--files", help="List the data files, too.")] = False,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Show one version of a table: schema, protocol, properties, size."""
+    state = open_snapshot(uri, storage_option, version, timestamp)
+    if json:
+        print_json(describe_snapshot(state, with_files=files))
+        return
+    print_fields(state.store.uri, _summary(state))
+    print_rows(
+        ("column", "type", "nullable"), [(f.name, f.data_type, "" if f.nullable else "NOT NULL") for f in state.schema]
+    )
+    if files:
+        rows = list_files(state)
+        print_rows(
+            ("file", "size", "partition"), [(f["path"], text_of_bytes(f["size"]), f["partition_values"]) for f in rows]
+        )
+
+
+def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, Any]:
+    """A snapshot as JSON, names as in Python."""
+    metadata, protocol = state.metadata, state.protocol
+    described: dict[str, Any] = {
+        "uri": state.store.uri,
+        "version": state.version,
+        "timestamp_ms": state.timestamp_ms,
+        "metadata": {
+            "id": metadata.id,
+            "name": metadata.name,
+            "description": metadata.description,
+            "schema_string": metadata.schema_string,
+            "partition_columns": list(metadata.partition_columns),
+            "configuration": dict(metadata.configuration),
+            "created_time": metadata.created_time,
+        },
+        "protocol": {
+            "min_reader_version": protocol.min_reader_version,
+            "min_writer_version": protocol.min_writer_version,
+            "reader_features": _sorted(protocol.reader_features),
+            "writer_features": _sorted(protocol.writer_features),
+        },
+        "txns": dict(state.txns),
+        "domain_metadata": dict(state.domain_metadata),
+        "num_files": state.num_files,
+        "size_bytes": state.size_bytes,
+    }
+    if with_files:
+        described["files"] = list_files(state)
+    return described
+
+
+def list_files(state: TableSnapshot) -> list[dict[str, Any]]:
+    """The live files, by path; `stats` parsed, None where a file has none."""
+    table = state.files(["path", "partition_values", "size", "modification_time", "stats"]).sort_by("path")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        row["partition_values"] = dict(row["partition_values"] or ())
+        row["stats"] = orjson.loads(row["stats"]) if row["stats"] else None
+    return rows
+
+
+def _sorted(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _summary(state: TableSnapshot) -> dict[str, Any]:
+    metadata, protocol = state.metadata, state.protocol
+    features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+    return {
+        "version": state.version,
+        "time": text_of_time(state.timestamp_ms),
+        "name": metadata.name,
+        "description": metadata.description,
+        "id": metadata.id,
+        "files": f"{state.num_files:,}",
+        "size": text_of_bytes(state.size_bytes),
+        "partitioned by": list(metadata.partition_columns),
+        "protocol": f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}",
+        "table features": features,
+        "properties": dict(metadata.configuration),
+        "transaction ids": len(state.txns) or None,
+    }
+
+
+def read(
+    uri: Uri,
+    output: Output,
+    version: Version = None,
+    timestamp: AsOf = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="A,B", help="Columns to read; by default all.")
+    ] = None,
+    where: Annotated[str | None, typer.Option("--where", metavar="SQL", help="Rows to read, as in Spark SQL.")] = None,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Write a table's rows to one Parquet file, streamed. The file appears complete or not at all."""
+    state = open_snapshot(uri, storage_option, version, timestamp)
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    scan = state.scan(names, where)
+    num_rows = _export(scan.to_reader(), output)
+    _report_export(json, output, num_rows, {"version": state.version})
+
+
+def changes(
+    uri: Uri,
+    output: Output,
+    starting_version: Annotated[int, typer.Option("--from", metavar="A", help="The first version.")],
+    ending_version: Annotated[
+        int | None, typer.Option("--to", metavar="B", help="The last version; by default the newest.")
+    ] = None,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Write the rows that a range of versions inserted and deleted to one Parquet file."""
+    feed = open_table(uri, storage_option).changes(starting_version=starting_version, ending_version=ending_version)
+    num_rows = _export(feed.to_reader(), output)
+    _report_export(
+        json, output, num_rows, {"starting_version": feed.starting_version, "ending_version": feed.ending_version}
+    )
+
+
+def _export(reader: pa.RecordBatchReader, output: Path) -> int:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from delta_orch.engines.parquet_export import export_parquet
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} rows"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        return export_parquet(reader, output, lambda rows: progress.advance(task, rows))
+
+
+def _report_export(as_json: bool, output: Path, num_rows: int, versions: dict[str, int]) -> None:
+    if as_json:
+        print_json({"output": str(output), "num_rows": num_rows, **versions})
+    else:
+        of = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in versions.items())
+        print_line(f"{num_rows:,} rows ({of}) in {output}")
+
+
+def history(
+    uri: Uri,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="Only the newest N commits.")] = None,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """List the commits the log still holds, newest first."""
+    entries = open_table(uri, storage_option).history(limit)
+    if json:
+        print_json(
+            [
+                {
+                    "version": e.version,
+                    "timestamp_ms": e.timestamp_ms,
+                    "operation": e.operation,
+                    "operation_parameters": e.operation_parameters,
+                    "operation_metrics": e.operation_metrics,
+                    "user_metadata": e.user_metadata,
+                    "engine_info": e.engine_info,
+                }
+                for e in entries
+            ]
+        )
+        return
+    print_rows(
+        ("version", "time", "operation", "parameters", "metrics"),
+        [
+            (e.version, text_of_time(e.timestamp_ms), e.operation, e.operation_parameters, e.operation_metrics)
+            for e in entries
+        ],
+    )
+
+
+def txn_list(uri: Uri, storage_option: StorageOption = None, json: Json = False) -> None:
+    """List the application ids the table has recorded, with their last version."""
+    state = open_snapshot(uri, storage_option)
+    actions = [action for _, action in sorted(state.txn_actions.items())]
+    if json:
+        print_json([{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions])
+        return
+    print_rows(
+        ("application id", "version", "last updated"),
+        [(t.app_id, t.version, text_of_time(t.last_updated)) for t in actions],
+    )
