@@ -54,3 +54,14 @@ REMOVE_SCHEMA = pa.schema(
     ]
 )
 """Tombstones, and files about to be removed."""
+
+CDC_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("partition_values", STRING_MAP),
+        pa.field("size", pa.int64()),
+        pa.field("data_change", pa.bool_()),
+        pa.field("tags", STRING_MAP),
+    ]
+)
+"""Change data files of one commit (PROTOCOL, "Add CDC File")."""

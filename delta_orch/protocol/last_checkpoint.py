@@ -95,7 +95,9 @@ def canonicalize_json(text: str) -> str:
         ValueError: Not JSON, or an object holds a key twice.
     """
     # Numbers are their own canonical form: they stay the text they were written as.
-    root = json.loads(text, object_pairs_hook=_unique_keys, parse_int=_Literal, parse_float=_Literal)
+    root = json.loads(
+        text, object_pairs_hook=_unique_keys, parse_int=_Literal, parse_float=_Literal, parse_constant=_refuse_constant
+    )
     if isinstance(root, dict):
         root.pop("checksum", None)
     pairs = sorted((path.encode(), value) for path, value in _leaves(root, ""))
@@ -134,6 +136,10 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) != len(pairs):
         raise ValueError("a key occurs twice in one object")
     return values
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _is_version(value: Any) -> bool:

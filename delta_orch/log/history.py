@@ -1,0 +1,85 @@
+"""Who did what: the provenance of commits, newest first (PROTOCOL, "Commit Provenance Information")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from delta_orch.errors import CorruptLogError
+from delta_orch.log.commit_reader import LogFile, commit_timestamp_ms, read_commits
+from delta_orch.storage.base import FileMeta, LogStore
+
+_COMMIT_INFO = re.compile(rb'^\s*\{\s*"commitInfo"\s*:.*$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One commit as its writer described it.
+
+    Attributes:
+        version: Its version.
+        timestamp_ms: As `Commit.timestamp_ms`.
+        operation: None where the commit does not say.
+        operation_parameters: Values as the writer spelled them, mostly text.
+        operation_metrics: Values as the writer spelled them.
+        user_metadata, engine_info: None where the commit does not say.
+        commit_info: Everything the commit says about itself; empty where it has no `commitInfo`.
+    """
+
+    version: int
+    timestamp_ms: int
+    operation: str | None
+    operation_parameters: Mapping[str, Any]
+    operation_metrics: Mapping[str, Any]
+    user_metadata: str | None
+    engine_info: str | None
+    commit_info: Mapping[str, Any]
+
+
+def read_history(store: LogStore, commits: Sequence[FileMeta], versions: Sequence[int]) -> list[HistoryEntry]:
+    """The entries of commits, in the order given. Of each commit only the `commitInfo` line is parsed.
+
+    Raises:
+        CorruptLogError: That line is not JSON; the error names the file.
+        LogGapError: A commit vanished after it was listed.
+    """
+    files = read_commits(store, commits, versions)
+    return [_entry(file, meta) for file, meta in zip(files, commits, strict=True)]
+
+
+def _entry(file: LogFile, meta: FileMeta) -> HistoryEntry:
+    info = _commit_info(file)
+    return HistoryEntry(
+        version=file.version,
+        timestamp_ms=commit_timestamp_ms(info, meta),
+        operation=info.get("operation"),
+        operation_parameters=_mapping(info.get("operationParameters")),
+        operation_metrics=_mapping(info.get("operationMetrics")),
+        user_metadata=info.get("userMetadata"),
+        engine_info=info.get("engineInfo"),
+        commit_info=info,
+    )
+
+
+def _commit_info(file: LogFile) -> Mapping[str, Any]:
+    line = _COMMIT_INFO.search(file.data)
+    if line is None:
+        return {}
+    try:
+        return _mapping(orjson.loads(line[0])["commitInfo"])
+    except orjson.JSONDecodeError as e:
+        raise CorruptLogError(
+            f"Log file {file.path.rpartition('/')[2]} cannot be read",
+            cause=f"Its commitInfo is not JSON: {e}",
+            remedy="Restore the file from a backup",
+            path=file.path,
+            version=file.version,
+        ) from None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

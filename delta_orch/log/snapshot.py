@@ -1,0 +1,216 @@
+"""A snapshot: one version of a table, immutable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
+from delta_orch.features.registry import ensure_readable
+from delta_orch.log.checkpoint_files import CheckpointFileActions
+from delta_orch.log.checkpoint_reader import Checkpoint
+from delta_orch.log.commit_reader import commit_timestamp_ms, read_commit
+from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.replay import Tail
+from delta_orch.log.segment import LogSegment
+from delta_orch.protocol.actions import Metadata, Protocol, Txn
+from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import StructType
+from delta_orch.storage.base import LogStore
+
+
+class Snapshot:
+    """One version of a table: a checkpoint, if there is one, and the reconciled commits after it (the tail).
+
+    Made by `TableLog.snapshot` and `TableLog.advance`. File lists are Arrow tables; of a checkpoint only the columns
+    somebody asks for are ever decoded.
+
+    Attributes:
+        store: Where the table lies.
+        segment: The log files this version is made of.
+        protocol, metadata, schema: Of this version.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        segment: LogSegment,
+        checkpoint: Checkpoint | None,
+        tail: Tail,
+        previous: Snapshot | None = None,
+    ) -> None:
+        """Args:
+            previous: An older snapshot on the same checkpoint, whose decoded columns are shared.
+
+        Raises:
+            ProtocolViolationError: The log has no protocol or no metadata.
+            UnsupportedFeatureError, UnsupportedVersionError: This version needs what this release does not read.
+        """
+        self.store = store
+        self.segment = segment
+        self.checkpoint = checkpoint
+        self.tail = tail
+        self.protocol, self.metadata = _required(store, segment.version, checkpoint, tail)
+        ensure_readable(self.protocol, self.metadata)
+        self.schema: StructType = (
+            previous.schema
+            if previous is not None and previous.metadata is self.metadata
+            else parse_schema(self.metadata.schema_string)
+        )
+        if previous is not None and checkpoint is not None:
+            self._share(previous)
+
+    def _share(self, previous: Snapshot) -> None:
+        for name in ("_checkpoint_adds", "_checkpoint_removes"):
+            if (decoded := previous.__dict__.get(name)) is not None:
+                self.__dict__[name] = decoded.without(self.tail.touched)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.store.uri} version {self.version}>"
+
+    @property
+    def version(self) -> int:
+        return self.segment.version
+
+    @cached_property
+    def timestamp_ms(self) -> int:
+        """When this version was committed, in milliseconds since the epoch (PROTOCOL, "In-Commit Timestamps")."""
+        if not self.properties.enable_in_commit_timestamps:
+            return self.segment.version_file.modification_time_ms
+        if self.segment.commits:
+            return commit_timestamp_ms(self.tail.commit_info, self.segment.version_file)
+        if not self.segment.version_file.path.endswith(f"{self.version:020d}.json"):
+            return self.segment.version_file.modification_time_ms
+        return read_commit(self.store, self.segment.version_file, self.version).timestamp_ms
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return self.metadata.partition_columns
+
+    @cached_property
+    def properties(self) -> TableProperties:
+        """The table properties, typed. Raises InvalidPropertyError where one is no value of its kind."""
+        return TableProperties.parse(self.metadata.configuration)
+
+    @cached_property
+    def txn_actions(self) -> Mapping[str, Txn]:
+        """The newest `txn` of each app id; without those that `delta.setTransactionRetentionDuration` has expired by
+        the time of the first call (one that does not say when it was written stays)."""
+        base = {} if self.checkpoint is None else self.checkpoint.txns
+        every = {**base, **self.tail.txns}
+        oldest_ms = self._oldest_txn_ms()
+        return {app_id: txn for app_id, txn in every.items() if _is_retained(txn, oldest_ms)}
+
+    @property
+    def txns(self) -> Mapping[str, int]:
+        """App id → version, of `txn_actions`."""
+        return {app_id: txn.version for app_id, txn in self.txn_actions.items()}
+
+    def txn_version(self, app_id: str) -> int | None:
+        """The version recorded for an app id; the checkpoint is only read where the tail does not know it."""
+        txn = self.tail.txns.get(app_id)
+        if txn is None and self.checkpoint is not None:
+            txn = self.checkpoint.txns.get(app_id)
+        return txn.version if txn is not None and _is_retained(txn, self._oldest_txn_ms()) else None
+
+    def _oldest_txn_ms(self) -> int | None:
+        retention_ms = self.properties.set_transaction_retention_ms
+        return None if retention_ms is None else time.time_ns() // 1_000_000 - retention_ms
+
+    @cached_property
+    def domain_metadata(self) -> Mapping[str, str]:
+        """Domain → configuration, without removed domains."""
+        base = {} if self.checkpoint is None else self.checkpoint.domain_metadata
+        every = {**base, **self.tail.domain_metadata}
+        return {domain: action.configuration for domain, action in every.items() if not action.removed}
+
+    @cached_property
+    def num_files(self) -> int:
+        """Number of live files."""
+        return self.tail.adds.num_rows + sum(actions.num_rows for actions in self._adds)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Sum of the sizes of the live files."""
+        return pc.sum(self.files(["size"])["size"]).as_py() or 0
+
+    def files(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The live files, one row each.
+
+        Args:
+            columns: Names of `file_columns.ADD_SCHEMA`, in the order wanted; None for all. Only what is named is
+                decoded.
+
+        Raises:
+            ColumnNotFoundError: An unknown name.
+            CorruptLogError: A file of the checkpoint is damaged.
+            IncompleteCheckpointError: One is gone.
+        """
+        return self._table(self._adds, self.tail.adds, ADD_SCHEMA, columns)
+
+    def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The removed files the log still remembers, columns of `file_columns.REMOVE_SCHEMA`; expired ones included.
+
+        Checkpoints keep neither statistics nor tags of them. Raises as `files`.
+        """
+        return self._table(self._removes, self.tail.tombstones, REMOVE_SCHEMA, columns)
+
+    def _table(
+        self, base: list[CheckpointFileActions], tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None
+    ) -> pa.Table:
+        names = list(schema.names if columns is None else columns)
+        if unknown := sorted(set(names) - set(schema.names)):
+            raise ColumnNotFoundError(
+                f"The log has no file column {unknown[0]!r}", remedy=f"Choose from {', '.join(schema.names)}"
+            )
+        decoded = [actions.columns(names) for actions in base]
+        chunks = {
+            name: [chunk for columns in [*decoded, {name: tail[name]}] for chunk in columns[name].chunks]
+            for name in names
+        }
+        arrays = [pa.chunked_array(chunks[name], schema.field(name).type) for name in names]
+        return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
+
+    @property
+    def _adds(self) -> list[CheckpointFileActions]:
+        return [] if self.checkpoint is None else [self._checkpoint_adds]
+
+    @property
+    def _removes(self) -> list[CheckpointFileActions]:
+        return [] if self.checkpoint is None else [self._checkpoint_removes]
+
+    @cached_property
+    def _checkpoint_adds(self) -> CheckpointFileActions:
+        assert self.checkpoint is not None
+        return CheckpointFileActions(self.checkpoint, "add", self.tail.touched)
+
+    @cached_property
+    def _checkpoint_removes(self) -> CheckpointFileActions:
+        assert self.checkpoint is not None
+        return CheckpointFileActions(self.checkpoint, "remove", self.tail.touched)
+
+
+def _required(store: LogStore, version: int, checkpoint: Checkpoint | None, tail: Tail) -> tuple[Protocol, Metadata]:
+    protocol, metadata = tail.protocol, tail.metadata
+    if checkpoint is not None and (protocol is None or metadata is None):
+        older_protocol, older_metadata = checkpoint.protocol_and_metadata
+        protocol, metadata = protocol or older_protocol, metadata or older_metadata
+    if protocol is None or metadata is None:
+        missing = "protocol" if protocol is None else "metaData"
+        raise ProtocolViolationError(
+            f"The log of {store.uri} has no {missing} action at version {version}",
+            cause="Every table must have one from its first version on",
+            remedy="Restore the log from a backup",
+            version=version,
+            action=missing,
+        )
+    return protocol, metadata
+
+
+def _is_retained(txn: Txn, oldest_ms: int | None) -> bool:
+    return oldest_ms is None or txn.last_updated is None or txn.last_updated >= oldest_ms

@@ -1,0 +1,187 @@
+"""The log of one table: the way from a store to snapshots, commits and history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from delta_orch.errors import LogGapError, TimestampOutOfRangeError, VersionNotFoundError
+from delta_orch.log import segment as segments
+from delta_orch.log.checkpoint_reader import Checkpoint
+from delta_orch.log.commit_reader import Commit, parse_log_files, read_commit, read_commits
+from delta_orch.log.history import HistoryEntry, read_history
+from delta_orch.log.listing import LogListing, list_log
+from delta_orch.log.replay import Tail
+from delta_orch.log.segment import LogSegment
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.protocol.log_path import commit_path
+from delta_orch.storage.base import FileMeta, LogStore
+
+_MAX_PROBES = 16
+
+
+class TableLog:
+    """Reads the log of the table in a store. Holds no state: safe to share between threads, and across a fork.
+
+    Args:
+        store: The table's store. Nothing is touched before a method is called.
+        snapshot_class: What `snapshot` and `advance` make; a subclass of `Snapshot` with the same constructor.
+    """
+
+    def __init__(self, store: LogStore, snapshot_class: type[Snapshot] = Snapshot) -> None:
+        self.store = store
+        self._snapshot_class = snapshot_class
+
+    def exists(self) -> bool:
+        """Whether there is a table: one request where it has a commit 0 or a checkpoint hint, else a listing."""
+        if self.has_version(0) or segments.read_last_checkpoint(self.store) is not None:
+            return True
+        return list_log(self.store).latest_version is not None
+
+    def latest_version(self) -> int:
+        """The newest version, without replaying anything. Raises TableNotFoundError."""
+        return segments.latest_version(self.store)
+
+    def earliest_version(self) -> int:
+        """The oldest version `snapshot` can load. Raises TableNotFoundError."""
+        return segments.oldest_version(self._list_all())
+
+    def has_version(self, version: int) -> bool:
+        """Whether the commit is there: exactly one metadata request, never a listing."""
+        return self.store.head(commit_path(version)) is not None
+
+    def snapshot(self, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
+        """Load a version: the newest, one by number, or the newest that is not younger than a time.
+
+        Args:
+            version: A version; not together with `timestamp_ms`.
+            timestamp_ms: Milliseconds since the epoch. Times of commits count as `history` tells them, adjusted to
+                rise from version to version.
+
+        Raises:
+            TableNotFoundError: There is no log.
+            VersionNotFoundError: The version was never written, or its log is gone.
+            TimestampOutOfRangeError: No version is that old, or that new.
+            CorruptLogError: A file of the log is damaged or missing (`LogGapError`, `IncompleteCheckpointError`), or
+                breaks the protocol (`ProtocolViolationError`).
+            UnsupportedFeatureError, UnsupportedVersionError: That version needs what this release does not read.
+        """
+        if timestamp_ms is not None:
+            if version is not None:
+                raise TypeError("give a version or a timestamp, not both")
+            version = self._version_at(timestamp_ms)
+        segment = segments.resolve_segment(self.store, version)
+        checkpoint = None if segment.checkpoint is None else Checkpoint(self.store, segment.checkpoint)
+        return self._load(segment, checkpoint)
+
+    def _load(self, segment: LogSegment, checkpoint: Checkpoint | None) -> Snapshot:
+        commits = read_commits(self.store, segment.commits, segment.commit_versions)
+        tail = Tail()
+        if checkpoint is not None and checkpoint.json_actions is not None:
+            tail = tail.fold(checkpoint.json_actions)
+        tail = tail.fold(parse_log_files(commits))
+        return self._snapshot_class(self.store, segment, checkpoint, tail)
+
+    def advance(self, snapshot: Snapshot) -> Snapshot:
+        """The newest version, from a snapshot of an older one: only commits that are new are read.
+
+        With nothing new it costs one metadata request and returns the very same object.
+
+        Raises as `snapshot`.
+        """
+        commits = self._commits_after(snapshot.version)
+        if not commits:
+            return snapshot
+        version = snapshot.version + len(commits)
+        files = read_commits(self.store, commits, range(snapshot.version + 1, version + 1))
+        tail = snapshot.tail.fold(parse_log_files(files))
+        segment = replace(
+            snapshot.segment, version=version, commits=(*snapshot.segment.commits, *commits), version_file=commits[-1]
+        )
+        return self._snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
+
+    def _commits_after(self, version: int) -> list[FileMeta]:
+        """The commits that follow, contiguous: probed one by one, listed where there are many."""
+        found: list[FileMeta] = []
+        while (meta := self.store.head(commit_path(version + 1 + len(found)))) is not None:
+            found.append(meta)
+            if len(found) == _MAX_PROBES:
+                listed = list_log(self.store, version + 1 + len(found)).commits
+                while (meta := listed.get(version + 1 + len(found))) is not None:
+                    found.append(meta)
+        return found
+
+    def read_commit(self, version: int) -> Commit:
+        """One commit, complete.
+
+        Raises:
+            VersionNotFoundError: There is no such commit: never written, or cleaned up.
+            CorruptLogError: It is damaged; the error names the file.
+        """
+        meta = self.store.head(commit_path(version))
+        if meta is None:
+            raise VersionNotFoundError(
+                f"Commit {version} of {self.store.uri} is not there",
+                cause="It was never written, or was cleaned up",
+                remedy="See the table's history for the commits that are there",
+                version=version,
+            )
+        return read_commit(self.store, meta, version)
+
+    def commits(self, start: int, end: int) -> Iterator[Commit]:
+        """The commits of versions `start` to `end`, both inclusive, ascending, each read when it is asked for.
+
+        Raises as `read_commit`.
+        """
+        for version in range(start, end + 1):
+            yield self.read_commit(version)
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """What the commits say about themselves, newest first, as far back as the log goes without a gap.
+
+        Args:
+            limit: At most that many; None for all.
+
+        Raises:
+            TableNotFoundError: There is no log.
+            CorruptLogError: A commit is damaged.
+        """
+        commits = _newest_run(self._list_all())
+        versions = sorted(commits, reverse=True)[:limit]
+        return read_history(self.store, [commits[v] for v in versions], versions)
+
+    def _list_all(self) -> LogListing:
+        listing = list_log(self.store)
+        segments.ensure_log_exists(self.store, listing)
+        return listing
+
+    def _version_at(self, timestamp_ms: int) -> int:
+        entries = self.history()[::-1]
+        chosen, adjusted_ms = None, None
+        for entry in entries:
+            adjusted_ms = entry.timestamp_ms if adjusted_ms is None else max(entry.timestamp_ms, adjusted_ms + 1)
+            if adjusted_ms <= timestamp_ms:
+                chosen = entry.version
+        if chosen is None or adjusted_ms is None or timestamp_ms > adjusted_ms:
+            raise TimestampOutOfRangeError(
+                f"No version of the table belongs to the time {timestamp_ms} ms",
+                cause=f"Its commits span {entries[0].timestamp_ms} to {adjusted_ms} ms since the epoch"
+                if entries
+                else "No commit is left that could be dated",
+                remedy="Choose a time between them, or a version",
+                timestamp_ms=timestamp_ms,
+            )
+        return chosen
+
+
+def _newest_run(listing: LogListing) -> dict[int, FileMeta]:
+    """The commits from the newest one back to the first gap."""
+    run: dict[int, FileMeta] = {}
+    version = max(listing.commits, default=-1)
+    while (meta := listing.commits.get(version)) is not None:
+        run[version] = meta
+        version -= 1
+    return run
+
+
+__all__ = ["Commit", "HistoryEntry", "LogGapError", "Snapshot", "TableLog"]
