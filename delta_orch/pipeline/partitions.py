@@ -208,6 +208,15 @@ def parse_key(text: str, data_type: DataType) -> Any:
     return None
 
 
+def key_text(value: Any) -> str:
+    """A partition column's value as a key: the inverse of `parse_key`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)
+
+
 def _parse_integer(text: str, bits: int) -> int | None:
     try:
         value = int(text)

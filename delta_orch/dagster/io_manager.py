@@ -1,0 +1,245 @@
+"""Delta tables as the place where assets are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field, field_validator
+
+from delta_orch.dagster.identity import read_run_identity, user_metadata
+from delta_orch.dagster.metadata import commit_metadata, data_version, partition_row_counts, table_metadata
+from delta_orch.dagster.output_write import (
+    IDEMPOTENCY,
+    PARTITION_OVERWRITE,
+    OutputWrite,
+    WrittenOutput,
+    write_output,
+)
+from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
+from delta_orch.dagster.resource import resolve_env, resolve_options
+from delta_orch.dagster.settings import (
+    MODES,
+    AssetSettings,
+    parse_columns,
+    parse_mode,
+    parse_settings,
+    plain_metadata,
+)
+from delta_orch.dagster.values import loader_for, wants_snapshot, wants_table
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.protocol.types import BOOLEAN
+from delta_orch.table import DeltaTable
+
+ENGINES = ("auto", "spark", "local")
+
+
+class DeltaLakeIOManager(dg.ConfigurableIOManager):
+    """Keeps each asset in a Delta table below `root_uri`: `["bronze", "flights"]` in `{root_uri}/bronze/flights`.
+
+    Every write is one commit that happens at most once for a run and its retries; a partitioned asset replaces exactly
+    the partitions of its run. An asset says in its definition metadata which column its partitions are about:
+
+    ```python
+    @dg.asset(partitions_def=dg.DailyPartitionsDefinition("2013-01-01"), metadata={"partition_expr": "flight_date"})
+    def flights(context) -> pyspark.sql.DataFrame: ...
+    ```
+
+    Values: Spark DataFrames, Arrow tables and readers, pandas and Polars DataFrames. Inputs are loaded as the type they
+    are annotated with, those and `polars.LazyFrame`, `DeltaTable` or `TableSnapshot` (both of the whole table).
+    """
+
+    root_uri: str = Field(description="The folder of all tables: a path or a URI.")
+    mode: str = Field(
+        default="overwrite",
+        description="overwrite: replace the run's partitions, or the table of an asset without partitions. append: add "
+        "rows. error, ignore: write only where there is no data yet, and else fail or do nothing.",
+    )
+    partition_overwrite: str = Field(
+        default="replace_where",
+        description="What overwrite replaces. replace_where: the run's partitions, and every row must lie in them. "
+        "dynamic: the table's partitions that the rows lie in.",
+    )
+    storage_options: dict[str, str] = Field(
+        default={},
+        repr=False,
+        description="Options of the store. Give secrets as dg.EnvVar: Dagster shows plain values in its UI.",
+    )
+    table_properties: dict[str, str] = Field(default={}, description="Properties of tables that are created (delta.*).")
+    idempotency: str = Field(
+        default="run",
+        description="run: a run and its retries write once, a new run writes again, a run older than the last one "
+        "to write is kept out. partition: every partition is written once, whichever run does it. off: always write.",
+    )
+    engine: str = Field(default="auto", description="auto, spark or local. auto follows the value.")
+    code_location: str | None = Field(
+        default=None,
+        description="Names the code location in transaction ids; by default the one a run was launched from.",
+    )
+
+    @field_validator("mode")
+    @classmethod
+    def _check_mode(cls, value: str) -> str:
+        return value if isinstance(value, dg.EnvVar) else parse_mode(value)
+
+    @field_validator("partition_overwrite", "idempotency", "engine")
+    @classmethod
+    def _check_choice(cls, value: str, info: Any) -> str:
+        choices = {"partition_overwrite": PARTITION_OVERWRITE, "idempotency": IDEMPOTENCY, "engine": ENGINES}
+        return (
+            value if isinstance(value, dg.EnvVar) else ensure_choice(info.field_name, value, choices[info.field_name])
+        )
+
+    # Writing
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Write one output. See `output_write.write_output` for what is guaranteed."""
+        if obj is None:
+            raise InvalidRequestError(
+                f"Step {context.step_key} returned None, which is no table",
+                remedy="Return rows; for a step that writes elsewhere annotate its return type as None",
+            )
+        settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode)
+        selection = _output_partitions(context, settings)
+        identity = None if self.idempotency == "off" else read_run_identity(context, self.code_location)
+        step = _step_of(context)
+        write = OutputWrite(
+            table=self._table(table_path(context, settings)),
+            step=step,
+            settings=settings,
+            selection=selection,
+            identity=identity,
+            idempotency=self.idempotency,
+            partition_overwrite=self.partition_overwrite,
+            engine=self.engine,
+            table_properties=self.table_properties,
+            user_metadata=None if identity is None else user_metadata(identity, "/".join(step), _keys_text(selection)),
+        )
+        self._report(context, settings, write_output(write, obj))
+
+    def _report(self, context: dg.OutputContext, settings: AssetSettings, written: WrittenOutput) -> None:
+        snapshot, result = written.snapshot, written.result
+        metadata = table_metadata(snapshot, ".".join(table_path(context, settings)))
+        if result is None:
+            metadata |= {"delta/skipped": True, "delta/skip_reason": "mode 'ignore' found data"}
+        else:
+            metadata |= commit_metadata(result, snapshot.txns)
+        if metadata["delta/skipped"]:
+            context.log.warning("Nothing was written: %s.", metadata.get("delta/skip_reason", "nothing to do"))
+        counts = partition_row_counts(snapshot, written.scopes)
+        if len(counts) == 1:
+            metadata["dagster/partition_row_count"] = next(iter(counts.values()))
+        context.add_output_metadata(metadata)
+        if context.has_asset_key:
+            step = context.step_context
+            step.set_data_version(context.asset_key, data_version(snapshot))
+            for key, rows in counts.items() if len(counts) > 1 else ():
+                step.add_asset_metadata(
+                    {"dagster/partition_row_count": rows}, asset_key=context.asset_key, partition_key=key
+                )
+
+    # Reading
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Load the partitions of an input that the run is about, or all of an input without partitions.
+
+        Raises:
+            TableNotFoundError: Nothing has been written there yet.
+            InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together.
+        """
+        upstream = context.upstream_output
+        definition = {
+            key: v for key, v in plain_metadata(upstream and upstream.definition_metadata).items() if key != "mode"
+        }
+        settings = parse_settings(definition, None, "overwrite")
+        annotation = context.dagster_type.typing_type
+        table = self._table(table_path(context if context.has_asset_key else upstream, settings))
+        if wants_table(annotation):
+            return table
+        snapshot = table.snapshot()
+        if wants_snapshot(annotation):
+            return snapshot
+        load = loader_for(annotation, self.engine)
+        columns = parse_columns(plain_metadata(context.definition_metadata).get("columns"), "columns")
+        return load(snapshot.scan(columns=columns, where=_input_predicate(context, settings, snapshot.schema)))
+
+    def _table(self, path: Sequence[str]) -> DeltaTable:
+        root = resolve_env(self.root_uri).rstrip("/")
+        return DeltaTable("/".join([root, *path]), resolve_options(self.storage_options))
+
+
+def ensure_choice(name: str, value: str, choices: Sequence[str]) -> str:
+    """One of the choices, or InvalidRequestError."""
+    if value not in choices:
+        raise InvalidRequestError(f"There is no {name} {value!r}", remedy=f"Use one of {', '.join(choices)}")
+    return value
+
+
+def table_path(context: Any, settings: AssetSettings) -> tuple[str, ...]:
+    """The folders of a table below the root.
+
+    Raises:
+        InvalidRequestError: A part could lead out of the root.
+    """
+    if context is None:
+        raise InvalidRequestError("The input is neither an asset nor the output of another step")
+    if context.has_asset_key:
+        prefix, name = tuple(context.asset_key.path[:-1]), context.asset_key.path[-1]
+    else:
+        prefix, name = (), settings.table or context.name
+    path = (*((settings.schema,) if settings.schema else prefix), name)
+    for part in path:
+        if part in ("", ".", "..") or "/" in part or "\\" in part:
+            raise InvalidRequestError(
+                f"{part!r} cannot be the name of a folder",
+                cause="Parts of the asset key, or the metadata 'schema' and 'table', become folders of the table",
+                remedy="Use another name",
+            )
+    return path
+
+
+def _step_of(context: dg.OutputContext) -> tuple[str, ...]:
+    if context.has_asset_key:
+        return tuple(context.asset_key.path)
+    parts = (context.job_name, context.step_key, context.name, context.mapping_key)
+    return tuple(part for part in parts if part)
+
+
+def _output_partitions(context: dg.OutputContext, settings: AssetSettings) -> PartitionSelection | None:
+    if not context.has_asset_partitions:
+        return None
+    return select_partitions(
+        context.asset_partitions_def,
+        context.asset_partition_keys,
+        settings.partition_expr,
+        settings.partition_format,
+        asset=context.asset_key.to_user_string(),
+    )
+
+
+def _keys_text(selection: PartitionSelection | None) -> dict[str, str]:
+    if selection is None:
+        return {}
+    keys = selection.keys
+    return {"partition": keys[0]} if len(keys) == 1 else {"first_partition": keys[0], "last_partition": keys[-1]}
+
+
+def _input_predicate(context: dg.InputContext, settings: AssetSettings, schema: Any) -> Expression | None:
+    if not context.has_asset_partitions:
+        return None
+    keys = context.asset_partition_keys
+    if not keys:
+        return Literal(False, BOOLEAN)
+    selection = select_partitions(
+        context.asset_partitions_def,
+        keys,
+        settings.partition_expr,
+        settings.partition_format,
+        asset=context.asset_key.to_user_string(),
+    )
+    return selection.predicate(schema)
+
+
+__all__ = ["ENGINES", "IDEMPOTENCY", "MODES", "PARTITION_OVERWRITE", "DeltaLakeIOManager"]

@@ -1,0 +1,118 @@
+"""What a write tells Dagster: metadata entries and the data version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import dagster as dg
+import pyarrow as pa
+
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.expressions.tree import columns_of
+from delta_orch.log.data_skipping import match_files
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.transaction import CommitResult
+from delta_orch.pipeline.row_counts import ROW_COUNT_COLUMNS, count_rows
+from delta_orch.protocol.types import StructType
+
+STORAGE_KIND = "deltalake"
+
+MOST_COUNTED_PARTITIONS = 1000
+"""Runs over more partitions than that report no row count for each of them."""
+
+
+def data_version(snapshot: Snapshot) -> dg.DataVersion:
+    """`{table id}:{version}`: two equal ones mean the very same rows."""
+    return dg.DataVersion(f"{snapshot.metadata.id}:{snapshot.version}")
+
+
+def table_metadata(snapshot: Snapshot, table_name: str) -> dict[str, Any]:
+    """Metadata entries about the table as it stands."""
+    metadata: dict[str, Any] = {
+        "dagster/column_schema": column_schema(snapshot.schema, snapshot.partition_columns),
+        "dagster/table_name": table_name,
+        "dagster/uri": public_uri(snapshot.store.uri),
+        "dagster/storage_kind": STORAGE_KIND,
+        "delta/version": snapshot.version,
+        "delta/num_files": snapshot.num_files,
+    }
+    rows = count_rows(snapshot.files(ROW_COUNT_COLUMNS))
+    if rows is not None:
+        metadata["dagster/row_count"] = rows
+    return metadata
+
+
+def commit_metadata(result: CommitResult, recorded: Mapping[str, int]) -> dict[str, Any]:
+    """Metadata entries about a commit, or about there being none.
+
+    Args:
+        result: How the write ended.
+        recorded: The transaction ids of the table, to tell a repeated run from one that came too late.
+    """
+    metadata: dict[str, Any] = {
+        "delta/skipped": result.skipped,
+        "delta/operation_metrics": dg.JsonMetadataValue(dict(result.operation_metrics)),
+    }
+    if result.skipped_txns:
+        fenced = [txn for txn in result.skipped_txns if recorded.get(txn.app_id, txn.version) > txn.version]
+        metadata["delta/skip_reason"] = (
+            "a newer run has already written this" if fenced else "this run has already committed this"
+        )
+        metadata["delta/skipped_txns"] = dg.JsonMetadataValue([txn.app_id for txn in result.skipped_txns])
+    if result.rebased_versions:
+        metadata["delta/rebased_versions"] = dg.JsonMetadataValue(list(result.rebased_versions))
+    return metadata
+
+
+def partition_row_counts(snapshot: Snapshot, scopes: Mapping[str, Expression]) -> dict[str, int]:
+    """Rows of each partition, for those the log alone can tell.
+
+    Args:
+        snapshot: The table.
+        scopes: Partition key → its rows.
+
+    Returns: nothing where a scope looks at other than partition columns, or where there are too many.
+    """
+    partition_columns = set(snapshot.partition_columns)
+    if len(scopes) > MOST_COUNTED_PARTITIONS or any(
+        column.path[0] not in partition_columns for scope in scopes.values() for column in columns_of(scope)
+    ):
+        return {}
+    files = snapshot.files(["partition_values", *ROW_COUNT_COLUMNS])
+    counts = {key: _count_scope(files, scope, snapshot) for key, scope in scopes.items()}
+    return {key: rows for key, rows in counts.items() if rows is not None}
+
+
+def _count_scope(files: pa.Table, scope: Expression, snapshot: Snapshot) -> int | None:
+    resolved = resolve_expression(scope, snapshot.schema)
+    match = match_files(files, resolved, snapshot.schema, snapshot.partition_columns)
+    return count_rows(files.filter(match.all_match))
+
+
+def column_schema(schema: StructType, partition_columns: tuple[str, ...]) -> dg.TableSchema:
+    """Dagster's picture of a table's columns."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=field.name,
+                type=str(field.data_type),
+                description=field.metadata.get("comment"),
+                constraints=dg.TableColumnConstraints(nullable=field.nullable),
+                tags={"partition": ""} if field.name in partition_columns else {},
+            )
+            for field in schema
+        ]
+    )
+
+
+def public_uri(uri: str) -> str:
+    """The location without a password that a URI may carry (`s3://key:secret@bucket`)."""
+    parts = urlsplit(uri)
+    userinfo, at, host = parts.netloc.rpartition("@")
+    # `container@account` of Azure's URIs is an address; only what has a colon is a login.
+    if not at or ":" not in userinfo:
+        return uri
+    return urlunsplit(parts._replace(netloc=host))

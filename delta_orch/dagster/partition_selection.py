@@ -1,0 +1,136 @@
+"""The partitions a Dagster run reads or writes, as predicates over the table's columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
+from delta_orch.expressions.nodes import And, Expression, Or
+from delta_orch.pipeline.partitions import Partition, partition_predicate, partitions_predicate
+from delta_orch.protocol.types import StructField, StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of an asset's partitions and the column it is about."""
+
+    column: str
+    text_format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSelection:
+    """Some partitions of an asset: for each key its partition in every dimension, in the dimensions' order."""
+
+    dimensions: tuple[Dimension, ...]
+    partitions: Mapping[str, tuple[Partition, ...]]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.partitions)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dimension.column for dimension in self.dimensions)
+
+    def predicate(self, schema: StructType) -> Expression:
+        """The rows of all selected partitions.
+
+        Raises:
+            ColumnNotFoundError: The table has no such column.
+            InvalidRequestError: A key cannot be told to mean one value of the column.
+        """
+        fields = self._fields(schema)
+        per_dimension = [self._distinct(index) for index in range(len(self.dimensions))]
+        if math.prod(len(distinct) for distinct in per_dimension) != len(self.partitions):
+            return Or(tuple(self.scopes(schema).values()))
+        tests = [
+            partitions_predicate(field.name, field.data_type, distinct, text_format=dimension.text_format)
+            for field, dimension, distinct in zip(fields, self.dimensions, per_dimension, strict=True)
+        ]
+        return tests[0] if len(tests) == 1 else And(tuple(tests))
+
+    def scopes(self, schema: StructType) -> dict[str, Expression]:
+        """The rows of each selected partition, by its key. Raises as `predicate`."""
+        fields = self._fields(schema)
+        scopes: dict[str, Expression] = {}
+        for key, partitions in self.partitions.items():
+            tests = [
+                partition_predicate(field.name, field.data_type, partition, text_format=dimension.text_format)
+                for field, dimension, partition in zip(fields, self.dimensions, partitions, strict=True)
+            ]
+            scopes[key] = tests[0] if len(tests) == 1 else And(tuple(tests))
+        return scopes
+
+    def _distinct(self, index: int) -> tuple[Partition, ...]:
+        return tuple(dict.fromkeys(partitions[index] for partitions in self.partitions.values()))
+
+    def _fields(self, schema: StructType) -> list[StructField]:
+        fields = []
+        for column in self.columns:
+            field = schema.find(column)
+            if field is None:
+                raise ColumnNotFoundError(
+                    f"partition_expr names the column {column!r}, which the table does not have",
+                    remedy=f"Its columns are {', '.join(schema.names)}",
+                    column=column,
+                )
+            fields.append(field)
+        return fields
+
+
+def select_partitions(
+    partitions_def: dg.PartitionsDefinition[str],
+    keys: Sequence[str],
+    partition_expr: Mapping[str, str] | None,
+    partition_format: Mapping[str, str] | None = None,
+    *,
+    asset: str,
+) -> PartitionSelection:
+    """The selection of an asset's partition keys.
+
+    Raises:
+        InvalidRequestError: `partition_expr` is missing, or does not name a column for every dimension.
+    """
+    names = dimension_names(partitions_def)
+    if partition_expr is None or set(partition_expr) != set(names):
+        wanted = '"partition_expr": "column"'
+        if names != ("",):
+            wanted = '"partition_expr": {' + ", ".join(f'"{name}": "column"' for name in names) + "}"
+        raise InvalidRequestError(
+            f"Asset {asset} has partitions, but its metadata does not say which column each is about",
+            cause=f"partition_expr is {dict(partition_expr) if partition_expr else 'missing'}",
+            remedy=f"Define the asset with metadata={{{wanted}}}",
+            asset=asset,
+        )
+    formats = partition_format or {}
+    dimensions = tuple(Dimension(partition_expr[name], formats.get(name)) for name in names)
+    return PartitionSelection(dimensions, {str(key): _partitions_of(partitions_def, key) for key in keys})
+
+
+def dimension_names(partitions_def: dg.PartitionsDefinition[str]) -> tuple[str, ...]:
+    """The dimensions of multi-dimensional partitions; of others one whose name is empty."""
+    if isinstance(partitions_def, dg.MultiPartitionsDefinition):
+        return tuple(partitions_def.partitiondimension_names)
+    return ("",)
+
+
+def _partitions_of(partitions_def: dg.PartitionsDefinition[str], key: str) -> tuple[Partition, ...]:
+    if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
+        return (_partition_of(partitions_def, key),)
+    multi = key if isinstance(key, dg.MultiPartitionKey) else partitions_def.get_partition_key_from_str(key)
+    return tuple(
+        _partition_of(dimension.partitions_def, multi.keys_by_dimension[dimension.name])
+        for dimension in partitions_def.partitions_defs
+    )
+
+
+def _partition_of(partitions_def: dg.PartitionsDefinition[str], key: str) -> Partition:
+    if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
+        window = partitions_def.time_window_for_partition_key(key)
+        return Partition(key, window.start, window.end)
+    return Partition(key)

@@ -1,0 +1,55 @@
+"""A Delta table as a Dagster resource."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from delta_orch.log.history import HistoryEntry
+from delta_orch.operations.changes import ChangeFeed
+from delta_orch.table import DeltaTable, TableSnapshot
+
+
+class DeltaTableResource(dg.ConfigurableResource[Any]):
+    """One Delta table, for assets that read or write it themselves, for sensors and for maintenance.
+
+    ```python
+    flights = DeltaTableResource(table_uri="s3://lake/flights", storage_options={"key": dg.EnvVar("LAKE_KEY")})
+    ```
+    """
+
+    table_uri: str = Field(description="Where the table is: a path or a URI.")
+    storage_options: dict[str, str] = Field(
+        default={},
+        repr=False,
+        description="Options of the store. Give secrets as dg.EnvVar: Dagster shows plain values in its UI.",
+    )
+
+    def table(self) -> DeltaTable:
+        """The table, whether or not it exists yet."""
+        return DeltaTable(resolve_env(self.table_uri), resolve_options(self.storage_options))
+
+    def snapshot(self, version: int | None = None, timestamp: Any = None) -> TableSnapshot:
+        """A version of the table. See `DeltaTable.snapshot`."""
+        return self.table().snapshot(version=version, timestamp=timestamp)
+
+    def changes(self, *, starting_version: int, ending_version: int | None = None) -> ChangeFeed:
+        """The rows that a range of versions changed. See `DeltaTable.changes`."""
+        return self.table().changes(starting_version=starting_version, ending_version=ending_version)
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """The table's commits, newest first."""
+        return self.table().history(limit)
+
+
+def resolve_env(value: str) -> str:
+    """The value of an `EnvVar` that Dagster has not resolved, because the object is used outside of a run."""
+    return value.get_value() or "" if isinstance(value, dg.EnvVar) else value
+
+
+def resolve_options(options: Mapping[str, str]) -> dict[str, str]:
+    """`resolve_env` for every value."""
+    return {name: resolve_env(value) for name, value in options.items()}
