@@ -1,0 +1,179 @@
+"""Arrow data in the types and the column order of a table.
+
+Columns and struct fields match by name, an exact match first, then without regard to case. Those that are missing are
+null, those that are too many are left out. Everything else is a cast that keeps every value, but for timestamps: files
+may hold nanoseconds, which Delta reads as microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import SchemaMismatchError
+from delta_orch.expressions.to_arrow import literal_array
+from delta_orch.protocol.types import INTEGER, LONG
+
+Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
+_NANOS_PER_MICRO = 1_000
+
+
+def conform_batch(batch: pa.RecordBatch, target: pa.Schema, *, lossless: bool) -> pa.RecordBatch:
+    """A batch with exactly the columns of `target`. Raises as `conform_column`."""
+    if batch.schema.equals(target):
+        return batch
+    if len(target) == 0:
+        return batch.select([])
+    columns = [_column_or_nulls(batch, field, lossless) for field in target]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def conform_table(table: pa.Table, target: pa.Schema, *, lossless: bool) -> pa.Table:
+    """As `conform_batch`, for a table with at least one column."""
+    if table.schema.equals(target):
+        return table
+    return pa.Table.from_arrays([_column_or_nulls(table, field, lossless) for field in target], schema=target)
+
+
+def _column_or_nulls(rows: pa.RecordBatch | pa.Table, field: pa.Field, lossless: bool) -> pa.Array | pa.ChunkedArray:
+    index = find_name(field.name, rows.schema.names)
+    if index is None:
+        return pa.nulls(rows.num_rows, field.type)
+    return conform_column(rows.column(index), field.type, lossless=lossless, path=field.name)
+
+
+def find_name(name: str, names: Sequence[str]) -> int | None:
+    """Position of a name: an exact match first, then one that differs only in case."""
+    for index, candidate in enumerate(names):
+        if candidate == name:
+            return index
+    lowered = name.lower()
+    for index, candidate in enumerate(names):
+        if candidate.lower() == lowered:
+            return index
+    return None
+
+
+def conform_column(column: Column, target: pa.DataType, *, lossless: bool, path: str) -> Column:
+    """A column in another type that can hold its values.
+
+    Args:
+        lossless: Refuse timestamps finer than a microsecond instead of cutting them off.
+        path: What an error calls the column.
+
+    Raises:
+        SchemaMismatchError: A value does not fit the type.
+    """
+    if column.type.equals(target):
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        chunks = [conform_column(chunk, target, lossless=lossless, path=path) for chunk in column.chunks]
+        return pa.chunked_array(chunks, target)
+    try:
+        return _conform_array(column, target, lossless, path)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
+        raise SchemaMismatchError(
+            f"Column {path} of type {column.type} does not fit {target}",
+            cause=str(e),
+            remedy="Cast the column before writing" if lossless else "The file was not written for this table's schema",
+            column=path,
+        ) from e
+
+
+def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: str) -> pa.Array:
+    types = pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return conform_column(array.storage, target, lossless=lossless, path=path)
+    if types.is_dictionary(array.type):
+        return conform_column(array.dictionary_decode(), target, lossless=lossless, path=path)
+    if types.is_run_end_encoded(array.type):
+        return conform_column(pc.run_end_decode(array), target, lossless=lossless, path=path)
+    if types.is_null(target) or types.is_null(array.type):
+        if types.is_null(target) and array.null_count < len(array):
+            raise SchemaMismatchError(f"Column {path} is void and takes nothing but null", column=path)
+        return pa.nulls(len(array), target)
+    if types.is_struct(target):
+        return _conform_struct(array, target, lossless, path)
+    if types.is_map(target):
+        return _conform_map(array, target, lossless, path)
+    if types.is_list(target):
+        return _conform_list(array, target, lossless, path)
+    if types.is_timestamp(target):
+        return _conform_timestamp(array, target, lossless)
+    return array.cast(target)
+
+
+def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path: str) -> pa.Array:
+    if not pa.types.is_struct(array.type):
+        raise pa.ArrowInvalid(f"{array.type} is no struct")
+    names = [field.name for field in array.type]
+    children = array.flatten()
+    conformed = []
+    for field in target:
+        index = find_name(field.name, names)
+        child = f"{path}.{field.name}"
+        if index is None:
+            conformed.append(pa.nulls(len(array), field.type))
+        else:
+            conformed.append(conform_column(children[index], field.type, lossless=lossless, path=child))
+    mask = array.is_null() if array.null_count else None
+    if not conformed:
+        return pa.array([{}] * len(array), target, mask=mask)
+    return pa.StructArray.from_arrays(conformed, fields=list(target), mask=mask)
+
+
+def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        raise pa.ArrowInvalid(f"{array.type} is no map")
+    keys = conform_column(array.keys, target.key_type, lossless=lossless, path=f"{path}.key")
+    items = conform_column(array.items, target.item_type, lossless=lossless, path=f"{path}.value")
+    offsets, mask = _offsets_and_mask(array)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+
+
+def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: str) -> pa.Array:
+    element = f"{path}.element"
+    if pa.types.is_list(array.type):
+        values = conform_column(array.values, target.value_type, lossless=lossless, path=element)
+        offsets, mask = _offsets_and_mask(array)
+        return pa.ListArray.from_arrays(offsets, values, type=target, mask=mask)
+    if not hasattr(array.type, "value_field"):
+        raise pa.ArrowInvalid(f"{array.type} is no list")
+    # Large lists, fixed-size lists and list views share no layout: rebuild from lengths.
+    lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), _ticks(0))
+    ends = pc.cast(pc.cumulative_sum(lengths), pa.int32())
+    offsets = pa.concat_arrays([literal_array([0], INTEGER), ends])
+    values = conform_column(pc.list_flatten(array), target.value_type, lossless=lossless, path=element)
+    return pa.ListArray.from_arrays(offsets, values, type=target, mask=array.is_null() if array.null_count else None)
+
+
+def _offsets_and_mask(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    # `from_arrays` takes no mask beside offsets that are a slice of a larger buffer.
+    offsets = array.offsets
+    if array.null_count == 0:
+        return offsets, None
+    if offsets.offset:
+        offsets = pa.concat_arrays([offsets.slice(0, 1), offsets.slice(1)])
+    return offsets, array.is_null()
+
+
+def _conform_timestamp(array: pa.Array, target: pa.DataType, lossless: bool) -> pa.Array:
+    source = array.type
+    if pa.types.is_timestamp(source) and source.unit == "ns" and not lossless:
+        # Towards the past, as Spark does; a cast would cut towards 1970.
+        nanos = array.view(pa.int64())
+        cut = pc.divide(nanos, _ticks(_NANOS_PER_MICRO))
+        rest = pc.subtract(nanos, pc.multiply(cut, _ticks(_NANOS_PER_MICRO)))
+        floored = pc.if_else(pc.less(rest, _ticks(0)), pc.subtract(cut, _ticks(1)), cut)
+        return floored.view(target)
+    if pa.types.is_timestamp(source) and (source.tz is None) != (target.tz is None):
+        # Same ticks: zone-less values count as UTC, and the log decides what a column is.
+        array = array.view(pa.int64()).view(pa.timestamp(source.unit, target.tz))
+    return array.cast(target)
+
+
+def _ticks(value: int) -> pa.Scalar:
+    return literal_array([value], LONG)[0]

@@ -1,0 +1,140 @@
+"""One data file of a scan, from Parquet to the table's columns (PROTOCOL, "Data Files")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from delta_orch.engines.local.conform import conform_table, find_name
+from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, TableError
+from delta_orch.storage.os_errors import storage_error
+
+BATCH_ROWS = 131_072
+SMALL_FILE_BYTES = 64 * 1024 * 1024
+"""Uncompressed size up to which a file is decoded in one go."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """What to read of one file.
+
+    Attributes:
+        path: For the store's file system.
+        constants: Partition values as Arrow scalars, by column name.
+    """
+
+    path: str
+    constants: dict[str, pa.Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """How to read each file of a scan.
+
+    Attributes:
+        filesystem: Where the files are.
+        needed: The columns to produce before filtering, in order, in the table's types.
+        output: The names to return, in order.
+        filter: Rows to keep; over the columns `needed`.
+    """
+
+    filesystem: pafs.FileSystem
+    needed: pa.Schema
+    output: tuple[str, ...]
+    filter: pc.Expression | None
+
+    def read_small(self, task: FileTask) -> list[pa.RecordBatch] | None:
+        """All batches of a file, or None if it is too large to decode in one go.
+
+        Raises:
+            MissingFileError: The file is not there.
+            TableError: It is not a readable Parquet file, or its columns do not fit the schema.
+            StorageError: It cannot be read.
+        """
+        try:
+            with self._open(task.path) as file:
+                names = self._names_in(file, task)
+                if _uncompressed_bytes(file.metadata) > SMALL_FILE_BYTES:
+                    return None
+                if not names:
+                    return list(self._finish(_rows_only(file.metadata.num_rows), task))
+                table = file.read(columns=names, use_threads=False)
+                return [batch for batch in self._finish(table, task) if batch.num_rows]
+        except (OSError, pa.ArrowException, SchemaMismatchError) as e:
+            raise read_error(e, task.path) from e
+
+    def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
+        """The batches of a file of any size, a few at a time in memory. Raises as `read_small`."""
+        try:
+            with self._open(task.path) as file:
+                names = self._names_in(file, task)
+                if not names:
+                    yield from self._finish(_rows_only(file.metadata.num_rows), task)
+                    return
+                for batch in file.iter_batches(BATCH_ROWS, columns=names, use_threads=True):
+                    yield from self._finish(pa.Table.from_batches([batch]), task)
+        except (OSError, pa.ArrowException, SchemaMismatchError) as e:
+            raise read_error(e, task.path) from e
+
+    def _open(self, path: str) -> pq.ParquetFile:
+        source = self.filesystem.open_input_file(path)
+        is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
+        # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
+
+    def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
+        in_file = file.schema_arrow.names
+        found = (find_name(field.name, in_file) for field in self.needed if field.name not in task.constants)
+        return [in_file[index] for index in found if index is not None]
+
+    def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
+        from_file = pa.schema([field for field in self.needed if field.name not in task.constants])
+        table = conform_table(rows, from_file, lossless=False) if len(from_file) else rows.select([])
+        num_rows = rows.num_rows
+        for index, field in enumerate(self.needed):
+            if field.name in task.constants:
+                table = table.add_column(index, field, pa.repeat(task.constants[field.name], num_rows))
+        if self.filter is not None:
+            table = table.filter(self.filter)
+        yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _rows_only(num_rows: int) -> pa.Table:
+    """A table of that many rows to which constants can be added; its one column is never selected."""
+    return pa.Table.from_arrays([pa.nulls(num_rows)], names=["\0"])
+
+
+def _uncompressed_bytes(metadata: pq.FileMetaData) -> int:
+    return sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+
+
+def read_error(error: Exception, path: str) -> DeltaError:
+    """The error to raise for what went wrong while a data file was read."""
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError(
+            f"The data file {path} is not there",
+            cause="The log names it, but vacuum or something else has deleted it",
+            remedy="Read a newer version, or restore the file",
+            path=path,
+        )
+    if isinstance(error, SchemaMismatchError):
+        return TableError(f"The data file {path} does not fit the table's schema", cause=error.problem, path=path)
+    if isinstance(error, OSError) and error.errno is not None:
+        return storage_error(error, "read", path)
+    return TableError(
+        f"The data file {path} is not readable as Parquet",
+        cause=str(error),
+        remedy="Restore the file from a backup, or remove it from the table",
+        path=path,
+    )
+
+
+def ordered_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The fields of those names, in schema order."""
+    wanted = set(names)
+    return pa.schema([field for field in schema if field.name in wanted])

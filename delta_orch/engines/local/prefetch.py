@@ -1,0 +1,47 @@
+"""Doing work ahead on threads, in order and with a bound."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+MAX_THREADS = 8
+
+
+def thread_count() -> int:
+    """Threads for decoding and encoding: the cores this process may use, at most `MAX_THREADS`."""
+    return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+
+
+def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
+    """`(task, work(task))` in the order of `tasks`, at most two results a thread ahead of the consumer.
+
+    The first error ends it. Threads end with the iteration, also where the consumer gives up early. A single task
+    starts no thread.
+    """
+    remaining = iter(tasks)
+    first = list(islice(remaining, 2))
+    if len(first) < 2:
+        for task in first:
+            yield task, work(task)
+        return
+    threads = thread_count()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="delta-orch-read")
+    pending: deque[tuple[Task, Future[Result]]] = deque()
+    try:
+        for task in first:
+            pending.append((task, pool.submit(work, task)))
+        while pending:
+            for task in islice(remaining, 2 * threads - len(pending)):
+                pending.append((task, pool.submit(work, task)))
+            task, future = pending.popleft()
+            yield task, future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

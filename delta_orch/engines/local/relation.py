@@ -1,0 +1,41 @@
+"""The local engine's relation: rows that can be streamed, not rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_orch.engines.base import ScanPlan
+from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRelation:
+    """Rows of one schema, produced anew each time they are asked for.
+
+    Attributes:
+        schema: In Delta's types.
+        open_batches: Starts a pass over the rows; batches may have any Arrow types that `schema` was derived from.
+            A relation over a stream allows one pass and raises InvalidRequestError at the second.
+        plan: The scan the rows come from, where nothing was done to them since: a query may then read the files itself.
+    """
+
+    schema: StructType
+    open_batches: Callable[[], Iterator[pa.RecordBatch]]
+    plan: ScanPlan | None = None
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows in the Arrow types of `schema`, as a stream."""
+        import pyarrow as pa
+
+        from delta_orch.engines.local.conform import conform_batch
+
+        target = schema_to_arrow(self.schema)
+        return pa.RecordBatchReader.from_batches(
+            target, (conform_batch(batch, target, lossless=True) for batch in self.open_batches())
+        )

@@ -1,0 +1,128 @@
+"""Conditions that every written row must satisfy, verified batch by batch before the batch is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import RowCheck
+from delta_orch.errors import ConstraintViolationError
+from delta_orch.expressions.to_arrow import literal_array, to_arrow_expression
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import is_opaque
+from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType
+
+BatchCheck = Callable[[pa.RecordBatch], None]
+_MAX_VALUE_CHARACTERS = 200
+
+
+def batch_checks(schema: StructType, checks: Sequence[RowCheck]) -> tuple[BatchCheck, ...]:
+    """One function a condition, NOT NULL of the schema first; each raises ConstraintViolationError.
+
+    Raises UnsupportedExpressionError for a check that the local engine cannot evaluate.
+    """
+    found: list[BatchCheck] = []
+    if _holds_not_null(schema):
+        found.append(lambda batch: _ensure_not_null(batch, schema))
+    found.extend(_row_check(check, schema) for check in checks)
+    return tuple(found)
+
+
+def _holds_not_null(data_type: DataType) -> bool:
+    match data_type:
+        case StructType(fields):
+            return any(not field.nullable or _holds_not_null(field.data_type) for field in fields)
+        case ArrayType(element_type, contains_null):
+            return not contains_null or _holds_not_null(element_type)
+        case MapType(key_type, value_type, value_contains_null):
+            return not value_contains_null or _holds_not_null(key_type) or _holds_not_null(value_type)
+    return False
+
+
+def _ensure_not_null(batch: pa.RecordBatch, schema: StructType) -> None:
+    for index, field in enumerate(schema):
+        for path, missing in _missing_values(batch.column(index), field.data_type, field.nullable, field.name):
+            _refuse(f"NOT NULL constraint on {path}", f"The column {path} is NOT NULL", batch.filter(missing))
+
+
+def _missing_values(
+    array: pa.Array, data_type: DataType, nullable: bool, path: str
+) -> Iterator[tuple[str, pa.BooleanArray]]:
+    """`(path, rows)` for each place below a column where a null stands that must not."""
+    if not nullable and array.null_count:
+        yield path, array.is_null()
+    if not _holds_not_null(data_type):
+        return
+    match data_type:
+        case StructType(fields):
+            present = array.is_valid()
+            for child, field in zip(array.flatten(), fields, strict=True):
+                # A null struct has null fields; only fields of structs that are there count.
+                for name, missing in _missing_values(child, field.data_type, field.nullable, f"{path}.{field.name}"):
+                    if pc.any(rows := pc.and_(missing, present)).as_py():
+                        yield name, rows
+        case ArrayType(element_type, contains_null):
+            parents = pc.list_parent_indices(array)
+            for name, missing in _missing_values(
+                pc.list_flatten(array), element_type, contains_null, f"{path}.element"
+            ):
+                yield name, _rows_of(parents.filter(missing), len(array))
+        case MapType(key_type, value_type, value_contains_null):
+            offsets = array.offsets
+            first, last = offsets[0].as_py(), offsets[-1].as_py()
+            keys, items = array.keys.slice(first, last - first), array.items.slice(first, last - first)
+            rows = pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys))
+            for values, kind, may_be_null, part in (
+                (keys, key_type, False, "key"),
+                (items, value_type, value_contains_null, "value"),
+            ):
+                for name, missing in _missing_values(values, kind, may_be_null, f"{path}.{part}"):
+                    yield name, _rows_of(rows.filter(missing), len(array))
+
+
+def _rows_of(indices: pa.Array, num_rows: int) -> pa.BooleanArray:
+    wanted = set(indices.to_pylist())
+    return literal_array([row in wanted for row in range(num_rows)], BOOLEAN)
+
+
+def _row_check(check: RowCheck, schema: StructType) -> BatchCheck:
+    text = to_spark_sql(check.condition)
+    violations = _violation_finder(check, schema)
+
+    def verify(batch: pa.RecordBatch) -> None:
+        offending = violations(batch)
+        if offending.num_rows:
+            _refuse(check.name, f"It must satisfy {text}", offending)
+
+    return verify
+
+
+def _violation_finder(check: RowCheck, schema: StructType) -> Callable[[pa.RecordBatch], pa.Table]:
+    if is_opaque(check.condition):
+        from delta_orch.engines.local.duckdb_query import violation_finder
+
+        return violation_finder(check.condition, schema)
+    false = pc.scalar(literal_array([False], BOOLEAN)[0])
+    violated = ~pc.coalesce(to_arrow_expression(check.condition, schema), false)
+    return lambda batch: pa.Table.from_batches([batch]).filter(violated)
+
+
+def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch) -> None:
+    row = {key: _shorten(value) for key, value in offending.slice(0, 1).to_pylist()[0].items()}
+    shown = ", ".join(f"{key}={value!r}" for key, value in row.items())
+    raise ConstraintViolationError(
+        f"A row violates the {name}" if "constraint" in name else f"A row violates {name}",
+        cause=f"{cause}; the row is {shown}",
+        remedy="Correct or leave out such rows; the table is unchanged",
+        constraint=name,
+        row=row,
+    )
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, str | bytes) and len(value) > _MAX_VALUE_CHARACTERS:
+        return value[:_MAX_VALUE_CHARACTERS]
+    return value

@@ -1,0 +1,117 @@
+"""A `ScanPlan` as a relation: the log decides which files, which types and which partition values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from delta_orch.engines.base import ScanPlan
+from delta_orch.engines.local.parquet_read import FileReader, FileTask, ordered_columns
+from delta_orch.engines.local.prefetch import map_ahead
+from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
+from delta_orch.expressions.nodes import And, Expression
+from delta_orch.expressions.to_arrow import to_arrow_expression
+from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
+from delta_orch.log.partition_columns import partition_strings
+from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.partition_values import partition_column_to_arrow
+from delta_orch.protocol.types import StructType
+
+
+def scan_relation(plan: ScanPlan) -> LocalRelation:
+    """The rows of a plan, read when they are asked for.
+
+    Raises:
+        UnsupportedExpressionError: `plan.where` holds text that is not proven to mean the same in DuckDB.
+        UnsupportedFeatureError: A file has a deletion vector.
+    """
+    _ensure_no_deletion_vectors(plan)
+    schema = output_schema(plan)
+    opaque = _opaque_part(plan.where)
+    if opaque is None:
+        return LocalRelation(schema, lambda: read_batches(plan), plan)
+    from delta_orch.engines.local.duckdb_query import filter_relation
+
+    wanted = {column.path[0] for column in columns_of(opaque)}
+    columns = tuple(name for name in plan.schema.names if name in wanted or name in schema.names)
+    inner = ScanPlan(plan.store, plan.schema, plan.partition_columns, plan.files, columns, _arrow_part(plan.where))
+    return filter_relation(scan_relation(inner), opaque, schema)
+
+
+def output_schema(plan: ScanPlan) -> StructType:
+    """The columns a plan returns, in its order."""
+    if plan.columns is None:
+        return plan.schema
+    fields = [plan.schema.find(name) for name in plan.columns]
+    return StructType(tuple(field for field in fields if field is not None))
+
+
+def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    """The rows, file after file, in the Arrow types of the schema; `plan.where` must have no opaque part.
+
+    Raises:
+        MissingFileError: A file is not there.
+        TableError: A file is not readable as Parquet, or does not fit the schema.
+    """
+    output = output_schema(plan).names
+    used = {column.path[0] for column in columns_of(plan.where)} if plan.where is not None else set()
+    reader = FileReader(
+        plan.store.data_filesystem()[0],
+        ordered_columns(schema_to_arrow(plan.schema), [*output, *used]),
+        output,
+        None if plan.where is None else to_arrow_expression(plan.where, plan.schema),
+    )
+    for task, batches in map_ahead(reader.read_small, _file_tasks(plan, reader.needed.names)):
+        yield from reader.stream(task) if batches is None else batches
+
+
+def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
+    if plan.files.num_rows == 0:
+        return
+    names = [name for name in plan.partition_columns if name in needed]
+    values = partition_constants(plan, names)
+    for index, path in enumerate(plan.files.column("path").to_pylist()):
+        constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}
+        yield FileTask(plan.store.resolve(path), constants)
+
+
+def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
+    """One typed column a partition column, one row a file.
+
+    Raises:
+        ProtocolViolationError: A value in the log is none of the column's type.
+    """
+    strings = partition_strings(plan.files.column("partition_values"), names)
+    columns = []
+    for name in names:
+        field = plan.schema.find(name)
+        if field is None:
+            raise ProtocolViolationError(f"The partition column {name} is not in the schema", column=name)
+        columns.append(partition_column_to_arrow(strings.column(name).combine_chunks(), field.data_type))
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def _opaque_part(where: Expression | None) -> Expression | None:
+    if where is None or not is_opaque(where):
+        return None
+    parts = where.children if isinstance(where, And) else (where,)
+    return conjunction(*(part for part in parts if is_opaque(part)))
+
+
+def _arrow_part(where: Expression | None) -> Expression | None:
+    parts = where.children if isinstance(where, And) else ()
+    plain = [part for part in parts if not is_opaque(part)]
+    return conjunction(*plain) if plain else None
+
+
+def _ensure_no_deletion_vectors(plan: ScanPlan) -> None:
+    if "deletion_vector" not in plan.files.schema.names:
+        return
+    if plan.files.column("deletion_vector").null_count < plan.files.num_rows:
+        raise UnsupportedFeatureError(
+            "A file of the scan has a deletion vector, which the local engine does not read yet",
+            remedy="Use a version without deletion vectors, or purge them",
+            features=["deletionVectors"],
+        )

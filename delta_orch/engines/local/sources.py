@@ -1,0 +1,110 @@
+"""What users hand in as rows, as relations of the local engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.arrow_types import schema_from_arrow
+
+
+def accepts_value(data: Any) -> bool:
+    """Whether `relation_of` takes this value. Imports nothing."""
+    return (
+        isinstance(data, LocalRelation | pa.Table | pa.RecordBatch | pa.RecordBatchReader)
+        or _is_a(data, "polars", "LazyFrame")
+        or _is_a(data, "pyarrow._dataset", "Dataset")
+        or (hasattr(data, "__arrow_c_stream__") and not isinstance(data, type))
+    )
+
+
+def relation_of(data: Any) -> LocalRelation:
+    """Rows of an Arrow table, batch, reader or dataset, of a pandas or Polars frame, or of anything that exports an
+    Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation.
+
+    A pandas index is dropped unless its levels have names: then they become columns. A Polars LazyFrame is collected
+    each time its rows are read. A RecordBatchReader can be read once.
+
+    Raises:
+        InvalidRequestError: Not such a value.
+        SchemaMismatchError: A column has a type Delta has no name for.
+    """
+    if isinstance(data, LocalRelation):
+        return data
+    if isinstance(data, pa.Table):
+        return _relation(data.schema, data.to_batches)
+    if isinstance(data, pa.RecordBatch):
+        return _relation(data.schema, lambda: [data])
+    if isinstance(data, pa.RecordBatchReader):
+        return _relation(data.schema, _once(data))
+    if _is_a(data, "pandas", "DataFrame"):
+        return relation_of(_from_pandas(data))
+    if _is_a(data, "polars", "LazyFrame"):
+        schema = pa.table(data.collect_schema().to_frame()).schema
+        return _relation(schema, lambda: _stream(data.collect()))
+    if _is_a(data, "pyarrow._dataset", "Dataset"):
+        return _relation(data.schema, lambda: data.scanner().to_reader())
+    if accepts_value(data):
+        first = pa.RecordBatchReader.from_stream(data)
+        return _relation(first.schema, _first_then(first, lambda: _stream(data)))
+    raise InvalidRequestError(
+        f"A {type(data).__name__} is no data to write",
+        remedy="Pass an Arrow table or reader, a pandas or Polars DataFrame, or a Spark DataFrame",
+        type=type(data).__name__,
+    )
+
+
+def _relation(schema: pa.Schema, open_batches: Callable[[], Any]) -> LocalRelation:
+    return LocalRelation(schema_from_arrow(schema), lambda: iter(open_batches()))
+
+
+def _stream(data: Any) -> Iterator[pa.RecordBatch]:
+    return iter(pa.RecordBatchReader.from_stream(data))
+
+
+def _once(reader: pa.RecordBatchReader) -> Callable[[], Iterator[pa.RecordBatch]]:
+    unread = [reader]
+
+    def open_batches() -> Iterator[pa.RecordBatch]:
+        if not unread:
+            raise InvalidRequestError(
+                "The stream was read already",
+                cause="A RecordBatchReader gives its rows once",
+                remedy="Pass a Table, or make a new reader for each use",
+            )
+        return iter(unread.pop())
+
+    return open_batches
+
+
+def _first_then(
+    first: pa.RecordBatchReader, again: Callable[[], Iterator[pa.RecordBatch]]
+) -> Callable[[], Iterator[pa.RecordBatch]]:
+    """The stream that was opened for its schema serves the first pass."""
+    unread = [first]
+    return lambda: iter(unread.pop()) if unread else again()
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    index = frame.index
+    named = all(name is not None for name in index.names)
+    try:
+        return pa.Table.from_pandas(frame.reset_index() if named else frame, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as e:
+        raise InvalidRequestError(
+            "The pandas DataFrame cannot be converted to Arrow",
+            cause=str(e),
+            remedy="Give each column one type and a name of its own",
+        ) from e
+
+
+def _is_a(data: Any, package: str, name: str) -> bool:
+    """Whether a value is an instance of a class that lives in `package`, without importing it."""
+    return any(
+        kind.__name__ == name and (kind.__module__ == package or kind.__module__.startswith(package + "."))
+        for kind in type(data).__mro__
+    )

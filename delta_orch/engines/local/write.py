@@ -1,0 +1,184 @@
+"""Rows into new data files, in bounded memory (PROTOCOL, "Data Files").
+
+Batches are cast, checked and split by partition as they come; each partition gathers rows until they make a row group.
+Row groups are encoded on threads. Where more partitions are open than memory allows, the largest is written first, and
+where more files are open than the limit, the one written to longest ago is finished.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.local.conform import conform_batch
+from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
+from delta_orch.engines.local.partition_split import split_by_partition
+from delta_orch.engines.local.prefetch import thread_count
+from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.local.row_checks import batch_checks
+from delta_orch.protocol.arrow_types import schema_to_arrow
+
+DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
+MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
+MIN_ROW_GROUP_BYTES = 1024 * 1024
+MAX_ROW_GROUP_ROWS = 1024 * 1024
+MAX_BUFFERED_BYTES = 256 * 1024 * 1024
+MAX_OPEN_FILES = 100
+_SLICE_ROWS = 1024 * 1024
+
+
+def write_relation(
+    relation: LocalRelation, spec: WriteSpec, *, file_size_bytes: int | None, threads: int
+) -> list[WrittenFile]:
+    """Write all rows; see `Engine.write`.
+
+    Args:
+        file_size_bytes: Start a new file when one has reached this size; None never does.
+        threads: How many files of one partition may be written at the same time.
+    """
+    target = schema_to_arrow(spec.schema)
+    checks = batch_checks(spec.schema, spec.checks)
+    with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
+        for batch in _slices(relation.open_batches()):
+            rows = conform_batch(batch, target, lossless=True)
+            for check in checks:
+                check(rows)
+            for key, part in split_by_partition(rows, spec.schema, spec.partition_columns):
+                sink.add(key, part)
+        return sink.finish()
+
+
+def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of a size that a row group can be gathered from."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, _SLICE_ROWS):
+            yield batch.slice(start, _SLICE_ROWS)
+
+
+@dataclass(slots=True)
+class _Partition:
+    """Rows waiting to become a row group, and the files that are open for them, idle ones."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    num_rows: int = 0
+    num_bytes: int = 0
+    idle: deque[FileWriter] = field(default_factory=deque)
+
+
+class _Sink:
+    """Where rows go. On an error, files already begun are left as orphans that no commit names."""
+
+    def __init__(self, layout: FileLayout, file_size_bytes: int | None, threads: int) -> None:
+        self._layout = layout
+        self._file_size_bytes = file_size_bytes
+        self._threads = threads
+        limit = MAX_ROW_GROUP_BYTES if file_size_bytes is None else file_size_bytes
+        self._group_bytes = max(MIN_ROW_GROUP_BYTES, min(MAX_ROW_GROUP_BYTES, limit))
+        self._partitions: dict[PartitionKey, _Partition] = {}
+        self._buffered_bytes = 0
+        self._finished: list[WrittenFile] = []
+        self._idle_order: dict[FileWriter, PartitionKey] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: deque[tuple[PartitionKey, FileWriter, Future[None]]] = deque()
+
+    def __enter__(self) -> _Sink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        if kind is not None:
+            for writer in [*self._idle_order, *(writer for _, writer, _ in self._running)]:
+                writer.abandon()
+
+    def add(self, key: PartitionKey, batch: pa.RecordBatch) -> None:
+        """Take rows of one partition. Raises StorageError, also for earlier rows."""
+        partition = self._partitions.setdefault(key, _Partition())
+        size = batch.nbytes
+        partition.batches.append(batch)
+        partition.num_rows += batch.num_rows
+        partition.num_bytes += size
+        self._buffered_bytes += size
+        if partition.num_bytes >= self._group_bytes or partition.num_rows >= MAX_ROW_GROUP_ROWS:
+            self._flush(key)
+        while self._buffered_bytes > MAX_BUFFERED_BYTES:
+            self._flush(max(self._partitions, key=lambda k: self._partitions[k].num_bytes))
+
+    def finish(self) -> list[WrittenFile]:
+        """Write what is left and finish all files."""
+        for key in list(self._partitions):
+            self._flush(key, last=True)
+        self._collect(0)
+        for writer in list(self._idle_order):
+            self._close(writer)
+        return self._finished
+
+    def _flush(self, key: PartitionKey, *, last: bool = False) -> None:
+        partition = self._partitions[key]
+        if not partition.batches:
+            return
+        rows = pa.Table.from_batches(partition.batches).select(self._layout.file_schema.names)
+        self._buffered_bytes -= partition.num_bytes
+        partition.batches, partition.num_rows, partition.num_bytes = [], 0, 0
+        if last and self._pool is None and len(self._partitions) == 1:
+            # One small write, such as an append of some rows: a thread would cost more than it gains.
+            writer = self._take_writer(key)
+            writer.write(rows)
+            self._put_back(key, writer)
+            return
+        self._collect(self._threads)
+        writer = self._take_writer(key)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="delta-orch-write")
+        self._running.append((key, writer, self._pool.submit(writer.write, rows)))
+
+    def _take_writer(self, key: PartitionKey) -> FileWriter:
+        idle = self._partitions[key].idle
+        busy = sum(1 for running, _, _ in self._running if running == key)
+        if not idle and busy >= self._threads:
+            self._collect_key(key)
+        if idle:
+            writer = idle.popleft()
+            del self._idle_order[writer]
+            return writer
+        self._collect_open()
+        return FileWriter(self._layout, key)
+
+    def _collect(self, most: int) -> None:
+        """Wait until at most that many row groups are being written."""
+        while self._running and (len(self._running) > most or self._running[0][2].done()):
+            self._collect_first()
+
+    def _collect_key(self, key: PartitionKey) -> None:
+        while not self._partitions[key].idle and any(running == key for running, _, _ in self._running):
+            self._collect_first()
+
+    def _collect_first(self) -> None:
+        key, writer, future = self._running[0]
+        future.result()
+        self._running.popleft()
+        self._put_back(key, writer)
+
+    def _put_back(self, key: PartitionKey, writer: FileWriter) -> None:
+        if self._file_size_bytes is not None and writer.size_bytes >= self._file_size_bytes:
+            self._finished.append(writer.close())
+            return
+        self._partitions[key].idle.append(writer)
+        self._idle_order[writer] = key
+
+    def _collect_open(self) -> None:
+        while len(self._idle_order) + len(self._running) >= MAX_OPEN_FILES:
+            if self._idle_order:
+                self._close(next(iter(self._idle_order)))
+            else:
+                self._collect_first()
+
+    def _close(self, writer: FileWriter) -> None:
+        key = self._idle_order.pop(writer)
+        self._partitions[key].idle.remove(writer)
+        self._finished.append(writer.close())
