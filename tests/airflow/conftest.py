@@ -1,0 +1,137 @@
+"""A real Airflow for the tests of this folder: its own home, its own sqlite database, migrated once a session.
+
+Airflow reads its configuration when it is imported, so the environment is set here, before any test module is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HOME = Path(tempfile.mkdtemp(prefix="delta-orch-airflow-"))
+(HOME / "dags").mkdir()
+os.environ.update(
+    {
+        "AIRFLOW_HOME": str(HOME),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(HOME / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow.db",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+    }
+)
+
+DAY_1 = datetime(2024, 1, 1, tzinfo=UTC)
+DAY_2 = datetime(2024, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def airflow_database() -> Iterator[None]:
+    pytest.importorskip("airflow", reason="Airflow is not installed")
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.utils.db import initdb
+
+    initdb()
+    DagBundlesManager().sync_bundles_to_db()
+    yield
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
+class Runs:
+    """Runs DAGs as `airflow dags test` does, and looks at what became of them."""
+
+    def run(self, dag: Any, logical_date: datetime | None = DAY_1, *, run_after: datetime | None = None) -> Any:
+        """One DAG run, in this process, triggers inline. Returns Airflow's DagRun, finished."""
+        self._register(dag)
+        return dag.test(logical_date=logical_date, run_after=run_after)
+
+    def clear(self, dag: Any, dag_run: Any, *task_ids: str) -> Any:
+        """Clear tasks as the UI does, and let the run go on."""
+        from airflow.models.taskinstance import clear_task_instances  # noqa: TID251 (what the UI calls)
+        from airflow.utils.session import create_session
+        from airflow.utils.state import DagRunState
+
+        with create_session() as session:
+            run = session.merge(dag_run)
+            chosen = [ti for ti in run.get_task_instances(session=session) if ti.task_id in task_ids]
+            assert chosen, f"no task instance of {task_ids}"
+            clear_task_instances(chosen, session, dag_run_state=DagRunState.RUNNING)
+        return self._resume(dag, dag_run)
+
+    def xcom(self, dag_run: Any, task_id: str, map_index: int = -1, key: str = "return_value") -> Any:
+        from airflow.models.xcom import XComModel  # noqa: TID251 (reading results, not part of the package)
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            query = XComModel.get_many(
+                run_id=dag_run.run_id, key=key, task_ids=task_id, dag_ids=dag_run.dag_id, map_indexes=map_index
+            )
+            row = session.execute(query.with_only_columns(XComModel.value)).scalar_one_or_none()
+        return XComModel.deserialize_value(_Value(row)) if row is not None else None
+
+    def state(self, dag_run: Any, task_id: str, map_index: int = -1) -> str:
+        return str(self.task_instance(dag_run, task_id, map_index).state)
+
+    def tries(self, dag_run: Any, task_id: str) -> int:
+        return self.task_instance(dag_run, task_id).try_number
+
+    def task_instance(self, dag_run: Any, task_id: str, map_index: int = -1) -> Any:
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            return session.merge(dag_run).get_task_instance(task_id, map_index=map_index, session=session)
+
+    def _register(self, dag: Any) -> None:
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+        bag = DagBag(dag_folder=os.devnull, bundle_name="dags-folder")
+        bag.bag_dag(dag)
+        sync_bag_to_db(bag, "dags-folder", None)
+
+    def _resume(self, dag: Any, dag_run: Any) -> Any:
+        """The loop of `dag.test()`, for a run that exists already."""
+        from airflow.sdk.definitions.dag import _run_task
+        from airflow.serialization.serialized_objects import DagSerialization
+        from airflow.utils.session import create_session
+        from airflow.utils.state import TaskInstanceState
+
+        with create_session() as session:
+            run = session.merge(dag_run)
+            session.refresh(run)
+            run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+            while str(run.state) == "running":
+                session.expire_all()
+                schedulable, _ = run.update_state(session=session)
+                for ti in schedulable:
+                    ti.try_number += 1
+                    ti.state = TaskInstanceState.SCHEDULED
+                session.commit()
+                for ti in schedulable:
+                    _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+            return run
+
+
+class _Value:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@pytest.fixture
+def runs() -> Runs:
+    return Runs()
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Define an Airflow connection for the test, the way deployments do: by an environment variable."""
+
+    def define(conn_id: str, value: str) -> None:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", value)
+
+    return define

@@ -1,0 +1,196 @@
+"""`DeltaIncrementalOperator`: cursor and rows in one commit, whatever happens to the task."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaIncrementalOperator
+from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.incremental import ChangeBatch
+
+NO_DELAY = {"retries": 1, "retry_delay": timedelta(0)}
+
+
+def readings(day: str, *values: int) -> pa.Table:
+    return pa.table({"day": [day] * len(values), "value": pa.array(values, pa.int64())})
+
+
+def rows(uri: Path) -> list[tuple[str, int]]:
+    table = DeltaTable(str(uri)).snapshot().scan(columns=["day", "value"]).to_arrow()
+    return sorted(zip(table["day"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> DeltaTable:
+    table = DeltaTable(str(tmp_path / "source"))
+    table.append(readings("a", 1, 2), partition_by=["day"])
+    return table
+
+
+class Doubled:
+    """Recomputes the touched days; remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int | None, int]] = []
+
+    def __call__(self, batch: ChangeBatch) -> pa.Table:
+        self.ranges.append((batch.starting_version, batch.ending_version))
+        table = batch.scan().to_arrow()
+        return table.set_column(1, "value", pa.array([2 * value for value in table["value"].to_pylist()], pa.int64()))
+
+
+def double_of(tmp_path: Path, name: str, function: Any, **arguments: Any) -> DAG:
+    with DAG(name, schedule=None) as dag:
+        DeltaIncrementalOperator(
+            task_id="silver",
+            source=str(tmp_path / "source"),
+            target=str(tmp_path / "target"),
+            python_callable=function,
+            partition_by=["day"],
+            **{**NO_DELAY, **arguments},
+        )
+    return dag
+
+
+def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    function = Doubled()
+    dag = double_of(tmp_path, "increments", function)
+    first = runs.run(dag)
+    assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
+    source.append(readings("b", 3))
+    source.overwrite(readings("a", 5), replace_where="day = 'a'")
+    second = runs.run(dag)
+    third = runs.run(dag)
+    assert rows(tmp_path / "target") == [("a", 10), ("b", 6)]
+    assert function.ranges == [(None, 0), (1, 2)]
+    reports = [runs.xcom(run, "silver") for run in (first, second, third)]
+    assert [report["skipped"] for report in reports] == [False, False, True]
+    assert (reports[1]["source_starting_version"], reports[1]["source_ending_version"]) == (1, 2)
+    assert [report["version"] for report in reports] == [0, 1, 1]
+    target = DeltaTable(str(tmp_path / "target"))
+    assert list(target.txns().values()) == [2]
+    assert json.loads(target.history()[0].user_metadata)["task_id"] == "silver"
+
+
+def test_retry_after_the_commit_goes_on_behind_it(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    function = Doubled()
+
+    def die(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            raise RuntimeError("killed after the commit")
+
+    run = runs.run(double_of(tmp_path, "dies_after_commit", function, mode="append", post_execute=die))
+    assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
+    assert function.ranges == [(None, 0)]
+    assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
+
+
+def test_retry_between_batches_repeats_none(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Killed in the second of three batches: the first is not done again, the others are."""
+    for day in ("b", "c"):
+        source.append(readings(day, 1))
+    done: list[int] = []
+
+    def copy(batch: ChangeBatch, ti: Any) -> pa.Table:
+        if ti.try_number == 1 and done:
+            raise RuntimeError("killed in the second batch")
+        done.append(batch.ending_version)
+        return batch.changes.to_arrow().select(["day", "value"])
+
+    dag = double_of(tmp_path, "dies_between", copy, mode="append", bootstrap="changes", max_versions=1)
+    run = runs.run(dag)
+    assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
+    assert done == [0, 1, 2]
+    assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+    assert runs.xcom(run, "silver")["batches"] == 2
+
+
+def test_cleared_task_finds_nothing_to_do(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    function = Doubled()
+    dag = double_of(tmp_path, "cleared_increment", function, mode="append")
+    run = runs.run(dag)
+    runs.clear(dag, run, "silver")
+    assert function.ranges == [(None, 0)]
+    assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
+    assert runs.xcom(run, "silver")["skipped"] is True
+
+
+def test_overlapping_run_does_not_process_a_batch_twice(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """While one run computes versions 1 and 2, another commits version 1: the first must not add version 1 again."""
+    plain = double_of(tmp_path, "overlap_inner", lambda batch: added(batch), mode="append")
+    runs.run(plain)
+    source.append(readings("b", 1))
+    target = DeltaTable(str(tmp_path / "target"))
+
+    def overtaken(batch: ChangeBatch, ti: Any) -> pa.Table:
+        data = added(batch)
+        if ti.try_number == 1:
+            source_then = batch.txn.version
+            cursor = next(iter(target.txns()))
+            target.append(data, txn=(cursor, source_then - 1))
+        return data
+
+    def added(batch: ChangeBatch) -> pa.Table:
+        rows_of = batch.scan().to_arrow() if batch.feed is None else batch.changes.to_arrow()
+        return rows_of.select(["day", "value"])
+
+    source.append(readings("c", 1))
+    run = runs.run(double_of(tmp_path, "overlap_outer", overtaken, mode="append"))
+    assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
+    # The inner writer recorded the cursor at version 1 with rows of both days; only version 2 may follow.
+    assert DeltaTable(str(tmp_path / "target")).txns().values().__iter__().__next__() == 2
+
+
+def test_partitions_that_became_empty_are_cleared(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    source.append(readings("b", 3))
+    dag = double_of(tmp_path, "emptied", Doubled(), mode="overwrite_changed")
+    runs.run(dag)
+    assert rows(tmp_path / "target") == [("a", 2), ("a", 4), ("b", 6)]
+    source.overwrite(readings("b").slice(0, 0), replace_where="day = 'b'")
+    runs.run(dag)
+    assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
+
+
+def test_empty_result_moves_the_cursor(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    calls: list[int] = []
+
+    def nothing(batch: ChangeBatch) -> pa.Table:
+        calls.append(batch.ending_version)
+        return readings("a").slice(0, 0)
+
+    dag = double_of(tmp_path, "empty_result", nothing)
+    runs.run(dag)
+    runs.run(dag)
+    assert calls == [0]
+    assert rows(tmp_path / "target") == []
+
+
+def test_recreated_source_fails_at_once(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    import shutil
+
+    dag = double_of(tmp_path, "recreated", Doubled())
+    runs.run(dag)
+    shutil.rmtree(tmp_path / "source")
+    DeltaTable(str(tmp_path / "source")).append(readings("z", 9), partition_by=["day"])
+    run = runs.run(dag)
+    assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("failed", 1)
+    assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
+
+
+def test_missing_source_fails_at_once(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run = runs.run(double_of(tmp_path, "missing_source", Doubled()))
+    assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("failed", 1)
+    assert not (tmp_path / "target").exists()
+
+
+def test_unknown_mode_is_refused_when_the_dag_is_parsed(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="mode='merge'"):
+        double_of(tmp_path, "unknown_mode", Doubled(), mode="merge")
