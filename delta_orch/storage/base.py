@@ -56,7 +56,7 @@ class LogStore(ABC):
         """Every file below `directory`, in no order. For vacuum."""
 
     @abstractmethod
-    def put_if_absent(self, path: str, data: bytes) -> FileMeta:
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         """Create `path` holding exactly `data`, or change nothing.
 
         The only operation that commits rely on for mutual exclusion (PROTOCOL, "Creation of New Log Entries"): of any

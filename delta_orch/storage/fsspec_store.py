@@ -112,7 +112,7 @@ class FsspecStore(LogStore):
         for name, info in infos.items():
             yield _file_meta(name[cut:], info)
 
-    def put_if_absent(self, path: str, data: bytes) -> FileMeta:
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         if not self._single_writer:
             raise UnsupportedStoreError(
                 f"Cannot write the table at {self.uri}",
@@ -124,7 +124,7 @@ class FsspecStore(LogStore):
             )
         if self.head(path) is not None:
             raise FileExistsInStoreError(f"{self.uri}/{path} exists already", path=path)
-        return self.put(path, data)
+        return self.put(path, bytes(data))
 
     def put(self, path: str, data: bytes) -> FileMeta:
         try:

@@ -98,7 +98,7 @@ class LocalStore(LogStore):
                 elif (meta := _entry_meta(prefix + entry.name, entry)) is not None:
                     yield meta
 
-    def put_if_absent(self, path: str, data: bytes) -> FileMeta:
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         full = self._full(path)
         # Saves the losers of a race the write and the sync; what decides is the link below.
         if os.path.lexists(full):
@@ -146,7 +146,7 @@ class LocalStore(LogStore):
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
-    def _write_temporary(self, full: str, data: bytes, *, sync: bool) -> tuple[str, os.stat_result]:
+    def _write_temporary(self, full: str, data: bytes | memoryview, *, sync: bool) -> tuple[str, os.stat_result]:
         """A new hidden file beside `full` with all of `data`; missing directories are made. Raises StorageError."""
         directory, name = os.path.split(full)
         temporary = f"{directory}/.{name}.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
@@ -191,7 +191,7 @@ def _make_directory(path: str) -> None:
     _sync_directory(parent)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

@@ -24,7 +24,7 @@ class MemoryFile:
     modification_time_ms: int
 
     @classmethod
-    def of(cls, data: bytes) -> MemoryFile:
+    def of(cls, data: bytes | memoryview) -> MemoryFile:
         return cls(bytes(data), time.time_ns() // 1_000_000)
 
 
@@ -68,7 +68,7 @@ class MemoryStore(LogStore):
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         yield from self._below(f"{directory}/" if directory else "")
 
-    def put_if_absent(self, path: str, data: bytes) -> FileMeta:
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         file = MemoryFile.of(data)
         key = self._key(path)
         if FILES.setdefault(key, file) is not file:

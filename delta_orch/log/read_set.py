@@ -1,0 +1,70 @@
+"""What a transaction has read, as far as a concurrent commit could have changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.arrow_building import bool_array
+from delta_orch.log.data_skipping import match_files
+from delta_orch.log.partition_columns import one_chunk, partition_keys, partition_strings
+from delta_orch.log.replay import file_keys
+from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.types import StructType
+
+
+@dataclass(slots=True)
+class ReadSet:
+    """The rows and files a transaction depends on; empty for a blind append.
+
+    Attributes:
+        whole_table: Every row.
+        predicates: The rows for which one of them is true; resolved against the table's schema.
+        partitions: The rows of these partitions: tables of string columns, spelled as in the log.
+        files: Keys (`replay.file_keys`) of single files.
+    """
+
+    whole_table: bool = False
+    predicates: list[Expression] = field(default_factory=list)
+    partitions: list[pa.Table] = field(default_factory=list)
+    files: list[pa.Array] = field(default_factory=list)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a file that is new to the table may hold rows this transaction should have read."""
+        return self.whole_table or bool(self.predicates) or bool(self.partitions)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.reads_rows and not self.files
+
+    def may_hold_read_rows(self, files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
+        """For each file (columns of `file_columns`), false only where none of its rows can have been read."""
+        rows = files.num_rows
+        if self.whole_table:
+            return _all(True, rows)
+        # A remove may lack its partition values (PROTOCOL, "Add File and Remove File"): then it may lie anywhere.
+        values = files.column("partition_values")
+        touched = one_chunk(values.is_null()) if partition_columns else _all(False, rows)
+        for predicate in self.predicates:
+            touched = pc.or_(touched, match_files(files, predicate, schema, tuple(partition_columns)).may_match)
+        if self.partitions:
+            keys = partition_keys(partition_strings(values, partition_columns), schema)
+            for partitions in self.partitions:
+                read = partition_keys(partitions.select(list(partition_columns)), schema)
+                touched = pc.or_(touched, pc.is_in(keys, value_set=read))
+        return touched
+
+
+def keys_of(files: pa.Table) -> pa.Array:
+    """`replay.file_keys` of a table of files; without a column `dv_id`, no file has a deletion vector."""
+    dv_ids = files["dv_id"] if "dv_id" in files.column_names else pa.nulls(files.num_rows, pa.string())
+    return file_keys(canonical_paths(files["path"]), dv_ids)
+
+
+def _all(value: bool, rows: int) -> pa.Array:
+    return bool_array([value] * rows)

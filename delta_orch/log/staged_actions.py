@@ -1,0 +1,165 @@
+"""What a transaction is about to commit, apart from `commitInfo`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.commit_json import serialize_actions, serialize_adds, serialize_removes
+from delta_orch.log.data_skipping import match_files
+from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.read_set import keys_of
+from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Txn
+from delta_orch.protocol.types import StructType
+
+_REQUIRED = ("path", "partition_values", "size")
+
+
+@dataclass(slots=True)
+class StagedActions:
+    """Files as tables with columns of `file_columns.ADD_SCHEMA`, removes with whether they change data."""
+
+    adds: list[pa.Table] = field(default_factory=list)
+    removes: list[tuple[pa.Table, bool]] = field(default_factory=list)
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+
+    @property
+    def num_added(self) -> int:
+        return sum(files.num_rows for files in self.adds)
+
+    @property
+    def num_removed(self) -> int:
+        return sum(files.num_rows for files, _ in self.removes)
+
+    @property
+    def removes_data(self) -> bool:
+        return any(data_change and files.num_rows for files, data_change in self.removes)
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether any file changes what a reader of the table sees; false for compaction."""
+        return self.removes_data or any(
+            "data_change" not in files.column_names or pc.any(_is_not_false(files.column("data_change"))).as_py()
+            for files in self.adds
+            if files.num_rows
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        small = self.metadata or self.protocol or self.domain_metadata
+        return not small and not self.num_added and not self.num_removed
+
+    def removed_keys(self) -> pa.Array:
+        """`replay.file_keys` of every file removed."""
+        return (
+            pa.concat_arrays([keys_of(files) for files, _ in self.removes])
+            if self.removes
+            else pa.nulls(0, pa.string())
+        )
+
+    def drop_files_in(self, scope: Expression, schema: StructType, partition_columns: Sequence[str]) -> None:
+        """Leave out every file for whose partition `scope`, a predicate over partition columns, is true."""
+
+        def outside(files: pa.Table) -> pa.Table:
+            if not files.num_rows:
+                return files
+            match = match_files(files, scope, schema, tuple(partition_columns))
+            return files.filter(pc.invert(match.may_match))
+
+        self.adds = [outside(files) for files in self.adds]
+        self.removes = [(outside(files), data_change) for files, data_change in self.removes]
+
+    def ensure_consistent(self) -> None:
+        """Check that no two actions are about the same file (PROTOCOL, "Delta Log Entries").
+
+        Raises:
+            InvalidRequestError: Two are. Nothing was committed.
+        """
+        tables = [*self.adds, *(files for files, _ in self.removes)]
+        if sum(files.num_rows for files in tables) < 2:
+            return
+        keys = pa.chunked_array([keys_of(files) for files in tables], pa.string())
+        if pc.count_distinct(keys).as_py() < len(keys):
+            raise InvalidRequestError(
+                "The commit names a file twice: each may be added or removed once", commit_files=len(keys)
+            )
+
+    def serialize(self, txns: Sequence[Txn], deletion_timestamp_ms: int) -> bytes:
+        """The lines of the commit after `commitInfo`."""
+        small: list[Action] = [a for a in (self.protocol, self.metadata) if a is not None]
+        removes = [
+            serialize_removes(files, deletion_timestamp_ms=deletion_timestamp_ms, data_change=data_change)
+            for files, data_change in self.removes
+        ]
+        adds = [serialize_adds(files) for files in self.adds]
+        return b"".join([serialize_actions([*small, *txns, *self.domain_metadata.values()]), *removes, *adds])
+
+    def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
+        """Operation metrics after files were dropped: those that count files, bytes or rows, counted anew."""
+        removed = [files for files, _ in self.removes]
+        counts: dict[str, int] = {
+            "numFiles": self.num_added,
+            "numAddedFiles": self.num_added,
+            "numOutputBytes": _sum_of_sizes(self.adds),
+            "numAddedBytes": _sum_of_sizes(self.adds),
+            "numOutputRows": _sum_of_records(self.adds) if "numOutputRows" in metrics else 0,
+            "numRemovedFiles": self.num_removed,
+            "numRemovedBytes": _sum_of_sizes(removed),
+        }
+        return {key: counts.get(key, value) for key, value in metrics.items()}
+
+
+def ensure_partitioned(adds: pa.Table, partition_columns: Sequence[str]) -> None:
+    """Raise InvalidRequestError unless each file has one value for each partition column (PROTOCOL, "Consistency
+    Between Table Metadata and Data Files")."""
+    for maps in adds.column("partition_values").chunks:
+        counts = pc.subtract(maps.offsets.slice(1), maps.offsets.slice(0, len(maps)))
+        bounds = pc.min_max(counts)
+        if len(maps) and {bounds["min"].as_py(), bounds["max"].as_py()} != {len(partition_columns)}:
+            raise InvalidRequestError(
+                "A new file does not have one value for each partition column",
+                partition_columns=list(partition_columns),
+            )
+
+
+def ensure_file_table(files: pa.Table) -> pa.Table:
+    """Files as staged: the columns of `ADD_SCHEMA` that are there, in its types.
+
+    Raises:
+        InvalidRequestError: A required column is missing or holds nulls, or a column has another type.
+    """
+    missing = [name for name in _REQUIRED if name not in files.column_names]
+    if missing:
+        raise InvalidRequestError(f"A table of files lacks the columns {', '.join(missing)}", columns=missing)
+    names = [name for name in ADD_SCHEMA.names if name in files.column_names]
+    wanted = pa.schema([ADD_SCHEMA.field(name) for name in names])
+    files = files.select(names)
+    if files.schema.types != wanted.types:
+        try:
+            files = files.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+            raise InvalidRequestError("A table of files has columns of the wrong type", cause=str(e)) from None
+    if any(files.column(name).null_count for name in _REQUIRED):
+        raise InvalidRequestError(f"A file needs {', '.join(_REQUIRED)}: one of them is null")
+    return files
+
+
+def _is_not_false(flags: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.or_kleene(flags, flags.is_null())
+
+
+def _sum_of_sizes(tables: Sequence[pa.Table]) -> int:
+    return sum(pc.sum(files.column("size")).as_py() or 0 for files in tables)
+
+
+def _sum_of_records(tables: Sequence[pa.Table]) -> int:
+    texts = [text for files in tables if "stats" in files.column_names for text in files.column("stats").to_pylist()]
+    return sum(orjson.loads(text).get("numRecords", 0) for text in texts if text)

@@ -1,0 +1,434 @@
+"""From a snapshot to the next version: the only way anything is committed.
+
+A commit is one file, created exclusively (PROTOCOL, "Creation of New Log Entries"). Whoever finds the name of the next
+version taken reads the commits that won, checks by the rules of `conflict` that it may be ordered after them, and tries
+the version after those. Every lost attempt is another writer's success, so the table always makes progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from delta_orch._version import ENGINE_INFO
+from delta_orch.errors import (
+    AppendOnlyError,
+    CommitOutcomeUnknownError,
+    CommitRetriesExhaustedError,
+    ConcurrentTransactionError,
+    FileExistsInStoreError,
+    InvalidRequestError,
+    StorageError,
+    StorageOutcomeUnknownError,
+    TableExistsError,
+    VersionNotFoundError,
+)
+from delta_orch.expressions.nodes import Expression
+from delta_orch.features.registry import ensure_writable
+from delta_orch.log.checkpoint_writer import checkpoint_if_due
+from delta_orch.log.commit_json import json_parameters, serialize_commit_info
+from delta_orch.log.commit_reader import Commit
+from delta_orch.log.commit_result import CommitResult
+from delta_orch.log.conflict import ISOLATION_LEVELS, Intent, ensure_no_conflict
+from delta_orch.log.read_set import ReadSet, keys_of
+from delta_orch.log.staged_actions import StagedActions, ensure_file_table, ensure_partitioned
+from delta_orch.log.table_state import TableState, ensure_joinable
+from delta_orch.log.txn import TxnId
+from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
+from delta_orch.protocol.log_path import commit_path
+
+if TYPE_CHECKING:
+    from delta_orch.log.snapshot import Snapshot
+    from delta_orch.log.table_log import TableLog
+    from delta_orch.storage.base import FileMeta
+
+__all__ = ["CommitResult", "Transaction"]
+
+_LOGGER = logging.getLogger(__name__)
+
+DEFAULT_MAX_ATTEMPTS = 1000
+_LONGEST_PAUSE_S = 1.0
+
+
+class Transaction:
+    """One attempt to change a table: stage what was read and what changes, then `commit` once.
+
+    Nothing is written before `commit`. Not safe to share between threads.
+
+    Args:
+        log: The table.
+        snapshot: The version it starts from; None creates the table (stage metadata and protocol), or joins it where
+            another writer has just created it with the same schema, partitioning and properties.
+        operation: `commitInfo.operation`, e.g. `WRITE`.
+        operation_parameters: `commitInfo.operationParameters`.
+        txns: Idempotency keys. One recorded already (≥) without scope makes the commit a no-op; with a scope, files in
+            its partitions are left out.
+        user_metadata: `commitInfo.userMetadata`.
+        commit_info: Further keys for `commitInfo`; they cannot replace its own.
+        isolation_level: `WriteSerializable` or `Serializable`; None takes the table's.
+        max_attempts: How often to try before giving up.
+
+    Raises:
+        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
+        InvalidRequestError: Two `txns` with one app id, or an unknown isolation level.
+    """
+
+    def __init__(
+        self,
+        log: TableLog,
+        snapshot: Snapshot | None,
+        *,
+        operation: str,
+        operation_parameters: Mapping[str, Any] | None = None,
+        txns: Sequence[TxnId] = (),
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    ) -> None:
+        if len({txn.app_id for txn in txns}) < len(txns):
+            raise InvalidRequestError("Two transaction identifiers have the same application id")
+        if isolation_level is not None and isolation_level not in ISOLATION_LEVELS:
+            raise InvalidRequestError(
+                f"Unknown isolation level {isolation_level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}"
+            )
+        self.log = log
+        self.snapshot = snapshot
+        # The newest version this transaction is known to fit behind; None while it means to create the table.
+        self._base = None if snapshot is None else TableState.of_snapshot(snapshot)
+        if self._base is not None:
+            ensure_writable(self._base.protocol, self._base.metadata)
+        self._operation = operation
+        self._operation_parameters = dict(operation_parameters or {})
+        self._operation_metrics: dict[str, int | str] = {}
+        self._user_metadata = user_metadata
+        self._commit_info = dict(commit_info or {})
+        self._isolation_level = isolation_level
+        self._max_attempts = max_attempts
+        self._txns = tuple(txns)
+        self._skipped_txns: tuple[TxnId, ...] = ()
+        self._reads = ReadSet()
+        self._staged = StagedActions()
+        # Derived from what is staged, once: the same for every attempt.
+        self._body: bytes | None = None
+        self._intent: Intent | None = None
+        # Identifies this transaction's commit, whatever became of the request that wrote it.
+        self._txn_id = str(uuid.uuid4())
+        # Set while it is unknown whether the version tried last is ours.
+        self._doubt: StorageError | None = None
+        self._rebased: list[int] = []
+        self._has_ended = False
+
+    # What was read, and what changes
+
+    def stale_txns(self) -> tuple[TxnId, ...]:
+        """Identifiers that the snapshot has recorded at the same version or a later one. Worth asking before work."""
+        return _stale(self._txns, self._recorded())
+
+    def read_whole_table(self) -> None:
+        """The change depends on every row."""
+        self._reads.whole_table = True
+
+    def read_where(self, where: Expression) -> None:
+        """The change depends on the rows for which `where` (resolved against the schema) is true."""
+        self._reads.predicates.append(where)
+
+    def read_partitions(self, values: pa.Table) -> None:
+        """The change depends on these partitions: one string column a partition column, spelled as in the log."""
+        self._reads.partitions.append(values)
+
+    def read_files(self, files: pa.Table) -> None:
+        """The change depends on these files (`path`, `dv_id`)."""
+        self._reads.files.append(keys_of(files))
+
+    def add_files(self, adds: pa.Table) -> None:
+        """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not."""
+        self._staged.adds.append(ensure_file_table(adds))
+
+    def remove_files(self, files: pa.Table, *, data_change: bool = True) -> None:
+        """Remove files of the snapshot: `path`, `dv_id`, `partition_values`, `size`, and what else there is of
+        `file_columns.ADD_SCHEMA`. `data_change` is false where other files hold the same rows.
+
+        Raises:
+            AppendOnlyError: The table keeps its rows (PROTOCOL, "Append-only Tables").
+            InvalidRequestError: The table of files is malformed.
+        """
+        self._staged.removes.append((ensure_file_table(files), data_change))
+        self._ensure_may_remove()
+
+    def update_metadata(self, metadata: Metadata) -> None:
+        self._staged.metadata = metadata
+
+    def update_protocol(self, protocol: Protocol) -> None:
+        self._staged.protocol = protocol
+
+    def set_domain_metadata(self, domain: str, configuration: str, *, removed: bool = False) -> None:
+        self._staged.domain_metadata[domain] = DomainMetadata(domain, configuration, removed)
+
+    def set_operation_metrics(self, metrics: Mapping[str, int | str]) -> None:
+        """`commitInfo.operationMetrics`."""
+        self._operation_metrics = dict(metrics)
+
+    # The commit
+
+    def commit(self) -> CommitResult:
+        """Make the staged changes the table's next version: all of them, or none.
+
+        Returns: The version, or `skipped`.
+
+        Raises:
+            ConflictError: Another commit stands in the way. Nothing was committed; running again may succeed.
+            CommitRetriesExhaustedError: Others were faster `max_attempts` times. Nothing was committed.
+            CommitOutcomeUnknownError: The store did not tell and cannot be asked. With `txns`, running again is safe.
+            StorageError: e.g. a full disk. Nothing was committed.
+            UnsupportedFeatureError, UnsupportedVersionError, AppendOnlyError, InvalidRequestError: Nothing was
+                committed.
+        """
+        self._ensure_committable()
+        if self._base is not None and self._leave_out(self.stale_txns(), self._base):
+            return self._skip(self._base, attempt=0)
+        self._ensure_follows()
+        for attempt in range(1, self._max_attempts + 1):
+            started = time.monotonic()
+            version = 0 if self._base is None else self._base.version + 1
+            file = self._put(version)
+            if file is not None:
+                return self._finish(version, file.modification_time_ms, attempt)
+            if attempt > 1:
+                # Spread the writers over about the time one attempt takes, before looking at what they did.
+                time.sleep(random.random() * min(time.monotonic() - started, _LONGEST_PAUSE_S))
+            result = self._rebase(version, attempt)
+            if result is not None:
+                return result
+        if self._doubt is not None:
+            raise self._outcome_unknown(version, self._doubt)
+        raise CommitRetriesExhaustedError(
+            f"{self._max_attempts} attempts to commit were all overtaken by other writers",
+            remedy="Try again when fewer writers are at work, or raise max_attempts",
+            attempts=self._max_attempts,
+        )
+
+    def _put(self, version: int) -> FileMeta | None:
+        """Write the commit. None where the version is taken, or where nobody knows: then look."""
+        try:
+            return self.log.store.put_if_absent(commit_path(version), self._serialize())
+        except FileExistsInStoreError as e:
+            self._doubt = e
+        except StorageOutcomeUnknownError as e:
+            _LOGGER.warning("It is unknown whether version %d was written, reading it back: %s", version, e)
+            self._doubt = e
+        except StorageError as e:
+            if self._doubt is None:
+                raise
+            # Nothing was written now, but an earlier request for this version may still take effect.
+            raise self._outcome_unknown(version, e) from e
+        return None
+
+    def _rebase(self, version: int, attempt: int) -> CommitResult | None:
+        """Move behind every commit from `version` on.
+
+        Returns: None where the transaction should try again; a result where it turns out to be over: one of the commits
+            is its own, or they leave it nothing to do.
+        """
+        for winner in self._winners(version):
+            # Also where the store said "exists": that may be the echo of our own request, repeated on the way.
+            if winner.commit_info is not None and winner.commit_info.get("txnId") == self._txn_id:
+                return self._finish(winner.version, winner.timestamp_ms, attempt)
+            self._rebased.append(winner.version)
+            if self._base is None:
+                base = self._join(winner)
+                winner = replace(winner, protocol=None, metadata=None)
+            else:
+                base = self._base.after(winner)
+                if winner.protocol is not None:
+                    ensure_writable(base.protocol, base.metadata)
+            if self._leave_out(_stale(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
+                return self._skip(base, attempt)
+            ensure_no_conflict(self._intent or self._derive_intent(base), winner)
+            self._base = base
+        if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
+            return self._skip(self._base, attempt)
+        return None
+
+    def _winners(self, version: int) -> Iterator[Commit]:
+        """The commits from `version` on, found by probing: no listing, and nothing is read twice."""
+        while True:
+            try:
+                winner = self.log.read_commit(version)
+            except VersionNotFoundError:
+                return
+            except StorageError as e:
+                if self._doubt is None:
+                    raise
+                raise self._outcome_unknown(version, e) from e
+            # Whoever it is: the name is taken for good, so no request of ours can take effect any more.
+            self._doubt = None
+            yield winner
+            version += 1
+
+    def _join(self, first: Commit) -> TableState:
+        """Another writer has created the table: go on as if it had existed, if it is the table we wanted."""
+        created = TableState.of_first_commit(first)
+        ensure_joinable(self._result(), created)
+        ensure_writable(created.protocol, created.metadata)
+        self._staged.metadata = self._staged.protocol = None
+        self._body = self._intent = None
+        return created
+
+    def _leave_out(self, stale: Sequence[TxnId], base: TableState) -> bool:
+        """Drop what recorded identifiers guard. True where that is everything: then nothing must be committed."""
+        if not stale:
+            return False
+        self._skipped_txns += tuple(stale)
+        self._txns = tuple(txn for txn in self._txns if txn not in stale)
+        if not self._txns or any(txn.scope is None for txn in stale):
+            return True
+        for txn in stale:
+            if txn.scope is not None:
+                self._staged.drop_files_in(txn.scope, base.schema, base.partition_columns)
+        self._operation_metrics = self._staged.recount(self._operation_metrics)
+        self._body = self._intent = None
+        return False
+
+    def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
+        _LOGGER.info("Committed version %d of %s in attempt %d", version, self.log.store.uri, attempt)
+        checkpoint_if_due(self.log, self.snapshot, version, self._result().properties.checkpoint_interval)
+        return CommitResult(
+            version=version,
+            skipped=False,
+            skipped_txns=self._skipped_txns,
+            operation_metrics=self._operation_metrics,
+            attempts=attempt,
+            rebased_versions=tuple(self._rebased),
+            timestamp_ms=timestamp_ms,
+        )
+
+    def _skip(self, base: TableState, attempt: int) -> CommitResult:
+        _LOGGER.info("Nothing to commit to %s: recorded already by version %d", self.log.store.uri, base.version)
+        return CommitResult(
+            version=base.version,
+            skipped=True,
+            skipped_txns=self._skipped_txns,
+            attempts=attempt,
+            rebased_versions=tuple(self._rebased),
+            timestamp_ms=base.timestamp_ms,
+        )
+
+    # What the attempts have in common
+
+    def _result(self) -> TableState:
+        """Protocol and metadata as they will be after the commit."""
+        protocol = self._staged.protocol or (None if self._base is None else self._base.protocol)
+        metadata = self._staged.metadata or (None if self._base is None else self._base.metadata)
+        if protocol is None or metadata is None:
+            raise InvalidRequestError(
+                "A transaction without a snapshot creates the table: it needs metadata and protocol"
+            )
+        if self._base is not None and protocol is self._base.protocol and metadata is self._base.metadata:
+            return self._base
+        return TableState(-1 if self._base is None else self._base.version, 0, protocol, metadata)
+
+    def _serialize(self) -> bytes:
+        now_ms = time.time_ns() // 1_000_000
+        if self._body is None:
+            txns = [Txn(txn.app_id, txn.version, now_ms) for txn in self._txns]
+            self._body = self._staged.serialize(txns, now_ms)
+        own = {
+            "timestamp": now_ms,
+            "operation": self._operation,
+            "operationParameters": json_parameters(self._operation_parameters),
+            "operationMetrics": json_parameters(self._operation_metrics),
+            "readVersion": None if self.snapshot is None else self.snapshot.version,
+            "isolationLevel": self._isolation_level or self._result().properties.isolation_level,
+            "isBlindAppend": self._reads.is_empty and not self._staged.num_removed,
+            "engineInfo": ENGINE_INFO,
+            "userMetadata": self._user_metadata,
+            "txnId": self._txn_id,
+        }
+        return serialize_commit_info({**self._commit_info, **own}) + self._body
+
+    def _derive_intent(self, base: TableState) -> Intent:
+        self._intent = Intent(
+            reads=self._reads,
+            removed_keys=self._staged.removed_keys(),
+            changes_data=self._staged.changes_data,
+            changes_metadata=self._staged.metadata is not None,
+            changes_protocol=self._staged.protocol is not None,
+            app_ids=frozenset(txn.app_id for txn in self._txns),
+            domains=frozenset(self._staged.domain_metadata),
+            isolation_level=self._isolation_level or self._result().properties.isolation_level,
+            settled_scopes=tuple(txn.scope for txn in self._skipped_txns if txn.scope is not None),
+            schema=base.schema,
+            partition_columns=base.partition_columns,
+        )
+        return self._intent
+
+    # Checks before the first attempt
+
+    def _ensure_committable(self) -> None:
+        if self._has_ended:
+            raise InvalidRequestError("A transaction commits once", remedy="Begin a new one from the newest snapshot")
+        self._has_ended = True
+        result = self._result()
+        if result is not self._base:
+            ensure_writable(result.protocol, result.metadata)
+        for adds in self._staged.adds:
+            ensure_partitioned(adds, result.partition_columns)
+        self._staged.ensure_consistent()
+        self._ensure_may_remove()
+        # Of an old table whose first commits were cleaned up, version 0 is free: it must not be written again.
+        if self._base is None and self.log.exists() and not self.log.has_version(0):
+            raise TableExistsError(
+                f"There is a table at {self.log.store.uri} already", remedy="Open it and start from its snapshot"
+            )
+
+    def _ensure_may_remove(self) -> None:
+        if self._base is None and self._staged.num_removed:
+            raise InvalidRequestError("A transaction that creates a table has no files to remove")
+        if self._staged.removes_data and self._base is not None and self._base.properties.append_only:
+            raise AppendOnlyError(
+                "The table is append-only: no row may be removed or replaced",
+                cause="Its property delta.appendOnly is true",
+                remedy="Append instead, or set the property to false first",
+            )
+
+    def _ensure_follows(self) -> None:
+        recorded = self._recorded()
+        for txn in self._txns:
+            found = recorded.get(txn.app_id)
+            if txn.follows is not None and (-1 if found is None else found) != txn.follows:
+                raise ConcurrentTransactionError(
+                    f"The transaction of {txn.app_id!r} follows version {txn.follows}, but {found} is recorded",
+                    cause="Another run has moved on in the meantime",
+                    remedy="Run the operation again: it will start from what is recorded now",
+                    winning_version=None if self.snapshot is None else self.snapshot.version,
+                    app_ids=[txn.app_id],
+                )
+
+    def _recorded(self) -> dict[str, int | None]:
+        if self.snapshot is None:
+            return {}
+        return {txn.app_id: self.snapshot.txn_version(txn.app_id) for txn in self._txns}
+
+    def _outcome_unknown(self, version: int, error: StorageError) -> CommitOutcomeUnknownError:
+        return CommitOutcomeUnknownError(
+            f"It is unknown whether version {version} of {self.log.store.uri} was committed",
+            cause=str(error),
+            remedy=f"Look whether commitInfo.txnId of that version is {self._txn_id} before writing again; "
+            "with transaction identifiers (`txn`) running again is safe as it is",
+            version=version,
+            txn_id=self._txn_id,
+        )
+
+
+def _stale(txns: Sequence[TxnId], recorded: Mapping[str, int | None]) -> tuple[TxnId, ...]:
+    """The identifiers recorded at the same version or a later one (PROTOCOL, "Transaction Identifiers")."""
+    versions = ((txn, recorded.get(txn.app_id)) for txn in txns)
+    return tuple(txn for txn, version in versions if version is not None and version >= txn.version)
