@@ -1,0 +1,26 @@
+"""Delta tables in Dagster: an IO manager, a resource, a sensor, incremental and maintenance assets."""
+
+from __future__ import annotations
+
+from dagster import DagsterLibraryRegistry
+
+from delta_orch._version import VERSION
+from delta_orch.dagster.incremental import delta_asset
+from delta_orch.dagster.io_manager import DeltaLakeIOManager
+from delta_orch.dagster.maintenance import build_delta_maintenance_assets
+from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.dagster.sensor import build_delta_log_sensor
+from delta_orch.pipeline.incremental import ChangeBatch
+from delta_orch.pipeline.maintenance import MaintenancePolicy
+
+__all__ = [
+    "ChangeBatch",
+    "DeltaLakeIOManager",
+    "DeltaTableResource",
+    "MaintenancePolicy",
+    "build_delta_log_sensor",
+    "build_delta_maintenance_assets",
+    "delta_asset",
+]
+
+DagsterLibraryRegistry.register("delta-orch", VERSION, is_dagster_package=False)

@@ -1,0 +1,156 @@
+"""Compaction, checkpoint and vacuum of tables, each an asset of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from delta_orch.dagster.identity import read_run_identity, user_metadata
+from delta_orch.dagster.metadata import data_version
+from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.errors import InvalidRequestError
+from delta_orch.operations.vacuum import VacuumResult
+from delta_orch.pipeline.maintenance import MaintenancePolicy, TableHealth, read_table_health
+from delta_orch.table import DeltaTable, TableSnapshot
+
+DEFAULT_POOL = "delta_maintenance"
+
+Job = Callable[[DeltaTable, TableSnapshot, str], dict[str, Any]]
+
+
+def build_delta_maintenance_assets(
+    tables: Mapping[str, DeltaTableResource],
+    *,
+    policy: MaintenancePolicy | None = None,
+    target_file_size_bytes: int | None = None,
+    vacuum_retention_hours: float | None = None,
+    vacuum_dry_run_only: bool = False,
+    deps: Mapping[str, Any] | None = None,
+    key_prefix: str | Sequence[str] = "maintenance",
+    group_name: str | None = "maintenance",
+    pool: str | None = DEFAULT_POOL,
+    automation_condition: dg.AutomationCondition[Any] | None = None,
+    retry_policy: dg.RetryPolicy | None = None,
+) -> list[dg.AssetsDefinition]:
+    """Three assets a table: `…/{name}/compaction`, then `…/checkpoint`, then `…/vacuum`.
+
+    Each looks at the table's health first and does nothing (saying so in its metadata) where the policy sees no need.
+    Compaction that a concurrent commit overtakes fails with a retryable error and leaves the table as it is. Vacuum
+    first finds what it would delete, reports it, then deletes.
+
+    Args:
+        tables: Name → table. The names become parts of asset keys.
+        policy: When maintenance is due; by default `MaintenancePolicy()`.
+        target_file_size_bytes: Of compaction; by default the table's.
+        vacuum_retention_hours: By default `delta.deletedFileRetentionDuration`; never shorter than that.
+        vacuum_dry_run_only: Report only.
+        deps: Name → the asset(s) that write the table, so that maintenance runs after them.
+        key_prefix: Of the asset keys.
+        group_name: Of the assets.
+        pool: A concurrency pool, so that maintenance does not crowd out the pipeline; None for none.
+        automation_condition: Of each first asset; the other two follow it eagerly where it is given.
+        retry_policy: By default three retries.
+
+    Raises:
+        InvalidRequestError: `deps` names a table that is not in `tables`.
+    """
+    if unknown := sorted(set(deps or {}) - set(tables)):
+        raise InvalidRequestError(f"deps names {', '.join(unknown)}, which is none of the tables")
+    chosen = policy or MaintenancePolicy()
+    prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix)
+    assets: list[dg.AssetsDefinition] = []
+    for name, resource in tables.items():
+        upstream = _as_list((deps or {}).get(name))
+        for step, (is_due, job) in _jobs(
+            chosen, target_file_size_bytes, vacuum_retention_hours, vacuum_dry_run_only
+        ).items():
+            key = dg.AssetKey([*prefix, name, step])
+            condition = automation_condition
+            if condition is not None and step != "compaction":
+                condition = dg.AutomationCondition.eager()
+            asset = dg.asset(
+                key=key,
+                deps=upstream,
+                group_name=group_name,
+                pool=pool,
+                kinds={"deltalake"},
+                description=_DESCRIPTIONS[step],
+                automation_condition=condition,
+                retry_policy=retry_policy or dg.RetryPolicy(max_retries=3, delay=1),
+            )(_compute(resource, key, is_due, job))
+            assets.append(asset)
+            upstream = [key]
+    return assets
+
+
+_DESCRIPTIONS = {
+    "compaction": "Merges small files. No row changes.",
+    "checkpoint": "Writes a checkpoint, so that readers replay fewer commits.",
+    "vacuum": "Deletes files that no version within the retention needs.",
+}
+
+
+def _jobs(
+    policy: MaintenancePolicy, target_file_size_bytes: int | None, retention_hours: float | None, dry_run_only: bool
+) -> dict[str, tuple[Callable[[TableHealth], bool], Job]]:
+    def compact(table: DeltaTable, snapshot: TableSnapshot, run: str) -> dict[str, Any]:
+        result = table.optimize(target_file_size_bytes=target_file_size_bytes, user_metadata=run)
+        return {
+            "delta/skipped": result.skipped,
+            "delta/num_files_before": snapshot.num_files,
+            "delta/num_files": table.snapshot().num_files,
+            "delta/operation_metrics": dg.JsonMetadataValue(dict(result.operation_metrics)),
+        }
+
+    def checkpoint(table: DeltaTable, snapshot: TableSnapshot, run: str) -> dict[str, Any]:
+        return {"delta/skipped": False, "delta/checkpoint_version": table.checkpoint()}
+
+    def vacuum(table: DeltaTable, snapshot: TableSnapshot, run: str) -> dict[str, Any]:
+        found = table.vacuum(retention_hours, dry_run=True)
+        metadata = {"delta/skipped": dry_run_only or found.num_files == 0, **_vacuum_metadata("found", found)}
+        if not metadata["delta/skipped"]:
+            metadata |= _vacuum_metadata("deleted", table.vacuum(retention_hours, user_metadata=run))
+        return metadata
+
+    return {
+        "compaction": (policy.needs_optimize, compact),
+        "checkpoint": (policy.needs_checkpoint, checkpoint),
+        "vacuum": (policy.needs_vacuum, vacuum),
+    }
+
+
+def _vacuum_metadata(what: str, result: VacuumResult) -> dict[str, Any]:
+    return {
+        f"delta/vacuum_{what}_files": result.num_files,
+        f"delta/vacuum_{what}_bytes": result.size_bytes,
+        "delta/vacuum_retention_hours": result.retention_ms / 3_600_000,
+    }
+
+
+def _compute(
+    resource: DeltaTableResource, key: dg.AssetKey, is_due: Callable[[TableHealth], bool], job: Job
+) -> Callable[..., dg.MaterializeResult[Any]]:
+    def maintain(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+        table = resource.table()
+        snapshot = table.snapshot()
+        health = read_table_health(snapshot)
+        metadata = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
+        if is_due(health):
+            run = user_metadata(read_run_identity(context), key.to_user_string())
+            metadata |= job(table, snapshot, run)
+        else:
+            metadata |= {"delta/skipped": True, "delta/skip_reason": "the policy sees no need"}
+        newest = table.snapshot()
+        return dg.MaterializeResult(
+            metadata={**metadata, "delta/version": newest.version}, data_version=data_version(newest)
+        )
+
+    return maintain
+
+
+def _as_list(deps: Any) -> list[Any]:
+    if deps is None:
+        return []
+    return list(deps) if isinstance(deps, list | tuple | set) else [deps]

@@ -1,0 +1,116 @@
+"""When a table wants maintenance: its health, read from the log alone, and the policy that judges it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.arrow_building import int64_array
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.operations.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealth:
+    """The state of one version of a table.
+
+    Attributes:
+        version: Which version.
+        num_files: Live files.
+        size_bytes: Their sizes together.
+        target_file_size_bytes: What compaction aims at: `delta.targetFileSize`, or the default.
+        num_small_files: Live files below half of the target size.
+        num_compactable_files: Files that compaction would merge: small ones that share their partition with others.
+        commits_since_checkpoint: Commits a reader replays after the last checkpoint.
+        checkpoint_version: Of the last checkpoint, None without one.
+        num_expired_tombstones: Removed files older than `delta.deletedFileRetentionDuration`: vacuum deletes them, and
+            files that no commit ever named, if they are still there.
+    """
+
+    version: int
+    num_files: int
+    size_bytes: int
+    target_file_size_bytes: int
+    num_small_files: int
+    num_compactable_files: int
+    commits_since_checkpoint: int
+    checkpoint_version: int | None
+    num_expired_tombstones: int
+
+    def as_metadata(self) -> Mapping[str, Any]:
+        """Name → number, for an orchestrator's metadata; what is None is left out."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> TableHealth:
+    """The health of a snapshot. Decodes sizes, partitions and tombstones; opens no data file, lists no directory.
+
+    Args:
+        now_ms: Milliseconds since the epoch, by default the clock's.
+    """
+    target = snapshot.properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
+    sizes = snapshot.files(["size"]).column("size")
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    checkpoint = snapshot.segment.checkpoint
+    return TableHealth(
+        version=snapshot.version,
+        num_files=snapshot.num_files,
+        size_bytes=pc.sum(sizes).as_py() or 0,
+        target_file_size_bytes=target,
+        num_small_files=_count_below(sizes, target // 2),
+        num_compactable_files=plan_compaction(snapshot, None, target).num_files,
+        commits_since_checkpoint=len(snapshot.segment.commits),
+        checkpoint_version=None if checkpoint is None else checkpoint.version,
+        num_expired_tombstones=_count_below(
+            pc.fill_null(snapshot.tombstones(["deletion_timestamp"]).column("deletion_timestamp"), int64_array([0])[0]),
+            now - snapshot.properties.deleted_file_retention_ms,
+        ),
+    )
+
+
+def _count_below(values: Any, limit: int) -> int:
+    return pc.sum(pc.less(values, int64_array([limit])[0])).as_py() or 0
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenancePolicy:
+    """From when on maintenance is worth a run.
+
+    Attributes:
+        min_compactable_files: Compact once so many files could be merged; at least 2.
+        max_commits_since_checkpoint: Write a checkpoint once more commits than that follow the last one.
+        min_expired_tombstones: Vacuum once so many removed files have expired; 0 vacuums always (which also finds files
+            that no commit ever named).
+    """
+
+    min_compactable_files: int = 10
+    max_commits_since_checkpoint: int = 10
+    min_expired_tombstones: int = 1
+
+    def __post_init__(self) -> None:
+        if self.min_compactable_files < 2:
+            raise InvalidRequestError("min_compactable_files must be at least 2", cause="One file cannot be merged")
+        if self.max_commits_since_checkpoint < 0 or self.min_expired_tombstones < 0:
+            raise InvalidRequestError("The limits of a maintenance policy are not negative")
+
+    def needs_optimize(self, health: TableHealth) -> bool:
+        """Whether compaction is due."""
+        return health.num_compactable_files >= self.min_compactable_files
+
+    def needs_checkpoint(self, health: TableHealth) -> bool:
+        """Whether a checkpoint is due."""
+        return health.commits_since_checkpoint > self.max_commits_since_checkpoint
+
+    def needs_vacuum(self, health: TableHealth) -> bool:
+        """Whether vacuum is due."""
+        return health.num_expired_tombstones >= self.min_expired_tombstones
+
+
+ALWAYS = MaintenancePolicy(min_compactable_files=2, max_commits_since_checkpoint=0, min_expired_tombstones=0)
+"""Do whatever there is to do."""

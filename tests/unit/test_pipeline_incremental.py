@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import shutil
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from delta_orch.errors import (
+    ConcurrentTransactionError,
+    InvalidRequestError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
+from delta_orch.pipeline.incremental import IncrementalReader
+from delta_orch.table import DeltaTable
+
+
+def rows(*days: int | None, value: int = 1) -> pa.Table:
+    return pa.table(
+        {
+            "day": pa.array([None if day is None else date(2013, 1, day) for day in days], pa.date32()),
+            "value": pa.array([value] * len(days), pa.int64()),
+        }
+    )
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> DeltaTable:
+    table = DeltaTable(tmp_path / "bronze")
+    table.append(rows(1, 2), partition_by=["day"])
+    return table
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(tmp_path / "silver")
+
+
+def touched(batch) -> list[int | None]:
+    days = batch.partitions().column("day").to_pylist()
+    return sorted((day.day if day else None for day in days), key=lambda day: (day is None, day))
+
+
+def values(table: DeltaTable) -> list[tuple[int, int]]:
+    found = table.snapshot().scan().to_arrow().to_pylist()
+    return sorted((row["day"].day, row["value"]) for row in found)
+
+
+def test_first_batch_is_the_source_as_it_stands(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target)
+    batch = reader.next_batch()
+    assert batch is not None
+    assert batch.is_bootstrap
+    assert batch.starting_version is None
+    assert batch.ending_version == 0
+    assert touched(batch) == [1, 2]
+    assert batch.txn.app_id == f"cdc:silver<-{source.snapshot().metadata.id}"
+    assert batch.txn.version == 0
+    with pytest.raises(InvalidRequestError, match="no change feed"):
+        _ = batch.changes
+    # The batch stays what it is, whatever is committed meanwhile.
+    source.append(rows(3))
+    assert batch.scan().to_arrow().num_rows == 2
+
+
+def test_cursor_and_rows_are_one_commit(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target)
+    batch = reader.next_batch()
+    assert batch is not None
+    result = target.append(batch.scan().to_arrow(), txn=batch.txn, partition_by=["day"])
+    assert result.version == 0
+    assert target.txns() == {batch.txn.app_id: 0}
+    assert reader.next_batch() is None
+    # A retry of the very same batch adds nothing.
+    assert target.append(batch.scan().to_arrow(), txn=batch.txn).skipped
+    assert target.version() == 0
+
+
+def test_later_batches_hold_only_what_changed(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target)
+    first = reader.next_batch()
+    assert first is not None
+    target.overwrite(first.scan().to_arrow(), txn=first.txn, partition_by=["day"])
+    source.append(rows(3, value=3))
+    source.overwrite(rows(2, value=20), replace_where="day = '2013-01-02'")
+    batch = reader.next_batch()
+    assert batch is not None
+    assert not batch.is_bootstrap
+    assert (batch.starting_version, batch.ending_version) == (1, 2)
+    assert touched(batch) == [2, 3]
+    changes = batch.changes.to_arrow().to_pylist()
+    assert sorted((row["day"].day, row["_change_type"], row["value"]) for row in changes) == [
+        (2, "delete", 1),
+        (2, "insert", 20),
+        (3, "insert", 3),
+    ]
+    target.overwrite(batch.scan().to_arrow(), partition_overwrite_mode="dynamic", txn=batch.txn)
+    assert values(target) == [(1, 1), (2, 20), (3, 3)]
+    assert reader.next_batch() is None
+
+
+def test_commits_that_change_no_data_make_no_batch(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target)
+    first = reader.next_batch()
+    assert first is not None
+    target.append(first.scan().to_arrow(), txn=first.txn)
+    source.append(rows(1, value=5))
+    second = reader.next_batch()
+    assert second is not None
+    target.append(second.changes.to_arrow().select(["day", "value"]), txn=second.txn)
+    assert not source.optimize().skipped
+    assert reader.next_batch() is None
+
+
+def test_null_partitions_are_partitions(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target, bootstrap="changes")
+    source.append(rows(None, value=9))
+    batch = reader.next_batch()
+    assert batch is not None
+    assert touched(batch) == [1, 2, None]
+    assert batch.scan().to_arrow().num_rows == 3
+
+
+def test_a_source_without_partitions_is_read_whole(tmp_path: Path, target: DeltaTable) -> None:
+    source = DeltaTable(tmp_path / "plain")
+    source.append(rows(1, 2))
+    batch = IncrementalReader(source, target).next_batch()
+    assert batch is not None
+    assert batch.partitions().num_columns == 0
+    assert batch.partition_predicate() is None
+    assert batch.scan(["value"]).to_arrow().column_names == ["value"]
+    assert batch.scan().to_arrow().num_rows == 2
+
+
+def test_several_partition_columns(tmp_path: Path, target: DeltaTable) -> None:
+    source = DeltaTable(tmp_path / "multi")
+    data = pa.table({"day": ["a", "a", "b"], "hour": pa.array([1, 2, 1], pa.int32()), "value": [1, 2, 3]})
+    source.append(data, partition_by=["day", "hour"])
+    reader = IncrementalReader(source, target)
+    first = reader.next_batch()
+    assert first is not None
+    target.append(first.scan().to_arrow(), txn=first.txn)
+    source.append(data.slice(1, 1))
+    batch = reader.next_batch()
+    assert batch is not None
+    assert batch.partitions().to_pylist() == [{"day": "a", "hour": 2}]
+    assert batch.scan().to_arrow().column("value").to_pylist() == [2, 2]
+
+
+def test_max_versions_limits_a_batch(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target, bootstrap="changes", max_versions=1)
+    for day in (3, 4):
+        source.append(rows(day))
+    seen = []
+    while (batch := reader.next_batch()) is not None:
+        seen.append((batch.starting_version, batch.ending_version, batch.is_bootstrap, touched(batch)))
+        target.append(batch.changes.to_arrow().select(["day", "value"]), txn=batch.txn)
+    assert seen == [(0, 0, True, [1, 2]), (1, 1, False, [3]), (2, 2, False, [4])]
+    assert values(target) == values(source)
+
+
+def test_max_versions_counts_only_versions_that_change_data(source: DeltaTable, target: DeltaTable) -> None:
+    source.append(rows(1))
+    source.optimize()
+    source.append(rows(5))
+    reader = IncrementalReader(source, target, bootstrap="changes", max_versions=2)
+    batch = reader.next_batch()
+    assert batch is not None
+    assert batch.ending_version == 1
+    target.append(batch.changes.to_arrow().select(["day", "value"]), txn=batch.txn)
+    batch = reader.next_batch()
+    assert batch is not None
+    assert (batch.starting_version, batch.ending_version) == (2, 3)
+    assert touched(batch) == [5]
+
+
+def test_no_cursor_and_no_bootstrap_is_an_error(source: DeltaTable, target: DeltaTable) -> None:
+    with pytest.raises(InvalidRequestError, match="no cursor"):
+        IncrementalReader(source, target, bootstrap="error").next_batch()
+
+
+def test_a_source_that_does_not_exist(tmp_path: Path, target: DeltaTable) -> None:
+    with pytest.raises(TableNotFoundError):
+        IncrementalReader(DeltaTable(tmp_path / "nowhere"), target).next_batch()
+
+
+def recreate(source: DeltaTable) -> None:
+    shutil.rmtree(source.uri.removeprefix("file://"))
+    DeltaTable(source.uri).append(rows(7), partition_by=["day"])
+
+
+def test_a_recreated_source_is_an_error_unless_allowed(source: DeltaTable, target: DeltaTable) -> None:
+    first = IncrementalReader(source, target).next_batch()
+    assert first is not None
+    target.append(first.scan().to_arrow(), txn=first.txn)
+    recreate(source)
+    with pytest.raises(InvalidRequestError, match="is not the table that silver has read") as caught:
+        IncrementalReader(source, target).next_batch()
+    assert "on_recreated='bootstrap'" in str(caught.value)
+    batch = IncrementalReader(source, target, on_recreated="bootstrap").next_batch()
+    assert batch is not None
+    assert batch.is_recreated
+    assert batch.is_bootstrap
+    assert touched(batch) == [7]
+    target.overwrite(batch.scan().to_arrow(), txn=batch.txn)
+    assert values(target) == [(7, 1)]
+    assert IncrementalReader(source, target).next_batch() is None
+
+
+def test_readers_of_two_sources_have_their_own_names(source: DeltaTable, target: DeltaTable, tmp_path: Path) -> None:
+    other = DeltaTable(tmp_path / "weather")
+    other.append(rows(4), partition_by=["day"])
+    for table, consumer in ((source, "silver/flights"), (other, "silver/weather")):
+        reader = IncrementalReader(table, target, consumer=consumer)
+        batch = reader.next_batch()
+        assert batch is not None
+        assert not batch.is_recreated
+        target.append(batch.scan().to_arrow(), txn=batch.txn)
+        assert reader.next_batch() is None
+
+
+def test_history_that_is_gone_is_an_error_with_a_remedy(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target)
+    first = reader.next_batch()
+    assert first is not None
+    target.append(first.scan().to_arrow(), txn=first.txn)
+    source.append(rows(3))
+    source.append(rows(4))
+    source.checkpoint()
+    log = Path(source.uri.removeprefix("file://")) / "_delta_log"
+    for version in (0, 1):
+        (log / f"{version:020d}.json").unlink()
+    with pytest.raises(VersionNotFoundError, match="Version 1 of the source") as caught:
+        reader.next_batch()
+    assert "delta.logRetentionDuration" in str(caught.value)
+
+
+def test_a_source_older_than_the_cursor_is_an_error(source: DeltaTable, target: DeltaTable) -> None:
+    source.append(rows(3))
+    reader = IncrementalReader(source, target)
+    first = reader.next_batch()
+    assert first is not None
+    target.append(first.scan().to_arrow(), txn=first.txn)
+    (Path(source.uri.removeprefix("file://")) / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(InvalidRequestError, match="has read it up to 1"):
+        IncrementalReader(DeltaTable(source.uri), target).next_batch()
+
+
+def test_two_workers_with_overlapping_batches_add_no_row_twice(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target, bootstrap="changes")
+    slow = reader.next_batch()
+    assert slow is not None
+    source.append(rows(3))
+    fast = IncrementalReader(source, DeltaTable(target.uri), bootstrap="changes").next_batch()
+    assert fast is not None
+    assert (slow.ending_version, fast.ending_version) == (0, 1)
+
+    # The longer batch first: the shorter one has nothing left to say.
+    target.append(fast.changes.to_arrow().select(["day", "value"]), txn=fast.txn)
+    assert target.append(slow.changes.to_arrow().select(["day", "value"]), txn=slow.txn).skipped
+    assert values(target) == values(source)
+
+
+def test_a_longer_batch_after_a_shorter_one_is_refused(source: DeltaTable, target: DeltaTable) -> None:
+    reader = IncrementalReader(source, target, bootstrap="changes")
+    first = reader.next_batch()
+    assert first is not None
+    source.append(rows(3))
+    longer = reader.next_batch()
+    assert longer is not None
+    target.append(first.changes.to_arrow().select(["day", "value"]), txn=first.txn)
+    with pytest.raises(ConcurrentTransactionError):
+        target.append(longer.changes.to_arrow().select(["day", "value"]), txn=longer.txn)
+    again = reader.next_batch()
+    assert again is not None
+    target.append(again.changes.to_arrow().select(["day", "value"]), txn=again.txn)
+    assert values(target) == values(source)
+
+
+@pytest.mark.parametrize("arguments", [{"bootstrap": "x"}, {"on_recreated": "x"}, {"max_versions": 0}])
+def test_arguments_are_checked(source: DeltaTable, target: DeltaTable, arguments: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequestError):
+        IncrementalReader(source, target, **arguments)
