@@ -203,4 +203,5 @@ def joined_text(lines: pa.StringArray) -> bytes:
     """All strings one after the other, none of them null: exactly the array's data buffer."""
     offsets = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, lines.buffers()[1]], offset=lines.offset)
     start, end = offsets[0].as_py(), offsets[len(lines)].as_py()
-    return lines.buffers()[2].slice(start, end - start).to_pybytes()
+    data: bytes = lines.buffers()[2].slice(start, end - start).to_pybytes()
+    return data

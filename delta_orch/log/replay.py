@@ -21,6 +21,7 @@ from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_orch.protocol.data_path import canonical_paths
 
 _BEFORE_ALL = -1
+_MAX_CHUNKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,13 @@ def _reconcile(before: Tail, actions: LogActions) -> tuple[pa.Table, pa.Table]:
     keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
     newest = _first_of_each(keys, pc.array_sort_indices(orders, order="descending"))
     is_winner = pc.is_in(int64_range(0, len(keys)), value_set=newest)
-    return adds.filter(is_winner[: adds.num_rows]), removes.filter(is_winner[adds.num_rows :])
+    return _compact(adds.filter(is_winner[: adds.num_rows])), _compact(removes.filter(is_winner[adds.num_rows :]))
+
+
+def _compact(files: pa.Table) -> pa.Table:
+    """Fewer chunks, where folding in one commit after the other has left many: each costs every later step."""
+    chunks = files.column(0).num_chunks
+    return files.combine_chunks() if chunks > _MAX_CHUNKS else files
 
 
 def _first_of_each(keys: pa.Array, sequence: pa.Array) -> pa.Array:
