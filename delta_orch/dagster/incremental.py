@@ -113,6 +113,8 @@ def delta_asset(
             return _result(context, target, batch, _write(target, rows, batch, write, extras))
 
         compute.__name__ = function.__name__
+        # Dagster looks at the annotations themselves, not at their text.
+        compute.__annotations__ = {"context": dg.AssetExecutionContext, "return": dg.MaterializeResult}
         arguments = {"description": function.__doc__, **asset_arguments}
         return dg.asset(
             kinds={"deltalake", *(kinds or ())},
