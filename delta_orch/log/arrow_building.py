@@ -26,7 +26,7 @@ def string_array(values: Sequence[str | None]) -> pa.StringArray:
 
 def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
     """64-bit integers and nulls. Raises TypeError or OverflowError where a value is neither."""
-    data = array("q", [0 if v is None else v for v in values] if None in values else values)
+    data = array("q", [0 if v is None else v for v in values])
     return pa.Array.from_buffers(pa.int64(), len(values), [validity_bitmap(values), pa.py_buffer(data)])
 
 

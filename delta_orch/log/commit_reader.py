@@ -263,7 +263,7 @@ def _parse_block(file: LogFile, block: bytes) -> list[dict[str, Any]]:
     if not body:
         raise _corrupt(file, "The file is empty")
     try:
-        objects = orjson.loads(b"[" + body.replace(b"\n", b",") + b"]")
+        objects: list[dict[str, Any]] = orjson.loads(b"[" + body.replace(b"\n", b",") + b"]")
     except orjson.JSONDecodeError:
         objects = [_parse_line(file, line) for line in body.split(b"\n") if line.strip()]
     if not all(isinstance(obj, dict) for obj in objects):

@@ -123,15 +123,15 @@ def _vector_columns(values: Sequence[Any]) -> dict[str, pa.Array]:
         return {"deletion_vector": pa.nulls(n, DELETION_VECTOR_TYPE), "dv_id": pa.nulls(n, pa.string())}
     vectors = [parse_deletion_vector(v) for v in values]
     children = [
-        string_array([v and v.storage_type for v in vectors]),
-        string_array([v and v.path_or_inline_dv for v in vectors]),
-        int32_array([v and v.offset for v in vectors]),
-        int32_array([v and v.size_in_bytes for v in vectors]),
-        int64_array([v and v.cardinality for v in vectors]),
+        string_array([v.storage_type if v else None for v in vectors]),
+        string_array([v.path_or_inline_dv if v else None for v in vectors]),
+        int32_array([v.offset if v else None for v in vectors]),
+        int32_array([v.size_in_bytes if v else None for v in vectors]),
+        int64_array([v.cardinality if v else None for v in vectors]),
     ]
     return {
         "deletion_vector": struct_array(DELETION_VECTOR_TYPE, children, validity_bitmap(vectors)),
-        "dv_id": string_array([v and v.unique_id for v in vectors]),
+        "dv_id": string_array([v.unique_id if v else None for v in vectors]),
     }
 
 

@@ -89,6 +89,11 @@ class Snapshot:
         return read_commit(self.store, self.segment.version_file, self.version).timestamp_ms
 
     @property
+    def commit_file_time_ms(self) -> int:
+        """Modification time of the file that holds this version's commit; of its checkpoint where that is gone."""
+        return self.segment.version_file.modification_time_ms
+
+    @property
     def partition_columns(self) -> tuple[str, ...]:
         return self.metadata.partition_columns
 
@@ -137,7 +142,7 @@ class Snapshot:
     @cached_property
     def size_bytes(self) -> int:
         """Sum of the sizes of the live files."""
-        return pc.sum(self.files(["size"])["size"]).as_py() or 0
+        return int(pc.sum(self.files(["size"])["size"]).as_py() or 0)
 
     def files(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The live files, one row each.

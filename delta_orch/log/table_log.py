@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from delta_orch.errors import LogGapError, TimestampOutOfRangeError, VersionNotFoundError
+from delta_orch.errors import TimestampOutOfRangeError, VersionNotFoundError
 from delta_orch.log import segment as segments
 from delta_orch.log.checkpoint_reader import Checkpoint
 from delta_orch.log.commit_reader import Commit, parse_log_files, read_commit, read_commits
@@ -137,7 +137,7 @@ class TableLog:
             yield self.read_commit(version)
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """What the commits say about themselves, newest first, as far back as the log goes without a gap.
+        """What the commits say about themselves, newest first: every commit the log holds, before a gap, too.
 
         Args:
             limit: At most that many; None for all.
@@ -146,7 +146,7 @@ class TableLog:
             TableNotFoundError: There is no log.
             CorruptLogError: A commit is damaged.
         """
-        commits = _newest_run(self._list_all())
+        commits = self._list_all().commits
         versions = sorted(commits, reverse=True)[:limit]
         return read_history(self.store, [commits[v] for v in versions], versions)
 
@@ -172,16 +172,3 @@ class TableLog:
                 timestamp_ms=timestamp_ms,
             )
         return chosen
-
-
-def _newest_run(listing: LogListing) -> dict[int, FileMeta]:
-    """The commits from the newest one back to the first gap."""
-    run: dict[int, FileMeta] = {}
-    version = max(listing.commits, default=-1)
-    while (meta := listing.commits.get(version)) is not None:
-        run[version] = meta
-        version -= 1
-    return run
-
-
-__all__ = ["Commit", "HistoryEntry", "LogGapError", "Snapshot", "TableLog"]
