@@ -147,18 +147,19 @@ class DeltaIncrementalOperator(DeltaTableOperator):
         rows = call_user_function(self.python_callable, args, self.op_kwargs, context, spark=spark)
         data = ensure_data(rows, f"The function of task {self.task_id}")
         options: dict[str, Any] = {
-            "txn": batch.txn,
             "partition_by": self.partition_by,
             "properties": self.table_properties,
             "engine": self.engine,
             "user_metadata": run.user_metadata(),
         }
         if self.mode == "append":
-            return table.append(data, **options)
+            return table.append(data, txn=batch.txn, **options)
+        from delta_orch.pipeline.first_write import ensure_table_for
+
+        ensure_table_for(table, data, **options)
         if self.mode == "overwrite_partitions":
-            return table.overwrite(data, partition_overwrite_mode="dynamic", **options)
-        where = batch.partition_predicate() if table.exists() else None
-        return table.overwrite(data, replace_where=where, **options)
+            return table.overwrite(data, partition_overwrite_mode="dynamic", txn=batch.txn, **options)
+        return table.overwrite(data, replace_where=batch.partition_predicate(), txn=batch.txn, **options)
 
     def _report(
         self, table: DeltaTable, reader: IncrementalReader, results: list[CommitResult], start: int | None, end: int

@@ -49,26 +49,40 @@ class DeltaOptimizeOperator(DeltaTableOperator):
 
 
 class DeltaVacuumOperator(DeltaTableOperator):
-    """Delete files that no version within the retention period needs. Commits nothing.
+    """Delete files that no version within the retention period needs.
+
+    What was deleted is recorded in two commits; a dry run, or one that finds nothing, commits nothing.
 
     Args:
         retention_hours: How long removed files are kept for readers of older versions; the table's
             `delta.deletedFileRetentionDuration` by default. (templated)
         dry_run: Only report what would be deleted.
+        enforce_retention: Refuse a retention shorter than the table's.
     """
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "retention_hours")
 
-    def __init__(self, *, retention_hours: float | str | None = None, dry_run: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        retention_hours: float | str | None = None,
+        dry_run: bool = False,
+        enforce_retention: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.retention_hours = retention_hours
         self.dry_run = dry_run
+        self.enforce_retention = enforce_retention
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
         hours = None if self.retention_hours is None else _parse_hours(self.retention_hours)
-        result = table.vacuum(hours, self.dry_run, user_metadata=run.user_metadata())
-        details = {"dry_run": result.dry_run, "num_files": len(result.paths), "size_bytes": result.size_bytes}
-        return StepReport(table.uri, table.version(), skipped=True, details=details)
+        result = table.vacuum(
+            hours, self.dry_run, enforce_retention=self.enforce_retention, user_metadata=run.user_metadata()
+        )
+        details = {"dry_run": result.dry_run, "num_files": result.num_files, "size_bytes": result.size_bytes}
+        nothing_deleted = result.dry_run or result.num_files == 0
+        return StepReport(table.uri, table.version(), skipped=nothing_deleted, details=details)
 
 
 def parse_size_bytes(size: int | str) -> int:

@@ -67,7 +67,7 @@ def _connection_type() -> dict[str, Any]:
             },
             "storage_options": {
                 "label": "Secret storage options",
-                "description": "Further options as a JSON object, hidden in the form; they join those of the extra field",
+                "description": "Further options as a JSON object, hidden in the form; joined to those of extra",
                 "schema": {"type": ["string", "null"], "format": "password"},
             },
         },

@@ -103,7 +103,7 @@ def _clear_count(ti: Any, run_clear_number: int | None) -> int:
     had reached plus `retries`, so the difference names that try: it too grows with every clearing, and it is the task's
     own. The smaller of the two grows exactly when both do.
     """
-    own = max(0, ti.max_tries - (ti.task.retries or 0))
+    own: int = max(0, ti.max_tries - (ti.task.retries or 0))
     return own if run_clear_number is None else min(own, run_clear_number)
 
 

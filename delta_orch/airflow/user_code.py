@@ -48,8 +48,8 @@ def ensure_data(data: Any, what: str) -> Any:
     if data is None:
         raise InvalidRequestError(
             f"{what} returned None instead of rows",
-            remedy="Return a Spark DataFrame, an Arrow table or reader, or a pandas or Polars frame, an empty one where "
-            "there are no rows; or raise AirflowSkipException to write nothing",
+            remedy="Return a Spark DataFrame, an Arrow table or reader, or a pandas or Polars frame (empty where "
+            "there are no rows), or raise AirflowSkipException to write nothing",
         )
     return data
 

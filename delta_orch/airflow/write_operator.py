@@ -158,18 +158,23 @@ class DeltaWriteOperator(DeltaTableOperator):
 
     def _write(self, table: DeltaTable, data: Any, txn: TxnId | None, run: TaskRun) -> StepReport:
         options: dict[str, Any] = {
-            "txn": txn,
             "partition_by": self.partition_by,
             "properties": self.table_properties,
             "engine": self.engine,
             "user_metadata": run.user_metadata(),
         }
-        if self.mode == "overwrite":
-            options["replace_where"] = self.replace_where
-            options["partition_overwrite_mode"] = self.partition_overwrite_mode
-            result = table.overwrite(data, **options)
-        else:
-            result = table.append(data, **options)
+        if self.mode != "overwrite":
+            return StepReport.of_commit(table.uri, table.append(data, txn=txn, **options))
+        from delta_orch.pipeline.first_write import ensure_table_for
+
+        ensure_table_for(table, data, **options)
+        result = table.overwrite(
+            data,
+            replace_where=self.replace_where,
+            partition_overwrite_mode=self.partition_overwrite_mode,
+            txn=txn,
+            **options,
+        )
         return StepReport.of_commit(table.uri, result)
 
     def _ensure_valid(self) -> None:

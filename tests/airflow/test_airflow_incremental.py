@@ -14,13 +14,13 @@ from airflow.sdk import DAG
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.incremental import ChangeBatch
+from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 
 NO_DELAY = {"retries": 1, "retry_delay": timedelta(0)}
 
 
 def readings(day: str, *values: int) -> pa.Table:
-    return pa.table({"day": [day] * len(values), "value": pa.array(values, pa.int64())})
+    return pa.table({"day": pa.array([day] * len(values), pa.string()), "value": pa.array(values, pa.int64())})
 
 
 def rows(uri: Path) -> list[tuple[str, int]]:
@@ -63,18 +63,17 @@ def double_of(tmp_path: Path, name: str, function: Any, **arguments: Any) -> DAG
 def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     function = Doubled()
     dag = double_of(tmp_path, "increments", function)
-    first = runs.run(dag)
+    reports = [runs.xcom(runs.run(dag), "silver")]
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
     source.append(readings("b", 3))
     source.overwrite(readings("a", 5), replace_where="day = 'a'")
-    second = runs.run(dag)
-    third = runs.run(dag)
+    # A run of the same day takes the place of the one before, with its XComs.
+    reports += [runs.xcom(runs.run(dag), "silver") for _ in range(2)]
     assert rows(tmp_path / "target") == [("a", 10), ("b", 6)]
     assert function.ranges == [(None, 0), (1, 2)]
-    reports = [runs.xcom(run, "silver") for run in (first, second, third)]
     assert [report["skipped"] for report in reports] == [False, False, True]
     assert (reports[1]["source_starting_version"], reports[1]["source_ending_version"]) == (1, 2)
-    assert [report["version"] for report in reports] == [0, 1, 1]
+    assert [report["version"] for report in reports] == [1, 2, 2]
     target = DeltaTable(str(tmp_path / "target"))
     assert list(target.txns().values()) == [2]
     assert json.loads(target.history()[0].user_metadata)["task_id"] == "silver"
@@ -125,28 +124,27 @@ def test_cleared_task_finds_nothing_to_do(runs, source: DeltaTable, tmp_path: Pa
 
 def test_overlapping_run_does_not_process_a_batch_twice(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """While one run computes versions 1 and 2, another commits version 1: the first must not add version 1 again."""
-    plain = double_of(tmp_path, "overlap_inner", lambda batch: added(batch), mode="append")
-    runs.run(plain)
-    source.append(readings("b", 1))
     target = DeltaTable(str(tmp_path / "target"))
 
-    def overtaken(batch: ChangeBatch, ti: Any) -> pa.Table:
-        data = added(batch)
-        if ti.try_number == 1:
-            source_then = batch.txn.version
-            cursor = next(iter(target.txns()))
-            target.append(data, txn=(cursor, source_then - 1))
-        return data
-
     def added(batch: ChangeBatch) -> pa.Table:
-        rows_of = batch.scan().to_arrow() if batch.feed is None else batch.changes.to_arrow()
-        return rows_of.select(["day", "value"])
+        return batch.changes.to_arrow().select(["day", "value"])
 
+    def overtaken(batch: ChangeBatch, ti: Any) -> pa.Table:
+        if ti.try_number == 1:
+            rival = IncrementalReader(source, target, max_versions=1)
+            step = rival.next_batch()
+            assert step is not None
+            assert (step.starting_version, step.ending_version) == (1, 1)
+            target.append(added(step), txn=step.txn)
+        return added(batch)
+
+    runs.run(double_of(tmp_path, "overlap_first", added, mode="append", bootstrap="changes"))
+    source.append(readings("b", 1))
     source.append(readings("c", 1))
-    run = runs.run(double_of(tmp_path, "overlap_outer", overtaken, mode="append"))
+    run = runs.run(double_of(tmp_path, "overlap", overtaken, mode="append"))
     assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
-    # The inner writer recorded the cursor at version 1 with rows of both days; only version 2 may follow.
-    assert DeltaTable(str(tmp_path / "target")).txns().values().__iter__().__next__() == 2
+    assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+    assert list(target.txns().values()) == [2]
 
 
 def test_partitions_that_became_empty_are_cleared(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
