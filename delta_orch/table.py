@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
@@ -23,7 +23,6 @@ from delta_orch.operations.overwrite import overwrite, overwrite_partitions
 from delta_orch.operations.request import CommitOptions, TableDefinition, TxnArgument, parse_txns
 from delta_orch.operations.scan import Scan
 from delta_orch.operations.vacuum import VacuumResult, vacuum
-from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 
@@ -63,7 +62,7 @@ class DeltaTable:
 
     def __init__(self, table_uri: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
         self.store: LogStore = open_store(table_uri, storage_options)
-        self.log: TableLog[TableSnapshot] = TableLog(self.store, TableSnapshot)
+        self.log = TableLog(self.store, TableSnapshot)
         self._newest: TableSnapshot | None = None
 
     @property
@@ -102,19 +101,18 @@ class DeltaTable:
         if version is not None:
             if not isinstance(version, int) or isinstance(version, bool) or version < 0:
                 raise InvalidRequestError(f"A version is an integer from 0, not {version!r}")
-            return self.log.snapshot(version=version)
+            return cast(TableSnapshot, self.log.snapshot(version=version))
         if timestamp is not None:
-            return self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp))
-        self._newest = self.log.advance(self._newest) if self._is_current_table() else self.log.snapshot()
+            return cast(TableSnapshot, self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp)))
+        known = self._newest
+        newest = self.log.advance(known) if known is not None and self._is_current(known) else self.log.snapshot()
+        self._newest = cast(TableSnapshot, newest)
         return self._newest
 
-    def _is_current_table(self) -> bool:
-        """Whether the snapshot at hand still belongs to the table at the location: it may have been deleted, and
-        another one created there."""
-        if self._newest is None:
-            return False
-        commit = self.store.head(commit_path(self._newest.version))
-        return commit is not None and commit.modification_time_ms == self._newest.commit_file_time_ms
+    def _is_current(self, known: TableSnapshot) -> bool:
+        """Whether a snapshot still belongs to the table at the location: that may have been deleted, and another one
+        created in its place, on whose log nothing of the old one must be built."""
+        return self.store.head(known.segment.version_file.path) == known.segment.version_file
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """The commits the log still holds, newest first."""

@@ -174,6 +174,8 @@ def protocol_for_new_table(schema: StructType, configuration: Mapping[str, str])
     view = TableView.of(schema, configuration)
     needed = {f.name for f in FEATURES if f.enabled_by is not None and activity.is_enabled(view, f.enabled_by)}
     needed |= activity.features_of_types(schema)
+    # Constraints, generated columns, …: what the schema or a property asks for must not be ignored.
+    needed |= {f.name for f in FEATURES if f.is_active is not activity.always and f.is_active(view)}
     needed |= {name.removeprefix("delta.feature.") for name in configuration if name.startswith("delta.feature.")}
     needed |= {required for name in needed if (f := find_feature(name)) for required in f.requires}
     _refuse("write", needed, lambda f: f.writes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -65,7 +66,7 @@ def create(
 def ensure_joins(snapshot: Snapshot, schema: StructType, definition: TableDefinition) -> None:
     """Raise TableExistsError unless the table is what `create` asks for (properties are not compared)."""
     try:
-        existing_target(snapshot, definition)
+        existing_target(snapshot, replace(definition, partition_by=definition.partition_by or ()))
         ensure_schema_fits(schema, snapshot.schema)
         ensure_schema_fits(snapshot.schema, schema)
     except InvalidRequestError as e:

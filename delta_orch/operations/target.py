@@ -128,12 +128,15 @@ def _listed(names: Sequence[str]) -> str:
 
 def as_created_from_data(schema: StructType) -> StructType:
     """The schema of a table whose first rows have this one: every column may be null, and nothing is inherited that
-    only means something in the table the rows came from (`delta.*` field metadata)."""
+    only means something in the table the rows came from (column mapping, generation, defaults)."""
     return StructType(tuple(_loosen_field(f) for f in schema))
 
 
+_DEFAULTS = ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
+
+
 def _loosen_field(field: StructField) -> StructField:
-    kept = {key: value for key, value in field.metadata.items() if not key.startswith("delta.")}
+    kept = {key: value for key, value in field.metadata.items() if not key.startswith(("delta.", *_DEFAULTS))}
     return replace(field, data_type=_loosen(field.data_type), nullable=True, metadata=kept)
 
 

@@ -1,0 +1,299 @@
+"""Golden tables: Delta tables written by other implementations, with what a correct reader must return.
+
+A collection is a directory with `index.json` (a list of `name`, `kind`, `path`); each case has a `case.json` with its
+`expect`, the table, and the expected rows. Kinds `read`, `cdf`, `log` and `error` are run here. What this release does
+not support is not listed anywhere: the feature registry decides for each version of each table whether it must be read
+right or refused by name, so a case changes sides the moment the registry does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_orch.errors import (
+    CorruptDeletionVectorError,
+    CorruptLogError,
+    DeltaError,
+    InvalidRequestError,
+    MissingFileError,
+    TableNotFoundError,
+    UnsupportedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from delta_orch.features.registry import ensure_readable, find_feature
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.data_path import decode_path
+from delta_orch.table import DeltaTable, TableSnapshot
+from delta_orch.testing.row_multiset import ensure_same_rows
+
+TABLE_KINDS = ("read", "cdf", "log", "error")
+
+_ERRORS: Mapping[str, type[DeltaError]] = {
+    "unsupported_feature": UnsupportedError,
+    "corrupt_log": CorruptLogError,
+    "missing_file": MissingFileError,
+    "corrupt_deletion_vector": CorruptDeletionVectorError,
+    "no_table": TableNotFoundError,
+    "missing_version": VersionNotFoundError,
+    "cdf_not_enabled": InvalidRequestError,
+}
+
+
+class GoldenMismatch(AssertionError):
+    """The reader does not do what the case demands."""
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """One case, its table untouched on disk."""
+
+    name: str
+    kind: str
+    directory: Path
+
+    @cached_property
+    def definition(self) -> dict[str, Any]:
+        """The content of `case.json`."""
+        return dict(json.loads((self.directory / "case.json").read_bytes()))
+
+    @property
+    def expect(self) -> dict[str, Any]:
+        return dict(self.definition["expect"])
+
+    def expected_rows(self, file: str) -> pa.Table:
+        """The rows of a file the case names. Raises GoldenMismatch where they are not Parquet (variant columns)."""
+        if not file.endswith(".parquet"):
+            raise GoldenMismatch(f"{self.name}: {file} holds variants, which this runner does not compare")
+        return pq.read_table(self.directory / file)
+
+
+def load_cases(root: Path) -> list[GoldenCase]:
+    """All cases of a collection that are tables, by name."""
+    entries = json.loads((root / "index.json").read_bytes())
+    cases = [GoldenCase(e["name"], e["kind"], root / e["path"]) for e in entries if e["kind"] in TABLE_KINDS]
+    return sorted(cases, key=lambda case: case.name)
+
+
+def prepare_table(case: GoldenCase, workspace: Path) -> Path:
+    """The case's table ready to be read: in place, or copied to `workspace` where its log holds placeholders."""
+    placeholders = case.definition.get("substitute")
+    if not placeholders:
+        return case.directory / "table"
+    copy = workspace / case.name
+    shutil.copytree(case.directory / "table", copy)
+    location = str(copy.resolve())
+    for commit in (copy / "_delta_log").glob("*.json"):
+        text = commit.read_text()
+        for placeholder, meaning in placeholders.items():
+            value = meaning.replace("<absolute path of the table folder, percent-encoded>", quote(location))
+            text = text.replace(placeholder, value.replace("<absolute path of the table folder>", location))
+        commit.write_text(text)
+    return copy
+
+
+def refused_features(state: Mapping[str, Any]) -> list[str] | None:
+    """The features for which the registry refuses to read a version described like this; None where it reads it."""
+    given = state["protocol"]
+    protocol = Protocol(
+        given["minReaderVersion"],
+        given["minWriterVersion"],
+        _optional_tuple(given.get("readerFeatures")),
+        _optional_tuple(given.get("writerFeatures")),
+    )
+    metadata = Metadata(
+        state["metadata_id"], state["schema"], tuple(state["partition_columns"]), configuration=state["configuration"]
+    )
+    try:
+        ensure_readable(protocol, metadata)
+    except UnsupportedFeatureError as e:
+        return sorted(e.context["features"])
+    return None
+
+
+def _optional_tuple(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+def check_case(case: GoldenCase, workspace: Path) -> None:
+    """Read the case with the local engine and compare everything it says.
+
+    Raises:
+        GoldenMismatch: Something differs; the message says what.
+    """
+    table = DeltaTable(prepare_table(case, workspace))
+    if case.kind == "error":
+        _check_error(case, table)
+        return
+    expect = case.expect
+    states = [(None, expect), *((int(v), state) for v, state in (expect.get("versions") or {}).items())]
+    for version, state in states:
+        _check_version(case, table, version, state)
+    for version, category in (expect.get("version_errors") or {}).items():
+        _must_raise(case, category, f"version {version}", lambda v=int(version): table.snapshot(version=v))
+    if refused_features(expect) is None:
+        _check_history(case, table, expect.get("history"))
+        _check_changes(case, table, expect)
+
+
+def _check_version(case: GoldenCase, table: DeltaTable, version: int | None, state: Mapping[str, Any]) -> None:
+    what = f"{case.name} at {'the newest version' if version is None else f'version {version}'}"
+    refused = refused_features(state)
+    if refused is not None:
+        try:
+            table.snapshot(version=version)
+        except UnsupportedFeatureError as e:
+            _ensure_equal(f"{what}: features refused", sorted(e.context["features"]), refused)
+            return
+        raise GoldenMismatch(f"{what} was read, although the registry does not support {', '.join(refused)}")
+    snapshot = table.snapshot(version=version)
+    _check_state(what, snapshot, state, case.expect.get("txn_after_retention"))
+    if state.get("read_error"):
+        _must_raise(case, state["read_error"], f"reading {what}", lambda: snapshot.scan().to_arrow())
+    if state.get("rows"):
+        rows = snapshot.scan().to_arrow()
+        _ensure_equal(f"{what}: number of rows", rows.num_rows, state["total_rows"])
+        _ensure_rows(what, rows, case.expected_rows(state["rows"]))
+
+
+def _check_state(what: str, snapshot: TableSnapshot, state: Mapping[str, Any], retained: Any) -> None:
+    metadata, protocol = snapshot.metadata, snapshot.protocol
+    actual = {
+        "version": snapshot.version,
+        "num_files": snapshot.num_files,
+        "total_bytes": snapshot.size_bytes,
+        "metadata_id": metadata.id,
+        "schema": json.loads(metadata.schema_string),
+        "partition_columns": list(metadata.partition_columns),
+        "configuration": dict(metadata.configuration),
+        "protocol": _comparable_protocol(
+            protocol.min_reader_version,
+            protocol.min_writer_version,
+            protocol.reader_features,
+            protocol.writer_features,
+        ),
+        "txn": dict(snapshot.txns),
+        "domain_metadata": dict(snapshot.domain_metadata),
+    }
+    given = state["protocol"]
+    wanted = {
+        **{key: state[key] for key in actual if key in state},
+        "schema": json.loads(state["schema"]),
+        "protocol": _comparable_protocol(
+            given["minReaderVersion"],
+            given["minWriterVersion"],
+            given.get("readerFeatures"),
+            given.get("writerFeatures"),
+        ),
+        "txn": {app_id: version for app_id, version in state["txn"].items() if retained is None or app_id in retained},
+    }
+    for key, value in wanted.items():
+        _ensure_equal(f"{what}: {key}", actual[key], value)
+    if "files" in state:
+        _ensure_equal(f"{what}: files", _listed_files(snapshot), _sorted_files(state["files"]))
+
+
+def _comparable_protocol(reader: int, writer: int, reader_features: Any, writer_features: Any) -> tuple[Any, ...]:
+    # Written or not, an empty list of features says the same.
+    return reader, writer, sorted(reader_features or ()), sorted(writer_features or ())
+
+
+def _listed_files(snapshot: TableSnapshot) -> list[tuple[str, dict[str, str | None]]]:
+    rows = snapshot.files(["path", "partition_values"]).to_pylist()
+    return sorted(((decode_path(r["path"]), dict(r["partition_values"] or ())) for r in rows), key=lambda f: f[0])
+
+
+def _sorted_files(files: list[dict[str, Any]]) -> list[tuple[str, dict[str, str | None]]]:
+    return sorted(((f["path"], f["partition_values"]) for f in files), key=lambda f: f[0])
+
+
+def _check_history(case: GoldenCase, table: DeltaTable, history: list[dict[str, Any]] | None) -> None:
+    if not history:
+        return
+    actual = {entry.version: entry for entry in table.history()}
+    for expected in history:
+        entry = actual.get(expected["version"])
+        if entry is None:
+            raise GoldenMismatch(f"{case.name}: version {expected['version']} is missing in the history")
+        what = f"{case.name}: history of version {entry.version}"
+        _ensure_equal(f"{what}: operation", entry.operation, expected["operation"])
+        recorded = (entry.commit_info or {}).get("timestamp")
+        if expected["timestamp"] not in (recorded, entry.timestamp_ms):
+            raise GoldenMismatch(f"{what}: timestamp {recorded}, expected {expected['timestamp']}")
+
+
+def _check_changes(case: GoldenCase, table: DeltaTable, expect: Mapping[str, Any]) -> None:
+    for feed in (expect.get("cdf") or {}).values():
+        start, end = feed["from"], feed["to"]
+        what = f"{case.name}: changes of versions {start} to {end}"
+        changes = table.changes(starting_version=start, ending_version=end, require_change_data_feed=True)
+        rows = changes.to_arrow()
+        _ensure_equal(f"{what}: number of rows", rows.num_rows, feed["total_rows"])
+        expected = case.expected_rows(feed["rows"])
+        compared = [name for name in rows.column_names if name != "_commit_timestamp"]
+        _ensure_rows(what, rows.select(compared), expected.select([n for n in expected.column_names if n in compared]))
+    error = expect.get("cdf_error")
+    if error:
+        _must_raise(
+            case,
+            error["error"],
+            f"changes from version {error['from']}",
+            lambda: table.changes(starting_version=error["from"], require_change_data_feed=True),
+        )
+
+
+def _check_error(case: GoldenCase, table: DeltaTable) -> None:
+    def read_all() -> None:
+        table.snapshot().scan().to_arrow()
+
+    category = case.expect["error"]
+    unsupported = list(_unsupported_features(case))
+    if unsupported and category != "unsupported_feature":
+        # The fault lies behind a feature that is refused first.
+        category = "unsupported_feature"
+    _must_raise(case, category, "reading", read_all)
+    for version, state in (case.expect.get("versions_that_load") or {}).items():
+        _check_version(case, table, int(version), state)
+
+
+def _unsupported_features(case: GoldenCase) -> Iterator[str]:
+    for label in case.definition["features"]:
+        prefix, _, name = label.partition(":")
+        feature = find_feature(name) if prefix == "table-feature" else None
+        if feature is not None and feature.reader and not feature.reads:
+            yield feature.name
+
+
+def _must_raise(case: GoldenCase, category: str, what: str, action: Any) -> None:
+    expected = _ERRORS[category]
+    try:
+        action()
+    except expected:
+        return
+    except DeltaError as e:
+        raise GoldenMismatch(
+            f"{case.name}: {what} raised {type(e).__name__} instead of {expected.__name__}: {e}"
+        ) from e
+    raise GoldenMismatch(f"{case.name}: {what} succeeded, {expected.__name__} was expected")
+
+
+def _ensure_equal(what: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
+        raise GoldenMismatch(f"{what}:\n  is       {actual!r}\n  expected {expected!r}")
+
+
+def _ensure_rows(what: str, actual: pa.Table, expected: pa.Table) -> None:
+    try:
+        ensure_same_rows(actual, expected)
+    except AssertionError as e:
+        raise GoldenMismatch(f"{what}: {e}") from None

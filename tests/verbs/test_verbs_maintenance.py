@@ -1,0 +1,292 @@
+"""optimize, vacuum, checkpoint and history, on both engines where rows move."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.errors import (
+    ConflictError,
+    InvalidExpressionError,
+    InvalidRequestError,
+    MissingFileError,
+    TableNotFoundError,
+)
+from delta_orch.operations.optimize import pack_bins
+
+
+def paths(table: DeltaTable) -> set[str]:
+    return set(table.snapshot().files(["path"]).column("path").to_pylist())
+
+
+def age(table: DeltaTable, hours: float) -> None:
+    """Make every data file look older."""
+    then = time.time() - hours * 3600
+    for file in table.store.list_recursive():
+        if not file.path.startswith("_delta_log/"):
+            os.utime(table.store.resolve(file.path), (then, then))
+
+
+@pytest.fixture
+def small_files(rows: Any, table: DeltaTable, days: Any) -> DeltaTable:
+    """Six files in partition a, two in b, one in c."""
+    table.append(rows.data(days(("a", 0), ("b", 1), ("c", 2))), partition_by=["day"])
+    table.append(rows.data(days(("a", 3), ("b", 4))))
+    for i in range(5, 9):
+        table.append(rows.data(days(("a", i))))
+    return table
+
+
+def test_optimize_merges_small_files(rows: Any, small_files: DeltaTable, ids: Any) -> None:
+    before, (c_file,) = ids(small_files), partition_files(small_files, "c")
+    sizes = small_files.snapshot().size_bytes
+    result = small_files.optimize(engine=rows.engine)
+    assert not result.skipped
+    assert ids(small_files) == before
+    snapshot = small_files.snapshot()
+    assert snapshot.num_files == 3
+    assert c_file in paths(small_files)
+    metrics = {k: int(v) for k, v in small_files.history()[0].operation_metrics.items()}
+    assert (metrics["numRemovedFiles"], metrics["numAddedFiles"]) == (8, 2)
+    assert metrics["numRemovedBytes"] - metrics["numAddedBytes"] == sizes - snapshot.size_bytes
+    assert metrics["minFileSize"] <= metrics["p50FileSize"] <= metrics["maxFileSize"]
+    commit = small_files.log.read_commit(result.version)
+    assert not any(commit.adds.column("data_change").to_pylist() + commit.removes.column("data_change").to_pylist())
+    assert '"numRecords":6' in "".join(snapshot.files(["stats"]).column("stats").to_pylist())
+
+
+def partition_files(table: DeltaTable, day: str) -> list[str]:
+    files = table.snapshot().files(["path", "partition_values"]).to_pylist()
+    return [f["path"] for f in files if dict(f["partition_values"])["day"] == day]
+
+
+def test_optimize_again_does_nothing(rows: Any, small_files: DeltaTable) -> None:
+    small_files.optimize(engine=rows.engine)
+    version = small_files.version()
+    result = small_files.optimize(engine=rows.engine)
+    assert (result.skipped, result.version) == (True, version)
+    assert small_files.version() == version
+
+
+def test_optimize_where(rows: Any, small_files: DeltaTable) -> None:
+    before = set(partition_files(small_files, "a"))
+    small_files.optimize("day = 'b'", engine=rows.engine)
+    assert len(partition_files(small_files, "b")) == 1
+    assert set(partition_files(small_files, "a")) == before
+    for where in ("id = 3", "length(day) = 1"):
+        with pytest.raises(InvalidExpressionError):
+            small_files.optimize(where)
+
+
+def test_optimize_honours_the_target_size(rows: Any, small_files: DeltaTable) -> None:
+    largest = max(small_files.snapshot().files(["size"]).column("size").to_pylist())
+    small_files.optimize(target_file_size_bytes=largest * 2 + 1, engine=rows.engine)
+    assert len(partition_files(small_files, "a")) in (2, 3)
+    for size in (0, -1, 1.5, True):
+        with pytest.raises(InvalidRequestError):
+            small_files.optimize(target_file_size_bytes=size)
+
+
+def test_optimize_yields_to_appends(rows: Any, small_files: DeltaTable, days: Any, ids: Any) -> None:
+    stale = DeltaTable(small_files.uri)
+    stale.snapshot()
+    engine = AppendsWhileRewriting(small_files, rows.data(days(("a", 99))))
+    result = stale.optimize(engine=engine)
+    assert len(result.rebased_versions) == 1
+    assert ids(small_files)["a"] == [0, 3, 5, 6, 7, 8, 99]
+
+
+def test_optimize_conflicts_with_a_delete_of_its_files(small_files: DeltaTable, rows: Any, days: Any, ids: Any) -> None:
+    engine = AppendsWhileRewriting(small_files, rows.data(days(("a", 99))), replace_where="day = 'a'")
+    with pytest.raises(ConflictError):
+        DeltaTable(small_files.uri).optimize(engine=engine)
+    assert ids(small_files)["a"] == [99]
+
+
+class AppendsWhileRewriting:
+    """The local engine, but another writer commits between rewriting and committing."""
+
+    name = "local"
+
+    def __init__(self, table: DeltaTable, data: Any, replace_where: str | None = None) -> None:
+        from delta_orch.engines.select import local_engine
+
+        self._engine = local_engine()
+        self._table, self._data, self._replace_where = table, data, replace_where
+
+    def rewrite(self, plans: Any, spec: Any) -> pa.Table:
+        adds = self._engine.rewrite(plans, spec)
+        if self._replace_where is None:
+            self._table.append(self._data)
+        else:
+            self._table.overwrite(self._data, replace_where=self._replace_where)
+        return adds
+
+
+def bins(partitions: list[int], sizes: list[int], limit: int) -> list[tuple[int, int]]:
+    return list(pack_bins(partitions, sizes, limit))
+
+
+def test_pack_bins() -> None:
+    assert bins([], [], 10) == []
+    assert bins([0], [1], 10) == []
+    assert bins([0, 0, 0], [1, 2, 3], 10) == [(0, 3)]
+    assert bins([0, 0, 0, 0], [4, 4, 4, 4], 10) == [(0, 2), (2, 4)]
+    assert bins([0, 0, 0], [4, 4, 9], 10) == [(0, 2)]
+    assert bins([0, 1, 1, 2], [1, 1, 1, 1], 10) == [(1, 3)]
+    assert bins([0, 0], [6, 6], 10) == []
+
+
+def test_vacuum_deletes_what_nothing_needs(rows: Any, small_files: DeltaTable, ids: Any) -> None:
+    small_files.optimize(engine=rows.engine)
+    orphan = Path(small_files.store.resolve("day=a/part-orphan.parquet"))
+    orphan.write_bytes(b"left over")
+    before = ids(small_files)
+    live = paths(small_files)
+    everything = data_files(small_files)
+
+    # The merged files are old, but were removed only now: their tombstones protect them.
+    age(small_files, 24 * 8)
+    kept = small_files.vacuum(dry_run=True)
+    assert kept.paths == ("day=a/part-orphan.parquet",)
+    assert kept.size_bytes == len(b"left over")
+
+    listed = small_files.vacuum(retention_hours=0, dry_run=True, enforce_retention=False)
+    assert set(listed.paths) == everything - live
+    assert data_files(small_files) == everything
+    version = small_files.version()
+
+    result = small_files.vacuum(retention_hours=0, enforce_retention=False)
+    assert result.paths == listed.paths
+    assert not result.dry_run
+    assert data_files(small_files) == live
+    assert ids(small_files) == before
+    assert [e.operation for e in small_files.history(2)] == ["VACUUM END", "VACUUM START"]
+    with pytest.raises(MissingFileError):
+        ids(small_files.snapshot(version=1))
+    assert not small_files.vacuum(retention_hours=0, enforce_retention=False).paths
+    assert small_files.version() == version + 2
+
+
+def data_files(table: DeltaTable) -> set[str]:
+    return {f.path for f in table.store.list_recursive() if not f.path.startswith("_delta_log/")}
+
+
+def test_vacuum_spares_what_is_not_its_business(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), partition_by=["day"])
+    root = Path(table.store.resolve("x")).parent
+    spared = ["_hidden/file.parquet", ".dot/file", "_manifest", ".DS_Store", "_delta_log/unknown", "a/_b/c.parquet"]
+    doomed = ["loose.parquet", "_change_data/cdc-1.parquet", "dir/deep/file", "day=b/x.parquet", ".old.parquet.crc"]
+    for path in spared + doomed:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"x")
+    result = table.vacuum(retention_hours=0, enforce_retention=False)
+    assert set(result.paths) == set(doomed)
+    assert all((root / path).exists() for path in spared)
+    assert (root / "dir" / "deep").is_dir()
+
+
+def test_vacuum_of_partition_directories_that_look_hidden(table: DeltaTable) -> None:
+    table.append(pa.table({"_day": ["a"], "id": [1]}), partition_by=["_day"])
+    table.overwrite(pa.table({"_day": ["b"], "id": [2]}))
+    result = table.vacuum(retention_hours=0, enforce_retention=False)
+    assert len(result.paths) == 1
+    assert result.paths[0].startswith("_day=a/")
+
+
+def test_vacuum_knows_live_files_by_any_spelling(table: DeltaTable) -> None:
+    odd = ["a b", "c%d", "ü", "e=f/g", "#?"]
+    table.append(pa.table({"p": odd, "id": list(range(5))}), partition_by=["p"])
+    before = table.snapshot().scan().to_arrow().sort_by("id")
+    assert not table.vacuum(retention_hours=0, enforce_retention=False).paths
+    assert table.snapshot().scan().to_arrow().sort_by("id").equals(before)
+
+
+def test_vacuum_refuses_a_short_retention(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)))
+    for hours in (0, 167.9, -1, float("nan"), "7", True):
+        with pytest.raises(InvalidRequestError):
+            table.vacuum(retention_hours=hours)
+    with pytest.raises(InvalidRequestError):
+        table.vacuum(retention_hours=-1, enforce_retention=False)
+    assert table.vacuum(retention_hours=168).retention_ms == 7 * 24 * 3600 * 1000
+    short = DeltaTable(table.uri + "_short")
+    short.append(days(("a", 1)), properties={"delta.deletedFileRetentionDuration": "interval 1 hour"})
+    assert short.vacuum(retention_hours=1).retention_ms == 3600 * 1000
+
+
+def test_vacuum_while_others_append(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)))
+    table.overwrite(days(("a", 2)))
+    stale = DeltaTable(table.uri)
+    stale.snapshot()
+    table.append(days(("a", 3)))
+    result = stale.vacuum(retention_hours=0, enforce_retention=False)
+    assert result.num_files == 1
+    assert sorted(table.snapshot().scan(["id"]).to_arrow().column("id").to_pylist()) == [2, 3]
+
+
+def test_checkpoint(rows: Any, small_files: DeltaTable, ids: Any) -> None:
+    before = ids(small_files)
+    version = small_files.checkpoint()
+    assert version == small_files.version()
+    assert small_files.store.head(f"_delta_log/{version:020d}.checkpoint.parquet") is not None
+    for v in range(version):
+        Path(small_files.store.resolve(f"_delta_log/{v:020d}.json")).unlink()
+    again = DeltaTable(small_files.uri)
+    assert ids(again) == before
+    assert again.snapshot().metadata == small_files.snapshot().metadata
+
+
+def test_verbs_on_no_table(table: DeltaTable) -> None:
+    for action in (
+        table.optimize,
+        table.vacuum,
+        table.checkpoint,
+        table.history,
+        table.txns,
+        table.version,
+        table.snapshot,
+        lambda: table.changes(starting_version=0),
+        lambda: table.snapshot(version=0),
+        lambda: table.snapshot(timestamp="2013-01-01"),
+    ):
+        with pytest.raises(TableNotFoundError):
+            action()
+    assert not table.exists()
+
+
+def test_history_and_time_travel(table: DeltaTable, days: Any) -> None:
+    from datetime import UTC, datetime
+
+    for i in range(3):
+        table.append(days(("a", i)), user_metadata=str(i), commit_info={"run": i})
+        time.sleep(0.005)
+    entries = table.history()
+    assert [(e.version, e.user_metadata, e.commit_info["run"]) for e in entries] == [
+        (2, "2", 2),
+        (1, "1", 1),
+        (0, "0", 0),
+    ]
+    assert [e.version for e in table.history(2)] == [2, 1]
+    first = entries[2].timestamp_ms
+    for timestamp in (
+        first,
+        datetime.fromtimestamp(first / 1000, UTC),
+        datetime.fromtimestamp(first / 1000, UTC).isoformat(),
+    ):
+        assert table.snapshot(timestamp=timestamp).version == 0
+    for bad in ("yesterday", 1.5, True, object()):
+        with pytest.raises(InvalidRequestError):
+            table.snapshot(timestamp=bad)
+    for bad in (-1, "0", 1.0, True):
+        with pytest.raises(InvalidRequestError):
+            table.snapshot(version=bad)
+    with pytest.raises(InvalidRequestError):
+        table.snapshot(version=0, timestamp=first)
