@@ -251,8 +251,8 @@ class Transaction:
                     ensure_writable(base.protocol, base.metadata)
             if self._leave_out(_stale(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
                 return self._skip(base, attempt)
-            ensure_no_conflict(self._intent or self._derive_intent(base), winner)
             self._base = base
+            ensure_no_conflict(self._intent or self._derive_intent(base), winner)
         if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
             return self._skip(self._base, attempt)
         return None
