@@ -1,0 +1,95 @@
+"""The JVM half of the classic engine: Java compiled inside the driver by Janino, which Spark itself ships.
+
+No jar has to be installed anywhere, and executors never see these classes: they make plans and keep manifests, both of
+which live on the driver only.
+"""
+
+from __future__ import annotations
+
+import threading
+from importlib import resources
+from typing import Any
+from weakref import WeakKeyDictionary
+
+# The class moved between releases of Spark: 4.1 and later first, then 4.0.
+_SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
+
+_bridges: WeakKeyDictionary[Any, Bridge] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class BridgeUnavailable(Exception):
+    """The session's JVM cannot be extended. The portable host works without."""
+
+
+class Bridge:
+    """The compiled classes of one JVM.
+
+    Attributes:
+        java: An instance of `Bridge.java`.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._gateway = session.sparkContext._gateway
+        self._jvm = session._jvm
+        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        self._index_class = self._compile("LogFileIndex", loader)
+        self.java = self._new(self._compile("Bridge", loader))
+
+    def file_index(self, root_uri: str, partition_schema: Any, partition_rows: str, file_rows: str) -> Any:
+        """A Spark `FileIndex`; see `LogFileIndex.java` for the two texts."""
+        return self._new(self._index_class, root_uri, partition_schema, partition_rows, file_rows)
+
+    def struct_type(self, schema_json: str) -> Any:
+        """Spark's `StructType` from schema JSON."""
+        return self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
+
+    def string_array(self, values: list[str]) -> Any:
+        array = self._gateway.new_array(self._jvm.java.lang.String, len(values))
+        for i, value in enumerate(values):
+            array[i] = value
+        return array
+
+    def _compile(self, name: str, loader: Any) -> Any:
+        source = (resources.files("delta_orch.engines.spark") / "java" / f"{name}.java").read_text("utf-8")
+        compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook(source.replace("${SINK_PACKAGE}", self._sink_package(loader)))
+        return compiler.getClassLoader().loadClass(f"delta_orch.spark.{name}")
+
+    def _sink_package(self, loader: Any) -> str:
+        from py4j.protocol import Py4JJavaError
+
+        for package in _SINK_PACKAGES:
+            try:
+                loader.loadClass(f"{package}.FileStreamSinkLog")
+            except Py4JJavaError:
+                continue
+            return package
+        raise BridgeUnavailable("this release of Spark has no FileStreamSinkLog")
+
+    def _new(self, java_class: Any, *arguments: Any) -> Any:
+        values = self._gateway.new_array(self._jvm.java.lang.Object, len(arguments))
+        for i, argument in enumerate(arguments):
+            values[i] = argument
+        return java_class.getConstructors()[0].newInstance(values)
+
+
+def connect_bridge(session: Any) -> Bridge:
+    """The bridge of the session's JVM, compiled on first use (0.3 s) and shared by all its sessions.
+
+    Raises BridgeUnavailable: e.g. a release of Spark whose internals moved.
+    """
+    from py4j.protocol import Py4JError
+
+    # The JVM outlives a stopped session, and py4j remembers methods by class name: compiled twice, they would be mixed up.
+    gateway = session.sparkContext._gateway
+    with _lock:
+        bridge = _bridges.get(gateway)
+        if bridge is None:
+            try:
+                bridge = Bridge(session)
+            except (Py4JError, TypeError, AttributeError) as e:
+                raise BridgeUnavailable(str(e).splitlines()[0]) from e
+            _bridges[gateway] = bridge
+        return bridge

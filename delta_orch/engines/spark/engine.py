@@ -1,0 +1,150 @@
+"""The engine on Spark DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from delta_orch.engines.base import Relation, ScanPlan, WriteSpec
+from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
+from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.host import SparkHost, host_for, session_of
+from delta_orch.engines.spark.rewrite import rewrite_files
+from delta_orch.engines.spark.scan_files import prepare_scan
+from delta_orch.engines.spark.settings import PINNED_SETTINGS
+from delta_orch.engines.spark.sql_text import escape_braces
+from delta_orch.engines.spark.values import is_arrow_like, is_spark_frame, value_to_frame
+from delta_orch.engines.spark.write import write_rows
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.types import StructType
+
+if TYPE_CHECKING:
+    from delta_orch.engines.base import Engine
+
+
+class SparkEngine:
+    """Runs verbs on a Spark session, classic or Connect, without a jar.
+
+    A relation is a DataFrame of that session. The session's settings are the user's: classic sessions never see
+    another value, Connect sessions have theirs back when a call returns.
+
+    Args:
+        session: A pyspark `SparkSession`.
+    """
+
+    name = "spark"
+
+    def __init__(self, session: Any) -> None:
+        self.host: SparkHost = host_for(session_of(session))
+
+    def accepts(self, data: Any) -> bool:
+        """Spark DataFrames, and what Arrow can take over: Arrow tables and readers, pandas, Polars."""
+        return is_spark_frame(data) or is_arrow_like(data)
+
+    def relation(self, data: Any) -> Relation:
+        """A user's value as a DataFrame of this engine's session.
+
+        Raises:
+            SchemaMismatchError: A column's type has no counterpart in Delta.
+            InvalidRequestError: A value of another kind, or a streaming DataFrame.
+        """
+        if not is_spark_frame(data):
+            return self.host.unpinned(value_to_frame(self.host.pinned_session(), data))
+        if data.isStreaming:
+            raise InvalidRequestError(
+                "A streaming DataFrame cannot be written by a batch verb",
+                remedy="Write inside foreachBatch, with a txn made of the query's id and the batch id",
+            )
+        return data
+
+    def schema(self, relation: Relation) -> StructType:
+        """The relation's schema.
+
+        Raises UnsupportedFeatureError for a Spark type that Delta does not have, e.g. an interval.
+        """
+        with spark_errors("analyse the data"):
+            return parse_schema(relation.schema.json())
+
+    def scan(self, plan: ScanPlan) -> Relation:
+        """The rows of a plan, lazily; see `Engine.scan`. `_metadata` works on the result.
+
+        Raises:
+            UnsupportedFeatureError: A file carries a deletion vector.
+            UnsupportedStoreError: The table lives where Spark cannot reach it.
+            MissingFileError: A file is not there (when rows are pulled, on Connect at once).
+        """
+        files = prepare_scan(plan)
+        names = plan.schema.names if plan.columns is None else plan.columns
+        fields = [plan.schema.find(name) for name in names]
+        missing = [name for name, f in zip(names, fields, strict=True) if f is None]
+        if missing:
+            raise ColumnNotFoundError(f"The table has no column {missing[0]}", columns=missing)
+        with spark_errors(f"read {plan.store.uri}", is_analysis=True):
+            rows = self.host.scan_files(files)
+            if plan.where is not None:
+                rows = self.host.pinned(rows, PINNED_SETTINGS).where(to_spark_sql(plan.where))
+                rows = self.host.unpinned(rows)
+            return rows.select(*[quote_identifier(f.name) for f in fields if f is not None])
+
+    def union(self, relations: Sequence[Relation]) -> Relation:
+        """All rows of relations of one schema, matched by column name."""
+        if not relations:
+            raise InvalidRequestError("A union needs at least one relation")
+        pending = list(relations)
+        # Pairwise, so that the plan stays flat enough for the analyser.
+        while len(pending) > 1:
+            pairs = [pending[i : i + 2] for i in range(0, len(pending), 2)]
+            pending = [pair[0].unionByName(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+        return pending[0]
+
+    def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
+        """Run one Spark SQL query over named relations; views of the session stay as they are.
+
+        Raises InvalidExpressionError, ColumnNotFoundError: The query does not fit the relations.
+        """
+        frames = {f"relation_{i}": relation for i, relation in enumerate(relations.values())}
+        # Common table expressions shadow whatever view the session has under the same name.
+        tables = [
+            f"{escape_braces(quote_identifier(name))} AS (SELECT * FROM {{{key}}})"
+            for name, key in zip(relations, frames, strict=True)
+        ]
+        text = f"WITH {', '.join(tables)} (\n{escape_braces(query)}\n)" if tables else query
+        with spark_errors("run a query", is_analysis=True):
+            pinned = {key: self.host.pinned(relation, PINNED_SETTINGS) for key, relation in frames.items()}
+            return self.host.unpinned(self.host.pinned_session().sql(text, **pinned))
+
+    def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
+        """Write all rows as new data files; see `Engine.write`.
+
+        Raises:
+            ConstraintViolationError: A row breaks a check or NOT NULL.
+            SchemaMismatchError: The rows do not have the table's columns.
+            StorageError: E.g. a full disk. Files written so far are orphans that no commit names.
+            MissingFileError: The rows come from a table one of whose files is gone.
+        """
+        return write_rows(self.host, relation, spec)
+
+    def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
+        """Rewrite files without evaluating an expression; see `Engine.rewrite`."""
+        return rewrite_files(self.host, plans, spec)
+
+    def to_arrow(self, relation: Relation) -> pa.Table:
+        """Collect all rows. Timestamps in UTC at microseconds.
+
+        Raises MissingFileError: A file the log names is not there.
+        """
+        return collect_arrow(self.host, relation)
+
+    def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
+        """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
+        return stream_arrow(self.host, relation)
+
+
+def spark_engine_for(value: Any) -> Engine:
+    """The engine on the session of a DataFrame, or on a session; what it needs of the JVM is made once a session."""
+    return SparkEngine(session_of(value))

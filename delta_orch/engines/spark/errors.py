@@ -1,0 +1,162 @@
+"""Spark's errors in our own words. What is the user's own (a failing UDF, a division by zero in their DataFrame) stays
+the pyspark exception it is; what the table, its files or the store caused never surfaces as a JVM stack trace."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    ConstraintViolationError,
+    DeltaError,
+    InvalidExpressionError,
+    MissingFileError,
+    StorageError,
+    TableError,
+)
+
+CHECK_MARK = "delta_orch check"
+_VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
+_FILE = re.compile(r"(?:File |Path does not exist: |while reading file |path: )([a-z0-9]+:/[^\s\"']+|/[^\s\"']+)")
+
+_MISSING = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND", "java.io.FileNotFoundException", "NoSuchFileException")
+_UNREADABLE = (
+    "FAILED_READ_FILE",
+    "CANNOT_READ_FILE_FOOTER",
+    "is not a Parquet file",
+    "ParquetDecodingException",
+    "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+)
+_STORE = {
+    "No space left on device": ("The disk is full", "Free some space and try again; the table is as it was before"),
+    "Disk quota exceeded": ("The disk quota is used up", "Free some space; the table is as it was before"),
+    "File too large": ("A file would exceed the largest size allowed here", "Raise the limit (`ulimit -f`)"),
+    "Read-only file system": ("The file system is mounted read-only", "Mount it writable, or write elsewhere"),
+    "Permission denied": ("Permission denied", "Grant the user of the Spark executors access to the directory"),
+    "Mkdirs failed to create": ("A directory cannot be created", "Check the permissions of the table's directory"),
+    "File name too long": ("A partition value is too long for a directory name", "Partition by a shorter value"),
+}
+_COLUMN_CONDITIONS = ("UNRESOLVED_COLUMN", "FIELD_NOT_FOUND")
+_EXPRESSION_CONDITIONS = (
+    "PARSE_SYNTAX_ERROR",
+    "UNRESOLVED_ROUTINE",
+    "DATATYPE_MISMATCH",
+    "WRONG_NUM_ARGS",
+    "INVALID_SQL_SYNTAX",
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY",
+)
+
+
+@contextmanager
+def spark_errors(action: str, *, checks: Sequence[str] = (), is_analysis: bool = False) -> Iterator[None]:
+    """Translate what Spark raises inside the block.
+
+    Args:
+        action: Completes "Spark could not …".
+        checks: Names of the checks built into the rows, by the index in their message.
+        is_analysis: Whether the block analyses SQL this package was given, so that an analysis error is the caller's.
+
+    Raises:
+        ConstraintViolationError, MissingFileError, StorageError, TableError, ColumnNotFoundError,
+        InvalidExpressionError: As the error's text says. Everything else passes unchanged.
+    """
+    try:
+        yield
+    except DeltaError:
+        raise
+    except Exception as e:
+        translated = translate(e, action, checks, is_analysis=is_analysis)
+        if translated is None:
+            raise
+        raise translated from e
+
+
+def translate(error: Exception, action: str, checks: Sequence[str], *, is_analysis: bool) -> DeltaError | None:
+    """Our error for one of Spark's; None where it is not ours to explain."""
+    if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+        return None
+    text = _full_text(error)
+    condition = _condition(error)
+    found = _VIOLATION.search(text)
+    if found and int(found[1]) < len(checks):
+        return _violation(checks[int(found[1])], found[2])
+    for sign, (cause, remedy) in _STORE.items():
+        if sign in text:
+            return StorageError(f"Spark could not {action}", cause=cause, remedy=remedy)
+    if condition in _MISSING or any(sign in text for sign in _MISSING):
+        path = _path_in(text)
+        return MissingFileError(
+            f"Spark could not {action}: the data file {path or ''} is not there",
+            cause="The log names the file, but it was deleted or moved",
+            remedy="Restore the file, or read a version of the table without it",
+            path=path,
+        )
+    if any(sign in text for sign in _UNREADABLE):
+        path = _path_in(text)
+        return TableError(
+            f"Spark could not {action}: the data file {path or ''} cannot be read",
+            cause=_first_line(text),
+            path=path,
+        )
+    return _expression_error(condition, text, action) if is_analysis else None
+
+
+def _expression_error(condition: str, text: str, action: str) -> DeltaError | None:
+    if condition.startswith(_COLUMN_CONDITIONS):
+        return ColumnNotFoundError(f"Spark could not {action}", cause=_first_line(text))
+    if condition.startswith(_EXPRESSION_CONDITIONS):
+        return InvalidExpressionError(f"Spark could not {action}", cause=_first_line(text))
+    return None
+
+
+def _violation(name: str, row_text: str) -> ConstraintViolationError:
+    try:
+        row: Any = json.loads(row_text)
+    except json.JSONDecodeError:
+        row = row_text
+    return ConstraintViolationError(
+        f"A row violates {name}",
+        cause=f"The row is {row_text}",
+        remedy="Correct or filter the rows before writing; the table is unchanged",
+        constraint=name,
+        row=row,
+    )
+
+
+def _condition(error: Exception) -> str:
+    for attribute in ("getCondition", "getErrorClass"):
+        method = getattr(error, attribute, None)
+        if method is not None:
+            return method() or ""
+    return ""
+
+
+def _full_text(error: BaseException) -> str:
+    """The message with everything the JVM said below it."""
+    parts = [str(error)]
+    java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    seen = 0
+    while java is not None and seen < 20:
+        parts.append(str(java.toString()))
+        java = java.getCause()
+        seen += 1
+    stack = getattr(error, "_stacktrace", None) or getattr(error, "_jvm_stacktrace", None)
+    if stack:
+        parts.append(str(stack))
+    if error.__cause__ is not None:
+        parts.append(str(error.__cause__))
+    return "\n".join(parts)
+
+
+def _path_in(text: str) -> str | None:
+    found = _FILE.search(text)
+    return found[1].rstrip(".,;)") if found else None
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else text

@@ -1,0 +1,204 @@
+"""From a scan plan to what Spark is told: partitions as typed values, files as an index into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import ScanPlan
+from delta_orch.errors import UnsupportedFeatureError, UnsupportedStoreError
+from delta_orch.log.arrow_building import int32_array, int64_array, string_array
+from delta_orch.log.partition_columns import one_chunk, partition_strings
+from delta_orch.protocol.partition_values import partition_column_to_arrow
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.storage.base import LogStore
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFiles:
+    """The files of one scan.
+
+    Attributes:
+        store: The table's store.
+        root_uri: The table's directory for Hadoop.
+        data_schema: The columns in the files; all nullable, without the log's column metadata.
+        partition_schema: The columns that come from the log.
+        partitions: One row a distinct partition, columns and Arrow types of `partition_schema`.
+        partition_index: For each file its row in `partitions`; int64.
+        files: `path`, `size`, `modification_time`.
+    """
+
+    store: LogStore
+    root_uri: str
+    data_schema: StructType
+    partition_schema: StructType
+    partitions: pa.Table
+    partition_index: pa.Array
+    files: pa.Table
+
+
+def prepare_scan(plan: ScanPlan) -> ScanFiles:
+    """Pure log work: nothing is read, listed or started.
+
+    Raises:
+        UnsupportedFeatureError: A file carries a deletion vector.
+        UnsupportedStoreError: The store is not one Spark can reach.
+        ProtocolViolationError: A partition value is none of its type, or a path leaves the table.
+    """
+    ensure_no_deletion_vectors(plan.files)
+    ensure_paths_inside(plan.store, plan.files.column("path"))
+    partition_schema = StructType(tuple(_plain_field(plan.schema, name) for name in plan.partition_columns))
+    partitions, index = distinct_partitions(plan.files, partition_schema)
+    return ScanFiles(
+        store=plan.store,
+        root_uri=hadoop_root(plan.store),
+        data_schema=StructType(tuple(_plain(f) for f in plan.schema if partition_schema.find(f.name) is None)),
+        partition_schema=partition_schema,
+        partitions=partitions,
+        partition_index=index,
+        files=plan.files.select(["path", "size", "modification_time"]),
+    )
+
+
+def ensure_no_deletion_vectors(files: pa.Table) -> None:
+    if "deletion_vector" in files.column_names and files.column("deletion_vector").null_count < files.num_rows:
+        raise UnsupportedFeatureError(
+            "Some files of this table carry deletion vectors, which the Spark engine does not apply yet",
+            remedy="Purge them with the engine that wrote them",
+            features=("deletionVectors",),
+        )
+
+
+def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
+    """Refuse paths that climb out of the table, by the store's own rule."""
+    # An encoded dot is a dot too; both are rare enough to look at one by one.
+    suspicious = pc.match_substring_regex(paths, r"\.\.|%2[eE]")
+    for path in paths.filter(suspicious).to_pylist():
+        store.resolve(path)
+
+
+def hadoop_root(store: LogStore) -> str:
+    """The table's directory as Hadoop spells it, URI-encoded.
+
+    Raises UnsupportedStoreError where no Spark executor could open it.
+    """
+    scheme, _, rest = store.uri.partition(":")
+    if scheme == "memory":
+        raise UnsupportedStoreError(
+            f"Spark cannot read or write {store.uri}",
+            cause="It exists in the memory of this Python process only",
+            remedy="Use a local directory, or the local engine",
+            uri=store.uri,
+        )
+    return f"s3a:{rest}" if scheme in ("s3", "s3n") else store.uri
+
+
+def distinct_partitions(files: pa.Table, partition_schema: StructType) -> tuple[pa.Table, pa.Array]:
+    """The distinct partitions of some files, typed, and for each file which of them it is in."""
+    code = int64_array([0] * files.num_rows)
+    if not len(partition_schema):
+        return pa.Table.from_arrays([], schema=pa.schema([])), code
+    texts = partition_strings(files.column("partition_values"), partition_schema.names)
+    for column in texts.columns:
+        encoded = one_chunk(column).dictionary_encode(null_encoding="encode")
+        digits = encoded.indices.cast(pa.int64())
+        # Re-encoding after each column keeps the code below files x values, far from overflowing.
+        code = pc.add(pc.multiply(code, int64_array([len(encoded.dictionary)])[0]), digits)
+        code = code.dictionary_encode().indices.cast(pa.int64())
+    first_rows = pc.index_in(pc.unique(code), value_set=code)
+    arrays = [
+        one_chunk(partition_column_to_arrow(one_chunk(column).take(first_rows), f.data_type))
+        for column, f in zip(texts.columns, partition_schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, names=list(partition_schema.names)), code
+
+
+def file_rows(files: ScanFiles) -> str:
+    """The text of `LogFileIndex.java`: partition, size, modification time and path, a line a file."""
+    columns = files.files
+    if columns.num_rows == 0:
+        return ""
+    return _join_rows(
+        [
+            files.partition_index.cast(pa.string()),
+            pc.fill_null(one_chunk(columns.column("size")), 0).cast(pa.string()),
+            pc.fill_null(one_chunk(columns.column("modification_time")), 0).cast(pa.string()),
+            # A raw line break would end the row; the JVM decodes its escape like any other.
+            pc.replace_substring(one_chunk(columns.column("path")), pattern="\n", replacement="%0A"),
+        ]
+    )
+
+
+def partition_rows(files: ScanFiles) -> str:
+    """The text of `LogFileIndex.java`: Catalyst's values, a line a partition."""
+    if not len(files.partition_schema) or files.partitions.num_rows == 0:
+        return ""
+    return _join_rows([_catalyst_text(one_chunk(column)) for column in files.partitions.columns])
+
+
+def _join_rows(columns: Sequence[pa.Array]) -> str:
+    tab, newline = string_array(["\t", "\n"])
+    lines = pc.binary_join_element_wise(*columns, tab)
+    as_list = pa.ListArray.from_arrays(int32_array([0, len(lines)]), lines)
+    text: str = pc.binary_join(as_list, newline)[0].as_py()
+    return text
+
+
+def _catalyst_text(values: pa.Array) -> pa.Array:
+    """Dates as days, timestamps as microseconds, binary in base64; null is `\\N`, and the rest is escaped."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        texts = values.cast(pa.int32()).cast(pa.string())
+    elif pa.types.is_timestamp(kind):
+        texts = values.cast(pa.int64()).cast(pa.string())
+    elif pa.types.is_binary(kind):
+        texts = _base64(values)
+    elif pa.types.is_floating(kind):
+        texts = _java_floats(values.cast(pa.string()))
+    else:
+        texts = values.cast(pa.string())
+    if pa.types.is_string(kind):
+        for plain, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n")):
+            texts = pc.replace_substring(texts, pattern=plain, replacement=escaped)
+    return pc.fill_null(texts, string_array(["\\N"])[0])
+
+
+def _java_floats(texts: pa.Array) -> pa.Array:
+    for arrow, java in (("nan", "NaN"), ("inf", "Infinity")):
+        texts = pc.replace_substring(texts, pattern=arrow, replacement=java)
+    return texts
+
+
+def _base64(values: pa.Array) -> pa.Array:
+    from base64 import b64encode
+
+    return string_array([None if v is None else b64encode(v).decode() for v in values.to_pylist()])
+
+
+def _plain_field(schema: StructType, name: str) -> StructField:
+    found = schema.find(name)
+    assert found is not None, f"partition column {name} is not in the schema"
+    return _plain(found)
+
+
+def _plain(field: StructField) -> StructField:
+    """The field as Spark may rely on it: anything may be null in a file, and of the metadata only the comment is for
+    users (field ids would even make Spark match columns by them)."""
+    metadata: dict[str, Any] = {k: v for k, v in field.metadata.items() if k == "comment"}
+    return StructField(field.name, _plain_type(field.data_type), True, metadata)
+
+
+def _plain_type(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(_plain(f) for f in fields))
+        case ArrayType(element_type, _):
+            return ArrayType(_plain_type(element_type))
+        case MapType(key_type, value_type, _):
+            return MapType(_plain_type(key_type), _plain_type(value_type))
+        case _:
+            return data_type

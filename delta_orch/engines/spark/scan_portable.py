@@ -1,0 +1,109 @@
+"""The scan for sessions whose JVM is out of reach: Spark lists the named files itself, and a broadcast join on
+`_metadata.file_path` brings in the partition values of the log."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.spark.host import DataFrame
+from delta_orch.engines.spark.settings import READ_OPTIONS
+from delta_orch.engines.spark.values import arrow_to_frame, spark_schema
+from delta_orch.errors import MissingFileError
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.log.arrow_building import string_array
+from delta_orch.log.partition_columns import one_chunk
+from delta_orch.protocol.data_path import decode_path, is_absolute
+from delta_orch.protocol.types import BOOLEAN, STRING, StructField, StructType
+
+if TYPE_CHECKING:
+    from delta_orch.engines.spark.scan_files import ScanFiles
+
+# Names that only exist inside the plan.
+_KEY = "delta_orch_file_key"
+_LEFT_KEY = "delta_orch_file_key_left"
+_FOUND = "delta_orch_partition_found"
+_LOCAL = re.compile("^file:/+")
+
+
+def portable_scan(session: Any, files: ScanFiles) -> DataFrame:
+    """All rows of the files: data columns, then partition columns.
+
+    Raises MissingFileError where Spark's listing does not find each file the log names.
+    """
+    if files.files.num_rows == 0:
+        empty = StructType((*files.data_schema, *files.partition_schema))
+        return session.createDataFrame([], spark_schema(empty))
+    root = unquote(files.root_uri)
+    paths = [_decoded_path(root, path) for path in files.files.column("path").to_pylist()]
+    reader = session.read.schema(spark_schema(files.data_schema)).options(**READ_OPTIONS)
+    # Brackets and stars in a path are letters, not patterns; directory names are not columns.
+    reader = reader.option("__globPaths__", "false").option("recursiveFileLookup", "true")
+    rows = reader.parquet(*paths)
+    _ensure_all_listed(rows, paths)
+    return _join_partitions(session, files, rows, paths) if len(files.partition_schema) else rows
+
+
+def _decoded_path(root: str, log_path: str) -> str:
+    """The full path as Hadoop's `Path(String)` takes it: with scheme, without URI encoding."""
+    path = decode_path(log_path)
+    if not is_absolute(log_path):
+        return f"{root}/{path}"
+    if not log_path.startswith("/"):
+        return path
+    scheme, _, rest = root.partition(":")
+    authority = rest[2:].split("/", 1)[0] if rest.startswith("//") else ""
+    return f"{scheme}://{authority}{path}"
+
+
+def _key(path: str) -> str:
+    """One key for the spellings of a path: `file:/x` = `file:///x`. The same is done to `_metadata.file_path`."""
+    return _LOCAL.sub("/", path)
+
+
+def _ensure_all_listed(rows: DataFrame, paths: list[str]) -> None:
+    """Spark passes over names it takes for hidden (`_x`, `.x`) without a word, and their rows with them."""
+    listed = {_key(unquote(uri)) for uri in rows.inputFiles()}
+    missing = sorted({_key(path) for path in paths} - listed)
+    if missing:
+        raise MissingFileError(
+            f"Spark does not see {len(missing)} of {len(paths)} data files, the first of them {missing[0]}",
+            cause="The file is gone, or its name starts with _ or . and Spark takes it for hidden",
+            remedy="Restore the file, or read the table in a classic Spark session or with the local engine",
+            path=missing[0],
+        )
+
+
+def _join_partitions(session: Any, files: ScanFiles, rows: DataFrame, paths: list[str]) -> DataFrame:
+    """A left join: should a key ever not match, the row stays and its partition column raises, instead of the row
+    vanishing without a word."""
+    data = [quote_identifier(name) for name in files.data_schema.names]
+    file_path = rows.metadataColumn("_metadata").getField("file_path").alias(_LEFT_KEY)
+    with_path = rows.select(*[rows[name] for name in data], file_path)
+    # url_decode is made for forms, where + is a blank.
+    decoded = f"regexp_replace(url_decode(replace({_LEFT_KEY}, '+', '%2B')), '^file:/+', '/')"
+    keyed = with_path.selectExpr(*data, f"{decoded} AS {_LEFT_KEY}")
+    lookup = arrow_to_frame(session, _lookup_table(files, paths), _lookup_schema(files)).hint("broadcast")
+    joined = keyed.join(lookup, keyed[_LEFT_KEY] == lookup[_KEY], "left")
+    partition = [
+        f"CASE WHEN {_FOUND} THEN {name} ELSE raise_error(concat('delta_orch: no partition values for ', {_LEFT_KEY})) "
+        f"END AS {name}"
+        for name in map(quote_identifier, files.partition_schema.names)
+    ]
+    return joined.selectExpr(*data, *partition)
+
+
+def _lookup_schema(files: ScanFiles) -> StructType:
+    keys = (StructField(_KEY, STRING), StructField(_FOUND, BOOLEAN))
+    return StructType((*keys, *files.partition_schema))
+
+
+def _lookup_table(files: ScanFiles, paths: list[str]) -> pa.Table:
+    columns = [one_chunk(column).take(files.partition_index) for column in files.partitions.columns]
+    keys = string_array([_key(path) for path in paths])
+    names = [_KEY, _FOUND, *files.partition_schema.names]
+    return pa.Table.from_arrays([keys, pc.is_valid(keys), *columns], names=names)

@@ -1,0 +1,107 @@
+"""The native write: Spark's Parquet writer, statistics from the footers it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.footer_statistics import read_footer_statistics
+from delta_orch.engines.spark.adds import adds_table
+from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
+from delta_orch.engines.spark.partition_text import parse_partition_directory
+from delta_orch.engines.spark.projection import WriteProjection, plan_projection
+from delta_orch.engines.spark.scan_files import hadoop_root
+from delta_orch.engines.spark.settings import WRITE_OPTIONS, write_settings
+from delta_orch.engines.spark.sql_text import escape_braces
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.protocol.data_path import encode_path
+from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.types import StructType
+
+_CODECS = {"uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "lzo", "brotli", "zstd"}
+
+
+def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
+    """Write all rows as new files; see `Engine.write`."""
+    root_uri = hadoop_root(spec.store)
+    codec = spec.compression.lower()
+    if codec not in _CODECS:
+        raise InvalidRequestError(
+            f"There is no Parquet codec {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
+        )
+    settings = write_settings(spec.target_file_size_bytes)
+    with host.settings(settings):
+        source = parse_schema(rows.schema.json())
+        projection = plan_projection(source, spec, is_time_zone_pinned=host.is_time_zone_pinned)
+        with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
+            projected = _project(host.pinned(rows, settings), projection)
+        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names):
+            files = host.write_files(
+                _clustered(projected, spec, projection),
+                spec.store,
+                root_uri,
+                projection.partition_columns,
+                {**WRITE_OPTIONS, "compression": codec},
+            )
+    return _adds(files, spec, is_time_zone_pinned=host.is_time_zone_pinned)
+
+
+def _project(rows: DataFrame, projection: WriteProjection) -> DataFrame:
+    return rows.selectExpr(*projection.converted).selectExpr(*projection.written)
+
+
+def _clustered(rows: DataFrame, spec: WriteSpec, projection: WriteProjection) -> DataFrame:
+    """Bring the rows of a partition together, or each task would leave a file in each of them.
+
+    A rebalance, unlike a repartition, splits what is large and merges what is small, by the sizes that the shuffle
+    has measured.
+    """
+    if not projection.partition_columns and spec.target_file_size_bytes is None:
+        return rows
+    columns = ", ".join(map(quote_identifier, projection.partition_columns))
+    hint = f"REBALANCE({columns})" if columns else "REBALANCE"
+    return rows.sparkSession.sql(f"SELECT /*+ {escape_braces(hint)} */ * FROM {{rows}}", rows=rows)
+
+
+def _adds(files: Sequence[WrittenFile], spec: WriteSpec, *, is_time_zone_pinned: bool) -> pa.Table:
+    """Spark writes an empty file where there are no rows at all: it is left behind, unnamed."""
+    paths = [encode_path(file.path) for file in files]
+    filesystem, _ = spec.store.data_filesystem()
+    data_schema = StructType(tuple(f for f in spec.schema if f.name.lower() not in _folded(spec.partition_columns)))
+    resolved = [spec.store.resolve(path) for path in paths]
+    footers = read_footer_statistics(filesystem, resolved, data_schema, spec.statistics)
+    directories = [file.path.rpartition("/")[0] for file in files]
+    values = _values_by_directory(set(directories), spec, is_time_zone_pinned=is_time_zone_pinned)
+    table = adds_table(
+        paths=paths,
+        partition_values=[values[directory] for directory in directories],
+        sizes=[file.size for file in files],
+        modification_times=[file.modification_time for file in files],
+        stats=footers.column("stats"),
+    )
+    return table.filter(pc.greater(footers.column("num_records"), 0))
+
+
+def _values_by_directory(
+    directories: set[str], spec: WriteSpec, *, is_time_zone_pinned: bool
+) -> dict[str, dict[str, str | None]]:
+    fields = [f for name in spec.partition_columns if (f := spec.schema.find(name)) is not None]
+    types = [f.data_type for f in fields]
+    names = [f.name for f in fields]
+    return {
+        directory: dict(
+            zip(
+                names, parse_partition_directory(directory, types, is_time_zone_pinned=is_time_zone_pinned), strict=True
+            )
+        )
+        for directory in directories
+    }
+
+
+def _folded(names: Sequence[str]) -> set[str]:
+    return {name.lower() for name in names}

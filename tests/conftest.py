@@ -1,0 +1,74 @@
+"""Spark sessions for all tests that need one: a classic one, and a Connect client of a server in the same JVM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def _spark_and_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, int]]:
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("no Java runtime: Spark cannot start")
+    pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
+    # Workers must be this interpreter, whatever `python3` is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    port = _free_port()
+    session = (
+        pyspark.sql.SparkSession.builder.master("local[2]")
+        .appName("delta_orch tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.local.dir", str(scratch / "local"))
+        .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", str(port))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session, port
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(_spark_and_port: tuple[Any, int]) -> Any:
+    """A classic session, `local[2]`, session time zone UTC. A test that sets a setting puts it back."""
+    return _spark_and_port[0]
+
+
+@pytest.fixture(scope="session")
+def spark_connect(_spark_and_port: tuple[Any, int]) -> Iterator[Any]:
+    """A Spark Connect session, over loopback."""
+    pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{_spark_and_port[1]}").create()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    yield session
+    session.stop()
