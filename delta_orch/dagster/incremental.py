@@ -1,6 +1,6 @@
 """Assets that process what is new in another table, and commit how far they got together with their rows."""
 
-from __future__ import annotations
+# No postponed annotations in this file: Dagster reads them as they are.
 
 from collections.abc import Callable, Mapping
 from typing import Any

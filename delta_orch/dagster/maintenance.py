@@ -1,6 +1,6 @@
 """Compaction, checkpoint and vacuum of tables, each an asset of its own."""
 
-from __future__ import annotations
+# No postponed annotations in this file: Dagster reads them as they are.
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

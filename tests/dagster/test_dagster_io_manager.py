@@ -1,0 +1,609 @@
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from delta_orch.dagster import DeltaLakeIOManager
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    ConstraintViolationError,
+    InvalidRequestError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from delta_orch.table import DeltaTable, TableSnapshot
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
+HOURS = dg.HourlyPartitionsDefinition("2013-01-01-00:00", end_date="2013-01-01-06:00")
+
+
+class Lake:
+    """A folder of tables, an ephemeral instance, and runs on them."""
+
+    def __init__(self, root: Path, **config: Any) -> None:
+        self.root = root
+        self.instance = dg.DagsterInstance.ephemeral()
+        self.io_manager = DeltaLakeIOManager(root_uri=str(root), **config)
+
+    def run(
+        self, *assets: Any, partition: str | None = None, span: tuple[str, str] | None = None, **extras: Any
+    ) -> Any:
+        tags = {}
+        if span is not None:
+            tags = {"dagster/asset_partition_range_start": span[0], "dagster/asset_partition_range_end": span[1]}
+        return dg.materialize(
+            assets,
+            instance=self.instance,
+            resources={"io_manager": self.io_manager},
+            partition_key=partition,
+            tags=tags,
+            **extras,
+        )
+
+    def fails(self, *assets: Any, **extras: Any) -> BaseException:
+        """The error the step of a run ends with."""
+        result = self.run(*assets, raise_on_error=False, **extras)
+        assert not result.success
+        with pytest.raises(Exception) as caught:
+            self.run(*assets, **extras)
+        error: BaseException | None = caught.value
+        while error is not None and not type(error).__module__.startswith("delta_orch"):
+            error = error.__cause__
+        assert error is not None, caught.value
+        return error
+
+    def table(self, *path: str) -> DeltaTable:
+        return DeltaTable(self.root.joinpath(*path))
+
+    def rows(self, *path: str) -> list[dict[str, Any]]:
+        return sorted(self.table(*path).snapshot().scan().to_arrow().to_pylist(), key=repr)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def metadata_of(result: Any, key: str) -> dict[str, Any]:
+    (event,) = result.asset_materializations_for_node(key.replace("/", "__"))
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def partitioned(
+    column: str,
+    values: Callable[[str], list[Any]],
+    data_type: pa.DataType,
+    partitions_def: dg.PartitionsDefinition[str],
+    **metadata: Any,
+) -> dg.AssetsDefinition:
+    """An asset whose rows hold, for each partition key of the run, the given values in `column`."""
+
+    @dg.asset(
+        partitions_def=partitions_def,
+        metadata={"partition_expr": column, **metadata},
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def events(context: dg.AssetExecutionContext) -> pa.Table:
+        found = [(key, value) for key in context.partition_keys for value in values(key)]
+        return pa.table(
+            {
+                column: pa.array([value for _, value in found], data_type),
+                "key": pa.array([str(key) for key, _ in found], pa.string()),
+                "run": pa.array([context.run.run_id] * len(found), pa.string()),
+            }
+        )
+
+    return events
+
+
+# What every write says
+
+
+def test_metadata_and_data_version(lake: Lake) -> None:
+    @dg.asset(key=["bronze", "flights"], partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def flights(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"day": [context.partition_key] * 2, "delay": pa.array([1, 2], pa.int32())})
+
+    lake.run(flights, partition="2013-01-01")
+    result = lake.run(flights, partition="2013-01-02")
+    table = lake.table("bronze", "flights")
+    metadata = metadata_of(result, "bronze/flights")
+    assert metadata["dagster/row_count"] == 4
+    assert metadata["dagster/partition_row_count"] == 2
+    assert metadata["dagster/table_name"] == "bronze.flights"
+    assert metadata["dagster/uri"] == table.uri
+    assert metadata["dagster/storage_kind"] == "deltalake"
+    assert metadata["delta/version"] == table.version() == 2
+    assert metadata["delta/skipped"] is False
+    assert metadata["delta/operation_metrics"]["numOutputRows"] == 2
+    assert [(c.name, c.type) for c in metadata["dagster/column_schema"].columns] == [
+        ("day", "string"),
+        ("delay", "integer"),
+    ]
+    (event,) = result.asset_materializations_for_node("bronze__flights")
+    assert event.tags["dagster/data_version"] == f"{table.snapshot().metadata.id}:2"
+    commit = table.history(1)[0]
+    assert commit.user_metadata is not None
+    assert f'"run_id":"{result.run_id}"' in commit.user_metadata
+    assert '"partition":"2013-01-02"' in commit.user_metadata
+
+
+def test_each_partition_of_a_range_has_its_row_count(lake: Lake) -> None:
+    asset = partitioned("day", lambda key: [key] * int(key[-1]), pa.string(), DAYS)
+    result = lake.run(asset, span=("2013-01-01", "2013-01-03"))
+    counts = {
+        event.partition: event.metadata["dagster/partition_row_count"].value
+        for event in result.asset_materializations_for_node("events")
+    }
+    assert counts == {"2013-01-01": 1, "2013-01-02": 2, "2013-01-03": 3}
+    # One commit for all, after the one that created the table.
+    assert lake.table("events").version() == 1
+
+
+def test_secrets_stay_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("LAKE_SECRET", "hunter2-from-env")
+    options = {"password": dg.EnvVar("LAKE_SECRET"), "token": "hunter2-plain"}
+    lake = Lake(tmp_path, storage_options=options)
+
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    with caplog.at_level("DEBUG"):
+        result = lake.run(numbers)
+    shown = [repr(lake.io_manager), str(lake.io_manager), caplog.text, repr(metadata_of(result, "numbers"))]
+    shown += [str(event) for event in result.all_events]
+    shown += [path.read_text(errors="replace") for path in tmp_path.rglob("*.json")]
+    assert not any("hunter2" in text for text in shown)
+
+
+# What may be written and read
+
+
+def _tables() -> list[Any]:
+    data = pa.table({"n": pa.array([1, 2, 3], pa.int64()), "s": pa.array(["a", None, "c"], pa.string())})
+    return [
+        pytest.param(lambda: data, id="arrow"),
+        pytest.param(lambda: pa.RecordBatchReader.from_batches(data.schema, data.to_batches()), id="reader"),
+        pytest.param(lambda: pd.DataFrame({"n": [1, 2, 3], "s": ["a", None, "c"]}), id="pandas"),
+        pytest.param(lambda: pl.DataFrame({"n": [1, 2, 3], "s": ["a", None, "c"]}), id="polars"),
+    ]
+
+
+@pytest.mark.parametrize("make", _tables())
+def test_values(lake: Lake, make: Callable[[], Any]) -> None:
+    @dg.asset
+    def numbers() -> Any:
+        return make()
+
+    lake.run(numbers)
+    expected = [{"n": 1, "s": "a"}, {"n": 2, "s": None}, {"n": 3, "s": "c"}]
+    assert lake.rows("numbers") == expected
+    lake.run(numbers)
+    assert lake.rows("numbers") == expected
+
+
+@pytest.mark.parametrize("make", _tables())
+def test_values_of_a_partitioned_asset(lake: Lake, make: Callable[[], Any]) -> None:
+    @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a", "b", "c"]), metadata={"partition_expr": "s"})
+    def numbers(context: dg.AssetExecutionContext) -> Any:
+        table = pa.table({"n": pa.array([1], pa.int64()), "s": [context.partition_key]})
+        return {"Table": table, "DataFrame": table.to_pandas()}.get(type(make()).__name__, table)
+
+    for key in "ab":
+        lake.run(numbers, partition=key)
+    assert lake.rows("numbers") == [{"n": 1, "s": "a"}, {"n": 1, "s": "b"}]
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [pa.Table, pa.RecordBatchReader, pd.DataFrame, pl.DataFrame, pl.LazyFrame, DeltaTable, TableSnapshot, Any],
+    ids=str,
+)
+def test_inputs_follow_the_annotation(lake: Lake, annotation: Any) -> None:
+    got: list[Any] = []
+
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": pa.array([1, 2], pa.int64())})
+
+    def consume(numbers):  # type: ignore[no-untyped-def]
+        got.append(numbers)
+        if isinstance(numbers, pa.RecordBatchReader):
+            got[0] = (numbers, numbers.read_all())
+        return pa.table({"rows": [1]})
+
+    consume.__annotations__["numbers"] = annotation
+    lake.run(numbers, dg.asset(consume))
+    value = got[0]
+    if annotation is Any:
+        assert isinstance(value, pa.Table)
+    elif annotation is pa.RecordBatchReader:
+        assert isinstance(value[0], pa.RecordBatchReader)
+        assert value[1].column("n").to_pylist() == [1, 2]
+    else:
+        assert isinstance(value, annotation)
+    if annotation in (pl.DataFrame, pl.LazyFrame):
+        assert value.lazy().collect().to_dicts() == [{"n": 1}, {"n": 2}]
+
+
+def test_an_input_may_load_some_columns_only(lake: Lake) -> None:
+    @dg.asset
+    def wide() -> pa.Table:
+        return pa.table({"a": [1], "b": [2], "c": [3]})
+
+    @dg.asset(ins={"wide": dg.AssetIn(metadata={"columns": ["c", "a"]})})
+    def narrow(wide: pa.Table) -> pa.Table:
+        return wide
+
+    lake.run(wide, narrow)
+    assert lake.table("narrow").snapshot().schema.names == ("c", "a")
+
+
+def test_an_input_of_another_type_is_refused(lake: Lake) -> None:
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.asset
+    def wrong(numbers: dict) -> pa.Table:  # type: ignore[type-arg]
+        return pa.table({"n": [1]})
+
+    assert "cannot be loaded" in str(lake.fails(numbers, wrong))
+
+
+def test_an_input_that_was_never_written(lake: Lake) -> None:
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.asset
+    def after(numbers: pa.Table) -> pa.Table:
+        return numbers
+
+    assert isinstance(lake.fails(numbers, after, selection=[after]), TableNotFoundError)
+
+
+def test_op_outputs_are_tables_too(lake: Lake) -> None:
+    @dg.op(out=dg.Out(metadata={"schema": "scratch"}))
+    def extract() -> pa.Table:
+        return pa.table({"n": [1, 2]})
+
+    @dg.op
+    def load(rows: pa.Table) -> pa.Table:
+        return rows.slice(1)
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        load(extract())
+
+    assert etl.execute_in_process(instance=lake.instance).success
+    assert len(list(lake.root.rglob("_delta_log"))) >= 1
+
+
+# Partitions, one test a failure of others
+
+
+def test_the_second_day_on_a_string_column_leaves_the_first_alone(lake: Lake) -> None:
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    for day in ("2013-01-01", "2013-01-02", "2013-01-03"):
+        lake.run(asset, partition=day)
+    assert [row["day"] for row in lake.rows("events")] == ["2013-01-01", "2013-01-02", "2013-01-03"]
+    assert lake.table("events").snapshot().partition_columns == ("day",)
+
+
+def test_static_partitions_on_an_integer_column(lake: Lake) -> None:
+    keys = dg.StaticPartitionsDefinition(["1", "2", "10"])
+    asset = partitioned("store", lambda key: [int(key)] * 2, pa.int32(), keys)
+    for key in ("1", "2", "10", "2"):
+        lake.run(asset, partition=key)
+    assert [row["store"] for row in lake.rows("events")] == [1, 1, 10, 10, 2, 2]
+
+
+def test_hourly_partitions_on_a_timestamp_ntz_column(lake: Lake) -> None:
+    def inside(key: str) -> list[datetime]:
+        start = datetime.strptime(key, "%Y-%m-%d-%H:%M")
+        return [start, start.replace(minute=59, second=59, microsecond=999_999)]
+
+    asset = partitioned("at", inside, pa.timestamp("us"), HOURS)
+    for key in ("2013-01-01-00:00", "2013-01-01-01:00", "2013-01-01-00:00"):
+        lake.run(asset, partition=key)
+    assert lake.table("events").snapshot().schema.find("at").data_type.name == "timestamp_ntz"  # type: ignore[union-attr]
+    assert [row["at"].hour for row in lake.rows("events")] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        (pa.date32(), date.fromisoformat),
+        (pa.timestamp("us", "UTC"), lambda key: datetime.fromisoformat(key).replace(tzinfo=UTC, hour=13)),
+        (pa.timestamp("us"), lambda key: datetime.fromisoformat(key).replace(hour=23)),
+        (pa.int32(), lambda key: int(key.replace("-", ""))),
+        (pa.int64(), lambda key: int(key.replace("-", ""))),
+        (pa.string(), lambda key: key),
+    ],
+    ids=str,
+)
+def test_daily_partitions_on_every_kind_of_column(
+    lake: Lake, data_type: pa.DataType, value: Callable[[str], Any]
+) -> None:
+    asset = partitioned("at", lambda key: [value(key)], data_type, DAYS)
+    for day in ("2013-01-01", "2013-01-02"):
+        lake.run(asset, partition=day)
+    first = lake.rows("events")
+    again = lake.run(asset, partition="2013-01-02")
+    assert [row["key"] for row in lake.rows("events")] == ["2013-01-01", "2013-01-02"]
+    assert [row["run"] == again.run_id for row in lake.rows("events")] == [False, True]
+    assert first[0] == lake.rows("events")[0]
+    lake.run(asset, span=("2013-01-02", "2013-01-04"))
+    assert [row["key"] for row in lake.rows("events")] == ["2013-01-01", "2013-01-02", "2013-01-03", "2013-01-04"]
+
+
+def test_dynamic_partitions(lake: Lake) -> None:
+    keys = dg.DynamicPartitionsDefinition(name="stores")
+    asset = partitioned("store", lambda key: [key], pa.string(), keys)
+    lake.instance.add_dynamic_partitions("stores", ["it's", "b"])
+    for key in ("it's", "b", "it's"):
+        lake.run(asset, partition=key)
+    assert [row["store"] for row in lake.rows("events")] == ["b", "it's"]
+
+
+def test_multi_dimensional_partitions(lake: Lake) -> None:
+    keys = dg.MultiPartitionsDefinition({"day": DAYS, "origin": dg.StaticPartitionsDefinition(["JFK", "LGA"])})
+
+    @dg.asset(partitions_def=keys, metadata={"partition_expr": {"day": "flight_date", "origin": "origin"}})
+    def flights(context: dg.AssetExecutionContext) -> pa.Table:
+        key = context.partition_key.keys_by_dimension  # type: ignore[attr-defined]
+        return pa.table(
+            {
+                "flight_date": pa.array([date.fromisoformat(key["day"])], pa.date32()),
+                "origin": [key["origin"]],
+                "n": [1],
+            }
+        )
+
+    for day in ("2013-01-01", "2013-01-02"):
+        for origin in ("JFK", "LGA"):
+            lake.run(flights, partition=dg.MultiPartitionKey({"day": day, "origin": origin}))
+    lake.run(flights, partition=dg.MultiPartitionKey({"day": "2013-01-01", "origin": "JFK"}))
+    assert [(row["flight_date"].day, row["origin"]) for row in lake.rows("flights")] == [
+        (1, "JFK"),
+        (1, "LGA"),
+        (2, "JFK"),
+        (2, "LGA"),
+    ]
+
+
+def test_a_format_for_columns_that_do_not_hold_the_key(lake: Lake) -> None:
+    def hour(key: str) -> list[int]:
+        return [int(key.replace("-", "")[:8] + key[11:13])]
+
+    asset = partitioned("hour", hour, pa.int64(), HOURS, partition_format="%Y%m%d%H")
+    for key in ("2013-01-01-00:00", "2013-01-01-01:00"):
+        lake.run(asset, partition=key)
+    assert [row["hour"] for row in lake.rows("events")] == [2013010100, 2013010101]
+
+
+def test_an_unpartitioned_asset_downstream_of_three_days_reads_three(lake: Lake) -> None:
+    upstream = partitioned("day", lambda key: [key], pa.string(), DAYS)
+
+    @dg.asset
+    def total(events: pa.Table) -> pa.Table:
+        return pa.table({"rows": [events.num_rows]})
+
+    for day in ("2013-01-01", "2013-01-02", "2013-01-03"):
+        lake.run(upstream, partition=day)
+    lake.run(upstream, total, selection=[total])
+    assert lake.rows("total") == [{"rows": 3}]
+
+
+def test_a_partitioned_asset_reads_its_own_partitions(lake: Lake) -> None:
+    upstream = partitioned("day", lambda key: [key] * int(key[-1]), pa.string(), DAYS)
+    read: list[list[str]] = []
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, backfill_policy=dg.BackfillPolicy.single_run())
+    def copy(events: pa.Table) -> pa.Table:
+        read.append(sorted(set(events.column("day").to_pylist())))
+        return events
+
+    lake.run(upstream, span=("2013-01-01", "2013-01-05"))
+    lake.run(upstream, copy, selection=[copy], partition="2013-01-02")
+    lake.run(upstream, copy, selection=[copy], span=("2013-01-03", "2013-01-05"))
+    assert read == [["2013-01-02"], ["2013-01-03", "2013-01-04", "2013-01-05"]]
+    assert len(lake.rows("copy")) == 2 + 3 + 4 + 5
+
+
+def test_daily_asset_downstream_of_hours(lake: Lake) -> None:
+    def at(key: str) -> list[datetime]:
+        return [datetime.strptime(key, "%Y-%m-%d-%H:%M")]
+
+    upstream = partitioned("at", at, pa.timestamp("us"), HOURS)
+    read: list[int] = []
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def daily(context: dg.AssetExecutionContext, events: pa.Table) -> pa.Table:
+        read.append(events.num_rows)
+        return pa.table({"day": [context.partition_key], "rows": [events.num_rows]})
+
+    lake.run(upstream, span=("2013-01-01-00:00", "2013-01-01-05:00"))
+    lake.run(upstream, daily, selection=[daily], partition="2013-01-01")
+    assert read == [6]
+
+
+# What is refused, with the table unchanged
+
+
+def test_rows_outside_the_partition_are_refused(lake: Lake) -> None:
+    good = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    bad = partitioned("day", lambda key: ["2013-01-05"], pa.string(), DAYS)
+    lake.run(good, partition="2013-01-01")
+    version = lake.table("events").version()
+    assert isinstance(lake.fails(bad, partition="2013-01-01"), ConstraintViolationError)
+    assert lake.table("events").version() == version
+    assert [row["day"] for row in lake.rows("events")] == ["2013-01-01"]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("partition_overwrite", ["replace_where", "dynamic"])
+def test_a_null_partition_value_is_outside(tmp_path: Path, mode: str, partition_overwrite: str) -> None:
+    lake = Lake(tmp_path, mode=mode, partition_overwrite=partition_overwrite)
+    bad = partitioned("day", lambda key: [key, None], pa.string(), DAYS)
+    assert isinstance(lake.fails(bad, partition="2013-01-01"), ConstraintViolationError)
+    assert not lake.table("events").exists() or lake.rows("events") == []
+
+
+def test_partitions_without_partition_expr_are_refused(lake: Lake) -> None:
+    @dg.asset(partitions_def=DAYS)
+    def events() -> pa.Table:
+        return pa.table({"day": ["2013-01-01"]})
+
+    error = lake.fails(events, partition="2013-01-01")
+    assert isinstance(error, InvalidRequestError)
+    assert '"partition_expr": "column"' in str(error)
+    assert not lake.table("events").exists()
+
+
+def test_partition_expr_must_be_a_column(lake: Lake) -> None:
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS, partition_expr="dya")
+    assert isinstance(lake.fails(asset, partition="2013-01-01"), ColumnNotFoundError)
+    assert not lake.table("events").exists()
+
+
+def test_hourly_partitions_on_a_date_column_are_refused(lake: Lake) -> None:
+    asset = partitioned("day", lambda key: [date(2013, 1, 1)], pa.date32(), HOURS)
+    assert "midnight" in str(lake.fails(asset, partition="2013-01-01-01:00"))
+
+
+def test_a_key_that_is_no_number_on_an_integer_column_is_refused(lake: Lake) -> None:
+    keys = dg.StaticPartitionsDefinition(["one", "01"])
+    asset = partitioned("store", lambda key: [1], pa.int32(), keys)
+    for key in ("one", "01"):
+        assert "usual spelling" in str(lake.fails(asset, partition=key))
+
+
+def test_a_range_over_a_table_partitioned_otherwise_is_refused(lake: Lake) -> None:
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS, partition_by=["key"])
+    assert "cannot be exactly-once" in str(lake.fails(asset, span=("2013-01-01", "2013-01-02")))
+
+
+def test_a_single_day_of_a_table_partitioned_otherwise(lake: Lake) -> None:
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS, partition_by=[])
+    for day in ("2013-01-01", "2013-01-02", "2013-01-01"):
+        lake.run(asset, partition=day)
+    assert [row["day"] for row in lake.rows("events")] == ["2013-01-01", "2013-01-02"]
+    assert lake.table("events").snapshot().partition_columns == ()
+
+
+def test_none_is_no_table(lake: Lake) -> None:
+    @dg.asset
+    def nothing() -> Any:
+        return None
+
+    assert "returned None" in str(lake.fails(nothing))
+
+
+@pytest.mark.parametrize("part", ["..", "a/b"])
+def test_names_that_lead_elsewhere_are_refused(lake: Lake, part: str) -> None:
+    @dg.asset(metadata={"schema": part})
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    assert "name of a folder" in str(lake.fails(numbers))
+
+
+# Modes
+
+
+@pytest.mark.parametrize("mode", ["merge", "upsert"])
+def test_modes_that_do_not_exist_are_refused_by_name(tmp_path: Path, mode: str) -> None:
+    with pytest.raises(ValueError, match=mode):
+        DeltaLakeIOManager(root_uri=str(tmp_path), mode=mode)
+
+
+@pytest.mark.parametrize("field", ["partition_overwrite", "idempotency", "engine"])
+def test_choices_are_checked(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        DeltaLakeIOManager(root_uri=str(tmp_path), **{field: "nonsense"})
+
+
+def test_merge_in_metadata_is_refused(lake: Lake) -> None:
+    @dg.asset(metadata={"mode": "merge"})
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    assert "merge" in str(lake.fails(numbers))
+    assert not lake.table("numbers").exists()
+
+
+def test_output_metadata_goes_before_definition_metadata_before_config(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, mode="ignore")
+    chosen: dict[str, str] = {}
+
+    @dg.asset(metadata={"mode": "append"})
+    def numbers() -> dg.Output[pa.Table]:
+        return dg.Output(pa.table({"n": [1]}), metadata=chosen)
+
+    lake.run(numbers)
+    lake.run(numbers)
+    assert len(lake.rows("numbers")) == 2
+    chosen["mode"] = "overwrite"
+    lake.run(numbers)
+    assert len(lake.rows("numbers")) == 1
+
+
+def test_mode_error(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, mode="error")
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    lake.run(asset, partition="2013-01-01")
+    lake.run(asset, partition="2013-01-02")
+    assert isinstance(lake.fails(asset, partition="2013-01-02"), TableExistsError)
+    assert len(lake.rows("events")) == 2
+
+
+def test_mode_ignore(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, mode="ignore")
+
+    @dg.asset
+    def numbers(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"run": [context.run.run_id]})
+
+    first = lake.run(numbers)
+    second = lake.run(numbers)
+    assert lake.rows("numbers") == [{"run": first.run_id}]
+    assert metadata_of(second, "numbers")["delta/skipped"] is True
+
+
+def test_dynamic_overwrite_of_an_unpartitioned_asset(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, partition_overwrite="dynamic")
+    days = [["a", "b"], ["b", "c"]]
+
+    @dg.asset(metadata={"partition_by": ["day"]})
+    def events(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"day": days.pop(0), "run": [context.run.run_id] * 2})
+
+    first, second = lake.run(events).run_id, lake.run(events).run_id
+    assert lake.rows("events") == sorted(
+        [{"day": "a", "run": first}, {"day": "b", "run": second}, {"day": "c", "run": second}], key=repr
+    )
+
+
+def test_table_properties_are_kept(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, table_properties={"delta.logRetentionDuration": "interval 7 days"})
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    lake.run(asset, partition="2013-01-01")
+    assert lake.table("events").snapshot().metadata.configuration == {"delta.logRetentionDuration": "interval 7 days"}
+
+
+def test_an_empty_partition_clears_the_partition_only(lake: Lake) -> None:
+    full = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    empty = partitioned("day", lambda key: [], pa.string(), DAYS)
+    lake.run(full, span=("2013-01-01", "2013-01-03"))
+    result = lake.run(empty, partition="2013-01-02")
+    assert [row["day"] for row in lake.rows("events")] == ["2013-01-01", "2013-01-03"]
+    assert metadata_of(result, "events")["dagster/partition_row_count"] == 0
