@@ -78,6 +78,8 @@ class WriteSpec:
         partition_columns: Logical names; files hold no partition column, paths are `name=value/` directories.
         checks: Verified for each row while it is written. NOT NULL of the schema is always verified.
         target_file_size_bytes: Aim for files of this size; None leaves it to the engine.
+        optimize_write: Bring the rows of a partition together before writing, where the engine writes in parallel.
+            False writes as the rows come: quicker, and up to one file for each task and partition.
         compression: Parquet codec, in the protocol's spelling (`zstd`, `snappy`, `uncompressed`, …).
     """
 
@@ -88,6 +90,7 @@ class WriteSpec:
     statistics: StatisticsPolicy = field(default_factory=StatisticsPolicy)
     target_file_size_bytes: int | None = None
     compression: str = "zstd"
+    optimize_write: bool = True
 
 
 class Engine(Protocol):

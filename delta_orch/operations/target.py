@@ -43,6 +43,7 @@ class WriteTarget:
             ),
             target_file_size_bytes=self.properties.target_file_size_bytes,
             compression=self.properties.compression_codec,
+            optimize_write=self.properties.optimize_write,
         )
 
     def ensure_rows_may_leave(self) -> None:

@@ -121,7 +121,7 @@ class _Property:
 _PROPERTIES: Mapping[str, _Property] = {
     "delta.appendOnly": _Property("append_only", parse_boolean),
     "delta.autoOptimize.autoCompact": _Property(None, _one_of("true", "false", "auto", "legacy")),
-    "delta.autoOptimize.optimizeWrite": _Property(None, parse_boolean),
+    "delta.autoOptimize.optimizeWrite": _Property("optimize_write", parse_boolean),
     "delta.checkpointInterval": _Property("checkpoint_interval", _positive),
     "delta.checkpointPolicy": _Property("checkpoint_policy", _one_of("classic", "v2")),
     "delta.checkpoint.writeStatsAsJson": _Property("checkpoint_write_stats_as_json", parse_boolean),
@@ -199,6 +199,7 @@ class TableProperties:
     enable_variant_shredding: bool = False
     isolation_level: str = "WriteSerializable"
     log_retention_ms: int = 30 * _DAY_MS
+    optimize_write: bool = True
     randomize_file_prefixes: bool = False
     random_prefix_length: int = 2
     require_checkpoint_protection_before_version: int | None = None
