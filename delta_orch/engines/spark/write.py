@@ -61,7 +61,7 @@ def _clustered(rows: DataFrame, spec: WriteSpec, projection: WriteProjection) ->
     A rebalance, unlike a repartition, splits what is large and merges what is small, by the sizes that the shuffle
     has measured.
     """
-    if not projection.partition_columns and spec.target_file_size_bytes is None:
+    if not spec.optimize_write or (not projection.partition_columns and spec.target_file_size_bytes is None):
         return rows
     columns = ", ".join(map(quote_identifier, projection.partition_columns))
     hint = f"REBALANCE({columns})" if columns else "REBALANCE"
