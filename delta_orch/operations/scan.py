@@ -51,7 +51,8 @@ class Scan:
         return engine.to_reader(engine.scan(self.plan()))
 
     def to_spark(self, spark: Any) -> Any:
-        """A lazy DataFrame of `spark`, on Spark's own Parquet reader."""
+        """A lazy DataFrame of `spark`, on Spark's own Parquet reader. What you run on it is Spark's: so are its errors,
+        except through the engine (`to_relation`)."""
         return spark_engine(spark).scan(self.plan())
 
     def to_relation(self, engine: Engine) -> Any:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.engines.select import spark_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.table import TableSnapshot
 
@@ -35,8 +36,12 @@ class EngineRows:
         """The rows of a table or snapshot, sorted by all columns."""
         snapshot = source.snapshot() if isinstance(source, DeltaTable) else source
         scan = snapshot.scan(columns, where)
-        read = scan.to_arrow() if self.spark is None else scan.to_spark(self.spark).toArrow()
+        read = scan.to_arrow() if self.spark is None else self.collect(scan.to_spark(self.spark))
         return read.sort_by([(name, "ascending") for name in read.column_names])
+
+    def collect(self, frame: Any) -> pa.Table:
+        """A DataFrame's rows; what goes wrong becomes our own error only inside an engine."""
+        return spark_engine(self.spark).to_arrow(frame)
 
     def pylist(self, source: DeltaTable | TableSnapshot, **scan: Any) -> list[dict[str, Any]]:
         return self.read(source, **scan).to_pylist()

@@ -216,7 +216,7 @@ def test_types_come_back(rows: Any, table: DeltaTable) -> None:
     table.append(rows.data(data))
     ensure_same_rows(table.snapshot().scan().to_arrow(), data)
     if rows.spark is not None:
-        ensure_same_rows(table.snapshot().scan().to_spark(rows.spark).toArrow(), data)
+        ensure_same_rows(rows.collect(table.snapshot().scan().to_spark(rows.spark)), data)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from delta_orch.errors import (
 
 
 def read(rows: Any, feed: Any) -> list[tuple[Any, ...]]:
-    table = feed.to_arrow() if rows.spark is None else feed.to_spark(rows.spark).toArrow()
+    table = feed.to_arrow() if rows.spark is None else rows.collect(feed.to_spark(rows.spark))
     assert table.column_names[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
     assert table.schema.field("_commit_version").type == pa.int64()
     found = [(r["_commit_version"], r["_change_type"], r["day"], r["id"]) for r in table.to_pylist()]
