@@ -1,0 +1,190 @@
+"""A store that counts its calls, fails, dies or waits on command: for tests of whatever commits.
+
+store = FaultStore(open_store(path))
+store.at(Moment.COMMIT_PUT, "before", do=store.fail)      # nothing written
+store.at(Moment.COMMIT_PUT, "after", do=store.lose_answer)  # written, but nobody is told
+gate = store.gate(Moment.COMMIT_PUT, "before")            # hold a writer right before its commit
+store.at_call(7, "after", do=store.kill)                  # SIGKILL after the 8th call
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from delta_orch.errors import StorageError, StorageOutcomeUnknownError
+from delta_orch.storage.base import FileMeta, LogStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+T = TypeVar("T")
+When = Literal["before", "after"]
+_COMMIT = "_delta_log/*.json"
+_CHECKPOINT = "_delta_log/*.checkpoint.parquet"
+
+
+class Moment(Enum):
+    """The phases of a commit that tests stop at: a method of the store and the paths it is called with."""
+
+    COMMIT_PUT = ("put_if_absent", _COMMIT)
+    COMMIT_HEAD = ("head", _COMMIT)
+    COMMIT_READ = ("read_bytes", _COMMIT)
+    CHECKPOINT_PUT = ("put_if_absent", _CHECKPOINT)
+    POINTER_PUT = ("put", "_delta_log/_last_checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """`number` counts from 0; `path` is the first argument, or the directory of a listing."""
+
+    number: int
+    method: str
+    path: str
+
+
+@dataclass(slots=True)
+class Gate:
+    """Holds whoever comes to it until it is opened."""
+
+    _reached: threading.Event = field(default_factory=threading.Event)
+    _opened: threading.Event = field(default_factory=threading.Event)
+
+    def pass_through(self, call: StoreCall) -> None:
+        self._reached.set()
+        if not self._opened.wait(timeout=60):
+            raise TimeoutError(f"nobody opened the gate at {call}")
+
+    def wait_until_reached(self) -> None:
+        if not self._reached.wait(timeout=60):
+            raise TimeoutError("nobody came to the gate")
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+@dataclass(slots=True)
+class _Rule:
+    matches: Callable[[StoreCall], bool]
+    when: When
+    do: Callable[[StoreCall], None]
+    remaining: int
+
+
+class FaultStore(LogStore):
+    """Passes every call on to another store, and does what it was told to do before or after it.
+
+    Attributes:
+        calls: Every call so far, in order.
+    """
+
+    def __init__(self, inner: LogStore) -> None:
+        self.inner = inner
+        self.uri = inner.uri
+        self.calls: list[StoreCall] = []
+        self._rules: list[_Rule] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"FaultStore({self.inner!r})"
+
+    # What to do, and when
+
+    def at(self, moment: Moment, when: When, *, do: Callable[[StoreCall], None], times: int = 1) -> None:
+        """Do something at the next `times` calls of a phase."""
+        method, pattern = moment.value
+        self._rules.append(
+            _Rule(lambda call: call.method == method and fnmatchcase(call.path, pattern), when, do, times)
+        )
+
+    def at_call(self, number: int, when: When, *, do: Callable[[StoreCall], None]) -> None:
+        """Do something at the call of that number, whatever it is."""
+        self._rules.append(_Rule(lambda call: call.number == number, when, do, 1))
+
+    def gate(self, moment: Moment, when: When) -> Gate:
+        """A gate that holds the next call of a phase."""
+        gate = Gate()
+        self.at(moment, when, do=gate.pass_through)
+        return gate
+
+    def count(self, method: str | None = None, pattern: str = "*") -> int:
+        """How many calls there were, of a method and of paths like `pattern`."""
+        return sum((method is None or c.method == method) and fnmatchcase(c.path, pattern) for c in self.calls)
+
+    def counts(self) -> Counter[str]:
+        """Calls by method."""
+        return Counter(call.method for call in self.calls)
+
+    def forget_calls(self) -> None:
+        """Count from 0 again."""
+        self.calls = []
+
+    @staticmethod
+    def fail(call: StoreCall) -> None:
+        """Raise as a store does that did nothing."""
+        raise StorageError(f"Injected failure of {call.method}", path=call.path)
+
+    @staticmethod
+    def lose_answer(call: StoreCall) -> None:
+        """Raise as a store does whose answer got lost."""
+        raise StorageOutcomeUnknownError(f"Injected loss of the answer to {call.method}", path=call.path)
+
+    @staticmethod
+    def kill(call: StoreCall) -> None:
+        """End this process as a power cut would: no handler, no `finally`."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    # The store
+
+    def read_bytes(self, path: str) -> bytes:
+        return self._pass("read_bytes", path, lambda: self.inner.read_bytes(path))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        return self._pass("open_input", path, lambda: self.inner.open_input(path))
+
+    def head(self, path: str) -> FileMeta | None:
+        return self._pass("head", path, lambda: self.inner.head(path))
+
+    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
+        return self._pass("list_from", directory, lambda: iter(list(self.inner.list_from(directory, start_name))))
+
+    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
+        return self._pass("list_recursive", directory, lambda: iter(list(self.inner.list_recursive(directory))))
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
+        return self._pass("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+
+    def put(self, path: str, data: bytes) -> FileMeta:
+        return self._pass("put", path, lambda: self.inner.put(path, data))
+
+    def delete(self, path: str) -> None:
+        self._pass("delete", path, lambda: self.inner.delete(path))
+
+    def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
+        return self.inner.data_filesystem()
+
+    def resolve(self, log_path: str) -> str:
+        return self.inner.resolve(log_path)
+
+    def _pass(self, method: str, path: str, call_inner: Callable[[], T]) -> T:
+        with self._lock:
+            call = StoreCall(len(self.calls), method, path)
+            self.calls.append(call)
+        self._obey(call, "before")
+        result = call_inner()
+        self._obey(call, "after")
+        return result
+
+    def _obey(self, call: StoreCall, when: When) -> None:
+        for rule in self._rules:
+            if rule.when == when and rule.remaining and rule.matches(call):
+                rule.remaining -= 1
+                rule.do(call)
