@@ -137,7 +137,7 @@ class Snapshot:
     @cached_property
     def num_files(self) -> int:
         """Number of live files."""
-        return self.tail.adds.num_rows + sum(actions.num_rows for actions in self._adds)
+        return int(self.tail.adds.num_rows) + sum(actions.num_rows for actions in self._adds)
 
     @cached_property
     def size_bytes(self) -> int:
