@@ -62,6 +62,22 @@ def parse_expression(text: str) -> Expression:
         raise InvalidExpressionError(f"The expression {_shorten(text)} is nested too deeply", expression=text) from None
 
 
+def parse_spark_statement(text: str) -> Any:
+    """One statement of Spark SQL as sqlglot's tree. Raises InvalidExpressionError if it cannot be read."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return sqlglot.parse_one(_merge_doubled_quotes(text, _tokenize(text)), dialect="spark")
+    except (SqlglotError, RecursionError) as error:
+        raise InvalidExpressionError(
+            f"Cannot read the query {_shorten(text)}",
+            cause=_explain(error),
+            remedy="Write one SELECT in Spark SQL",
+            query=text,
+        ) from error
+
+
 def _tokenize(text: str) -> list[Any]:
     from sqlglot.dialects.spark import Spark
 
@@ -210,6 +226,22 @@ def _mentioned_columns(tree: Any) -> tuple[Column, ...]:
     return tuple(dict.fromkeys(Column(path) for path in paths))
 
 
+def expression_of_tree(tree: Any) -> Expression | None:
+    """A condition that sqlglot has parsed, as nodes; None where a part of it would have to stay text."""
+    from sqlglot import exp
+
+    tree = tree.unnest()
+    if isinstance(tree, exp.And | exp.Or):
+        left, right = expression_of_tree(tree.this), expression_of_tree(tree.expression)
+        if left is None or right is None:
+            return None
+        return conjunction(left, right) if isinstance(tree, exp.And) else disjunction(left, right)
+    if isinstance(tree, exp.Not):
+        child = expression_of_tree(tree.this)
+        return None if child is None else Not(child)
+    return _map_predicate(tree)
+
+
 def _map_predicate(tree: Any) -> Expression | None:
     """The node for a predicate, None where there is none."""
     from sqlglot import exp
@@ -251,7 +283,7 @@ def _operand(tree: Any) -> Expression | None:
 def _map_comparison(operator: str, left: Any, right: Any) -> Expression | None:
     mapped_left, mapped_right = _operand(left), _operand(right)
     if mapped_left is None and isinstance(mapped_right, Literal) and isinstance(mapped_right.value, bool):
-        mapped_left = _map_predicate(left)  # (a < 5) <=> TRUE
+        mapped_left = expression_of_tree(left)  # (a < 5) <=> TRUE
     if mapped_left is None or mapped_right is None:
         return None
     return Comparison(operator, mapped_left, mapped_right)

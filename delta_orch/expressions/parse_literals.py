@@ -68,9 +68,15 @@ def parse_literal(tree: Any) -> Literal | None:
         return _binary(tree.this)
     if isinstance(tree, exp.Neg):
         return _negative(tree.this)
-    if isinstance(tree, exp.Cast) and isinstance(tree.to, exp.DataType) and not tree.args.get("format"):
+    if isinstance(tree, exp.Cast) and _is_plain_cast(tree):
         return _cast(tree)
     return None
+
+
+def _is_plain_cast(tree: Any) -> bool:
+    from sqlglot import exp
+
+    return isinstance(tree.to, exp.DataType) and not tree.args.get("format") and not tree.args.get("safe")
 
 
 def _number(text: str) -> Literal:

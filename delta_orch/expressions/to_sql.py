@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC
 from typing import Any
 
@@ -48,20 +49,38 @@ _DUCKDB_TYPES: dict[DataType, str] = {
 def to_spark_sql(expression: Expression) -> str:
     """The predicate in Spark SQL, with names quoted and constants of exactly their type; independent of the session's
     time zone except where the user's own text (`Opaque`) depends on it."""
-    return _Printer(quote_identifier, spark_literal, _spark_starts_with, lambda sql: sql).print(expression)
+    return _Printer(_spark_column, spark_literal, _spark_starts_with, lambda sql: sql).print(expression)
 
 
-def to_duckdb_sql(expression: Expression) -> str:
+def to_duckdb_sql(expression: Expression, translate: Callable[[str], str] | None = None) -> str:
     """The predicate in DuckDB's SQL. Resolve it first: DuckDB's own coercions differ from Spark's.
 
-    Raises UnsupportedExpressionError for text (`Opaque`) outside what is proven to mean the same in DuckDB.
+    Args:
+        translate: Turns Spark SQL text (`Opaque`) into DuckDB's; it needs to know the columns' types.
+
+    Raises UnsupportedExpressionError for text, if there is no `translate`.
     """
-    return _Printer(quote_duckdb_identifier, duckdb_literal, _duckdb_starts_with, _refuse_opaque).print(expression)
+    return print_duckdb(expression, _duckdb_column, translate)
+
+
+def print_duckdb(
+    expression: Expression, column: Callable[[Column], str], translate: Callable[[str], str] | None = None
+) -> str:
+    """As `to_duckdb_sql`, with columns printed by the caller."""
+    return _Printer(column, duckdb_literal, _duckdb_starts_with, translate or _refuse_opaque).print(expression)
+
+
+def _spark_column(column: Column) -> str:
+    return ".".join(map(quote_identifier, column.path))
+
+
+def _duckdb_column(column: Column) -> str:
+    return ".".join(map(quote_duckdb_identifier, column.path))
 
 
 class _Printer:
-    def __init__(self, identifier: Any, literal: Any, starts_with: Any, opaque: Any) -> None:
-        self._identifier = identifier
+    def __init__(self, column: Any, literal: Any, starts_with: Any, opaque: Any) -> None:
+        self._column = column
         self._literal = literal
         self._starts_with = starts_with
         self._opaque = opaque
@@ -69,8 +88,8 @@ class _Printer:
 
     def print(self, node: Expression) -> str:
         match node:
-            case Column(path):
-                return ".".join(self._identifier(name) for name in path)
+            case Column():
+                return str(self._column(node))
             case Literal(value, data_type):
                 return str(self._literal(value, data_type))
             case Comparison(op, left, right):

@@ -54,9 +54,9 @@ class LocalEngine:
         )
 
     def sql(self, query: str, relations: Mapping[str, LocalRelation]) -> LocalRelation:
-        from delta_orch.engines.local.duckdb_query import query_relation
+        from delta_orch.engines.local.duckdb_query import run_query
 
-        return query_relation(query, relations)
+        return run_query(query, relations)
 
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.local.file_writer import add_table

@@ -1,0 +1,430 @@
+"""SELECT statements of Spark SQL in DuckDB's SQL, typed, from an allow-list.
+
+One query over named relations: projection, WHERE, inner, outer, semi and anti joins with ON, GROUP BY with `count`,
+`sum`, `min`, `max` and `avg`, HAVING, DISTINCT, UNION [ALL], ORDER BY, LIMIT, subqueries in FROM and WITH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from delta_orch.engines.local.sql_scalars import Scalars, describe, struct_field
+from delta_orch.engines.local.sql_types import Typed, is_atomic, is_number, unsupported, widen
+from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
+from delta_orch.expressions.parse import parse_spark_statement
+from delta_orch.expressions.resolve import find_column
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
+from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
+from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, DecimalType, StructField, StructType
+
+_SELECT_PARTS = frozenset(
+    {"expressions", "from", "from_", "joins", "where", "group", "having", "order", "limit", "distinct", "with", "with_"}
+)
+_JOINS = {
+    ("", ""): "INNER JOIN", ("", "INNER"): "INNER JOIN", ("LEFT", ""): "LEFT JOIN", ("LEFT", "OUTER"): "LEFT JOIN",
+    ("RIGHT", ""): "RIGHT JOIN", ("RIGHT", "OUTER"): "RIGHT JOIN", ("FULL", ""): "FULL JOIN",
+    ("FULL", "OUTER"): "FULL JOIN", ("LEFT", "SEMI"): "SEMI JOIN", ("", "SEMI"): "SEMI JOIN",
+    ("LEFT", "ANTI"): "ANTI JOIN", ("", "ANTI"): "ANTI JOIN", ("", "CROSS"): "CROSS JOIN",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedQuery:
+    """A query for DuckDB.
+
+    Attributes:
+        schema: What it returns.
+        inputs: DuckDB's name of each place where a relation is read, and which relation that is.
+    """
+
+    sql: str
+    schema: StructType
+    inputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One relation in FROM."""
+
+    alias: str
+    schema: StructType
+
+
+@dataclass(slots=True)
+class _Context:
+    """Names that can stand in FROM, and the inputs found so far (shared by nested queries)."""
+
+    relations: Mapping[str, tuple[str, StructType]]
+    inputs: dict[str, str]
+    with_queries: dict[str, tuple[Any, _Context]] = field(default_factory=dict)
+
+
+def translate_query(query: str, schemas: Mapping[str, StructType]) -> TranslatedQuery:
+    """Translate one query over relations of the given schemas; their names match without regard to case.
+
+    Raises:
+        InvalidExpressionError: It is no query, or Spark would refuse it.
+        ColumnNotFoundError: It names a column that is not there.
+        UnsupportedExpressionError: It is valid, but not proven to mean the same in DuckDB.
+    """
+    tree = parse_spark_statement(query)
+    relations = {name.lower(): (name, schema) for name, schema in schemas.items()}
+    context = _Context(relations, {})
+    try:
+        translated = _query(tree, context)
+    except RecursionError:
+        raise InvalidExpressionError("The query is nested too deeply", query=query) from None
+    return TranslatedQuery(translated.sql, translated.schema, context.inputs)
+
+
+def translate_predicate(sql: str, columns: Mapping[str, str], schema: StructType) -> str:
+    """A predicate in Spark SQL over `schema`, in DuckDB's; `columns` holds DuckDB's text of each top-level column."""
+    from sqlglot import exp
+
+    tree = exp.maybe_parse(sql, into=exp.Condition, dialect="spark")
+    return Scalars(_FlatColumns(columns, schema)).boolean(tree)
+
+
+class _FlatColumns:
+    def __init__(self, columns: Mapping[str, str], schema: StructType) -> None:
+        self._columns = columns
+        self._schema = schema
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        return _descend(self._columns, self._schema, path)
+
+
+def _descend(columns: Mapping[str, str], schema: StructType, path: tuple[str, ...]) -> Typed:
+    spelled, data_type = find_column(path, schema)
+    if data_type is None:
+        raise unsupported(f"a field of an array or map: {'.'.join(path)}")
+    top = schema.find(spelled[0])
+    assert top is not None
+    value = Typed(columns[top.name], top.data_type)
+    for name in spelled[1:]:
+        value = struct_field(value, name)
+    return value
+
+
+class _SourceColumns:
+    """Columns of the relations in FROM."""
+
+    def __init__(self, sources: list[_Source]) -> None:
+        self._sources = sources
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        if len(path) > 1:
+            for source in self._sources:
+                if source.alias.lower() == path[0].lower():
+                    return self._in(source, path[1:])
+        matches = [source for source in self._sources if source.schema.find(path[0]) is not None]
+        if len(matches) > 1:
+            raise InvalidExpressionError(
+                f"The column {path[0]!r} is ambiguous",
+                cause=f"It is in {', '.join(source.alias for source in matches)}",
+                remedy="Write the relation's name before it",
+                column=path[0],
+            )
+        if not matches:
+            names = [f.name for source in self._sources for f in source.schema]
+            find_column(path, StructType(tuple(f for source in self._sources for f in source.schema)))
+            raise ColumnNotFoundError(f"There is no column {path[0]!r}", remedy=f"Columns: {', '.join(names[:20])}")
+        return self._in(matches[0], path)
+
+    def _in(self, source: _Source, path: tuple[str, ...]) -> Typed:
+        columns = {f.name: qualified(source.alias, f.name) for f in source.schema}
+        return _descend(columns, source.schema, path)
+
+
+def qualified(alias: str, name: str) -> str:
+    return f"{quote_duckdb_identifier(alias)}.{quote_duckdb_identifier(name)}"
+
+
+class _Aggregates(Scalars):
+    """Scalars in a SELECT list or HAVING, where aggregate functions may stand."""
+
+    def scalar(self, tree: Any) -> Typed:
+        tree = tree.unnest()
+        rule = _AGGREGATES.get(type(tree).__name__)
+        return super().scalar(tree) if rule is None else rule(self, tree)
+
+    def count(self, tree: Any) -> Typed:
+        if type(tree.this).__name__ == "Star" and not tree.expressions:
+            return Typed("count(*)", LONG)
+        argument, distinct = _aggregate_argument(tree)
+        value = Scalars(self._columns).scalar(argument)
+        if distinct and not is_atomic(value.data_type):
+            raise unsupported(describe(tree))
+        return Typed(f"count({distinct}{value.sql})", LONG)
+
+    def sum(self, tree: Any) -> Typed:
+        argument, distinct = _aggregate_argument(tree)
+        value = Scalars(self._columns).scalar(argument)
+        if value.data_type in INTEGRAL_RANGES:
+            return Typed(f"CAST(sum({distinct}{value.sql}) AS BIGINT)", LONG)
+        if value.data_type in (FLOAT, DOUBLE):
+            return Typed(f"sum({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
+        if isinstance(value.data_type, DecimalType):
+            kind = DecimalType(min(value.data_type.precision + 10, MAX_DECIMAL_DIGITS), value.data_type.scale)
+            return Typed(f"CAST(sum({distinct}{value.sql}) AS {duckdb_type(kind)})", kind)
+        raise unsupported(describe(tree))
+
+    def average(self, tree: Any) -> Typed:
+        argument, distinct = _aggregate_argument(tree)
+        value = Scalars(self._columns).scalar(argument)
+        if not is_number(value.data_type) or isinstance(value.data_type, DecimalType):
+            raise unsupported(describe(tree))
+        return Typed(f"avg({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
+
+    def extreme_of(self, tree: Any) -> Typed:
+        if tree.expressions:
+            raise unsupported(describe(tree))
+        value = Scalars(self._columns).scalar(tree.this)
+        if not is_atomic(value.data_type):
+            raise unsupported(describe(tree))
+        return Typed(f"{type(tree).__name__.lower()}({value.sql})", value.data_type)
+
+
+def _aggregate_argument(tree: Any) -> tuple[Any, str]:
+    """The one argument, and `DISTINCT ` where it is written."""
+    if tree.expressions:
+        raise unsupported(describe(tree))
+    if type(tree.this).__name__ == "Distinct":
+        if len(tree.this.expressions) != 1:
+            raise unsupported(describe(tree))
+        return tree.this.expressions[0], "DISTINCT "
+    return tree.this, ""
+
+
+_AGGREGATES: dict[str, Callable[[_Aggregates, Any], Typed]] = {
+    "Count": _Aggregates.count,
+    "Sum": _Aggregates.sum,
+    "Avg": _Aggregates.average,
+    "Min": _Aggregates.extreme_of,
+    "Max": _Aggregates.extreme_of,
+}
+
+
+def _query(tree: Any, context: _Context) -> TranslatedQuery:
+    name = type(tree).__name__
+    context = _with_queries(tree, context)
+    if name == "Subquery":
+        return _query(tree.this, context)
+    if name == "Union":
+        return _union(tree, context)
+    if name == "Select":
+        return _Select(tree, context).translate()
+    raise unsupported(describe(tree))
+
+
+def _with_queries(tree: Any, context: _Context) -> _Context:
+    clause = tree.args.get("with_") or tree.args.get("with")
+    if clause is None:
+        return context
+    if clause.args.get("recursive"):
+        raise unsupported("WITH RECURSIVE")
+    known = dict(context.with_queries)
+    for item in clause.expressions:
+        if item.args["alias"].args.get("columns"):
+            raise unsupported("WITH and a list of columns")
+        # Translated at each mention: inputs are streams, which serve one reader.
+        known[item.alias.lower()] = (item.this, replace(context, with_queries=dict(known)))
+    return replace(context, with_queries=known)
+
+
+def _union(tree: Any, context: _Context) -> TranslatedQuery:
+    if tree.args.get("by_name") or tree.args.get("order") or tree.args.get("limit"):
+        raise unsupported(describe(tree))
+    left, right = _query(tree.this, context), _query(tree.expression, context)
+    if len(left.schema) != len(right.schema):
+        raise InvalidExpressionError("The two sides of the UNION have different numbers of columns")
+    fields = []
+    for a, b in zip(left.schema, right.schema, strict=True):
+        if a.data_type != b.data_type:
+            raise unsupported(f"a UNION of {a.data_type} and {b.data_type}")
+        fields.append(StructField(a.name, a.data_type, a.nullable or b.nullable))
+    if tree.args.get("distinct") and not all(is_atomic(f.data_type) for f in fields):
+        raise unsupported("a UNION that compares arrays, maps or structs")
+    keyword = "UNION" if tree.args.get("distinct") else "UNION ALL"
+    return TranslatedQuery(f"({left.sql}) {keyword} ({right.sql})", StructType(tuple(fields)), context.inputs)
+
+
+class _Select:
+    def __init__(self, tree: Any, context: _Context) -> None:
+        extra = [key for key, value in tree.args.items() if value and key not in _SELECT_PARTS]
+        if extra:
+            raise unsupported(f"{extra[0].rstrip('_').upper()} in {describe(tree)}")
+        self._tree = tree
+        self._context = context
+        self._sources: list[_Source] = []
+        self._visible: list[_Source] = []
+
+    def translate(self) -> TranslatedQuery:
+        tree = self._tree
+        parts = self._from()
+        columns = _SourceColumns(self._sources)
+        scalars, aggregates = Scalars(columns), _Aggregates(columns)
+        projection, fields = self._projection(aggregates)
+        if where := tree.args.get("where"):
+            parts.append(f"WHERE {scalars.boolean(where.this)}")
+        if group := tree.args.get("group"):
+            parts.append(f"GROUP BY {self._group(group, scalars)}")
+        if having := tree.args.get("having"):
+            parts.append(f"HAVING {aggregates.boolean(having.this)}")
+        if order := tree.args.get("order"):
+            parts.append(f"ORDER BY {self._order(order, aggregates, fields)}")
+        if limit := tree.args.get("limit"):
+            parts.append(f"LIMIT {_row_count(limit.expression)}")
+        distinct = self._distinct(fields)
+        sql = " ".join([f"SELECT {distinct}{', '.join(projection)}", *parts])
+        return TranslatedQuery(sql, StructType(tuple(fields)), self._context.inputs)
+
+    def _from(self) -> list[str]:
+        clause = self._tree.args.get("from_") or self._tree.args.get("from")
+        if clause is None:
+            return []
+        parts = [f"FROM {self._source(clause.this)}"]
+        for join in self._tree.args.get("joins") or ():
+            parts.append(self._join(join))
+        return parts
+
+    def _source(self, tree: Any, *, visible: bool = True) -> str:
+        name = type(tree).__name__
+        if name not in ("Table", "Subquery") or tree.args.get("joins") or tree.args.get("pivots"):
+            raise unsupported(describe(tree))
+        if name == "Subquery":
+            inner = _query(tree, self._context)
+            alias = tree.alias or f"q{len(self._sources)}"
+            text = f"({inner.sql})"
+            schema = inner.schema
+        else:
+            alias, text, schema = self._table(tree)
+        if any(source.alias.lower() == alias.lower() for source in self._sources):
+            raise InvalidExpressionError(f"Two relations in FROM are called {alias!r}", remedy="Give one an alias")
+        source = _Source(alias, schema)
+        self._sources.append(source)
+        if visible:
+            self._visible.append(source)
+        return f"{text} AS {quote_duckdb_identifier(alias)}"
+
+    def _table(self, tree: Any) -> tuple[str, str, StructType]:
+        name = tree.name
+        if tree.args.get("db") or type(tree.this).__name__ != "Identifier":
+            raise unsupported(describe(tree))
+        alias = tree.alias or name
+        if (found_query := self._context.with_queries.get(name.lower())) is not None:
+            inner = _query(*found_query)
+            return alias, f"({inner.sql})", inner.schema
+        found = self._context.relations.get(name.lower())
+        if found is None:
+            raise InvalidExpressionError(
+                f"There is no relation {name!r}",
+                remedy=f"Relations: {', '.join(key for key, _ in self._context.relations.values())}",
+                relation=name,
+            )
+        # Each mention is an input of its own: a stream serves one reader.
+        label = f"input_{len(self._context.inputs)}"
+        self._context.inputs[label] = found[0]
+        return alias, quote_duckdb_identifier(label), found[1]
+
+    def _join(self, tree: Any) -> str:
+        keyword = _JOINS.get((tree.side or "", tree.kind or ""))
+        if keyword is None or tree.args.get("using") or tree.args.get("method"):
+            raise unsupported(describe(tree))
+        on = tree.args.get("on")
+        if on is None and keyword == "INNER JOIN":
+            keyword = "CROSS JOIN"
+        hidden = keyword in ("SEMI JOIN", "ANTI JOIN")
+        source = self._source(tree.this, visible=not hidden)
+        if keyword == "CROSS JOIN" and on is None:
+            return f"{keyword} {source}"
+        if keyword == "CROSS JOIN" or on is None:
+            raise unsupported(describe(tree))
+        condition = Scalars(_SourceColumns(self._sources)).boolean(on)
+        if hidden:
+            self._sources.pop()
+        return f"{keyword} {source} ON {condition}"
+
+    def _projection(self, scalars: Scalars) -> tuple[list[str], list[StructField]]:
+        texts: list[str] = []
+        fields: list[StructField] = []
+        for item in self._tree.expressions:
+            for text, output in self._output(item, scalars):
+                texts.append(f"{text} AS {quote_duckdb_identifier(output.name)}")
+                fields.append(output)
+        names = [output.name.lower() for output in fields]
+        if len(set(names)) < len(names):
+            raise InvalidExpressionError(
+                "Two columns of the result have the same name",
+                remedy="Give one an alias with AS",
+                columns=[output.name for output in fields],
+            )
+        return texts, fields
+
+    def _output(self, item: Any, scalars: Scalars) -> list[tuple[str, StructField]]:
+        kind = type(item).__name__
+        if kind == "Star" or (kind == "Column" and type(item.this).__name__ == "Star"):
+            if any(item.args.get(key) for key in ("except", "except_", "replace", "rename")):
+                raise unsupported(describe(item))
+            return self._star(item.args["table"].name if kind == "Column" else None)
+        if kind == "Alias":
+            value, name = scalars.scalar(item.this), item.alias
+        elif kind in ("Column", "Dot"):
+            value, name = scalars.scalar(item), item.name
+        else:
+            raise unsupported(f"a column without a name, {describe(item)}: write AS and a name after it")
+        return [(value.sql, StructField(name, value.data_type))]
+
+    def _star(self, alias: str | None) -> list[tuple[str, StructField]]:
+        sources = [s for s in self._visible if alias is None or s.alias.lower() == alias.lower()]
+        if not sources:
+            raise InvalidExpressionError(f"There is no relation {alias!r} in FROM" if alias else "There is no FROM")
+        outer = len(self._sources) > 1
+        return [
+            (qualified(source.alias, f.name), StructField(f.name, f.data_type, f.nullable or outer))
+            for source in sources
+            for f in source.schema
+        ]
+
+    def _group(self, tree: Any, scalars: Scalars) -> str:
+        if any(value for key, value in tree.args.items() if key != "expressions"):
+            raise unsupported(describe(tree))
+        keys = []
+        for item in tree.expressions:
+            literal = type(item).__name__ == "Literal" and item.is_number
+            value = Typed(item.this, LONG) if literal else scalars.scalar(item)
+            if not is_atomic(value.data_type):
+                raise unsupported(f"GROUP BY {value.data_type}")
+            keys.append(value.sql)
+        return ", ".join(keys)
+
+    def _order(self, tree: Any, scalars: Scalars, fields: list[StructField]) -> str:
+        names = {f.name.lower(): f for f in fields}
+        keys = []
+        for item in tree.expressions:
+            if type(item).__name__ != "Ordered":
+                raise unsupported(describe(item))
+            unqualified = type(item.this).__name__ == "Column" and not item.this.table
+            own = names.get(item.this.name.lower()) if unqualified else None
+            value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(item.this)
+            if not is_atomic(value.data_type) or value.literal is not None:
+                raise unsupported(f"ORDER BY {describe(item.this)}")
+            nulls = "FIRST" if item.args.get("nulls_first") else "LAST"
+            keys.append(f"{value.sql} {'DESC' if item.args.get('desc') else 'ASC'} NULLS {nulls}")
+        return ", ".join(keys)
+
+    def _distinct(self, fields: list[StructField]) -> str:
+        clause = self._tree.args.get("distinct")
+        if not clause:
+            return ""
+        if clause.args.get("on") or not all(is_atomic(f.data_type) for f in fields):
+            raise unsupported("DISTINCT ON, or DISTINCT over arrays, maps or structs")
+        return "DISTINCT "
+
+
+def _row_count(tree: Any) -> str:
+    if type(tree).__name__ != "Literal" or not str(tree.this).isdigit():
+        raise unsupported("LIMIT with anything but a number")
+    return str(tree.this)

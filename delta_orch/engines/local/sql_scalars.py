@@ -1,0 +1,420 @@
+"""Scalar expressions of Spark SQL in DuckDB's SQL, typed, from an allow-list.
+
+Everything here is proven equal by differential tests against Spark (tests/property). What is not listed is refused:
+transpiling is not equality. Sessions run in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from delta_orch.engines.local.sql_types import (
+    Typed,
+    cast,
+    common_type,
+    common_type_of,
+    is_atomic,
+    is_number,
+    null_of,
+    unsupported,
+    widen,
+)
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.nodes import Column, Literal, Opaque
+from delta_orch.expressions.parse_literals import parse_literal
+from delta_orch.expressions.resolve import fit_comparison
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
+from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, print_duckdb, quote_duckdb_string
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructType,
+)
+
+_COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SELF = "\0self"
+_CAST_TYPES: dict[str, DataType] = {
+    "BOOLEAN": BOOLEAN, "TINYINT": PrimitiveType("byte"), "SMALLINT": PrimitiveType("short"), "INT": INTEGER,
+    "BIGINT": PrimitiveType("long"), "FLOAT": FLOAT, "DOUBLE": DOUBLE, "TEXT": STRING, "BINARY": BINARY, "DATE": DATE,
+    "TIMESTAMP": TIMESTAMP, "TIMESTAMPTZ": TIMESTAMP, "TIMESTAMPLTZ": TIMESTAMP, "TIMESTAMPNTZ": TIMESTAMP_NTZ,
+}  # fmt: skip
+
+
+class Columns(Protocol):
+    """What names mean where an expression stands."""
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
+
+
+class Scalars:
+    """Translates sqlglot's trees; one instance for one place in a query."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+
+    def boolean(self, tree: Any) -> str:
+        """A predicate. Raises InvalidExpressionError if it is none."""
+        value = self.scalar(tree)
+        if value.data_type not in (BOOLEAN, VOID):
+            raise InvalidExpressionError(
+                f"{tree.sql(dialect='spark')!r} is no predicate", cause=f"Its type is {value.data_type}, not boolean"
+            )
+        return widen(value, BOOLEAN).sql
+
+    def scalar(self, tree: Any) -> Typed:
+        """Any expression. Raises UnsupportedExpressionError outside the allow-list."""
+        tree = tree.unnest()
+        literal = parse_literal(tree)
+        if literal is not None:
+            return _literal(literal)
+        name = type(tree).__name__
+        if name in _COMPARISONS:
+            return self._compare(_COMPARISONS[name], self.scalar(tree.this), self.scalar(tree.expression))
+        rule = _RULES.get(name)
+        if rule is None:
+            raise unsupported(describe(tree))
+        return rule(self, tree)
+
+    def column(self, tree: Any) -> Typed:
+        parts = tree.parts
+        if not all(type(part).__name__ == "Identifier" for part in parts):
+            raise unsupported(describe(tree))
+        return self._columns.find(tuple(part.name for part in parts))
+
+    # --- predicates
+
+    def _compare(self, op: str, left: Typed, right: Typed) -> Typed:
+        if left.literal is not None and right.literal is None:
+            return self._compare(_FLIPPED.get(op, op), right, left)
+        if right.literal is not None and left.literal is None and is_atomic(left.data_type) and left.data_type != VOID:
+            return _compare_with_literal(op, left, right)
+        if op == "<=>" and VOID in (left.data_type, right.data_type):
+            other = left if right.data_type == VOID else right
+            return Typed(f"({other.sql} IS NULL)", BOOLEAN)
+        kind = common_type(left.data_type, right.data_type)
+        if kind == VOID:
+            return Typed(null_of(BOOLEAN), BOOLEAN)
+        if not is_atomic(kind):
+            raise unsupported(f"a comparison of {kind}")
+        operator = "IS NOT DISTINCT FROM" if op == "<=>" else op
+        return Typed(f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})", BOOLEAN)
+
+    def logical(self, tree: Any) -> Typed:
+        operator = type(tree).__name__.upper()
+        return Typed(f"({self.boolean(tree.this)} {operator} {self.boolean(tree.expression)})", BOOLEAN)
+
+    def negation(self, tree: Any) -> Typed:
+        return Typed(f"(NOT {self.boolean(tree.this)})", BOOLEAN)
+
+    def test(self, tree: Any) -> Typed:
+        kind = type(tree.expression).__name__
+        if kind == "Null":
+            return Typed(f"({self.scalar(tree.this).sql} IS NULL)", BOOLEAN)
+        if kind == "Boolean":
+            value = "TRUE" if tree.expression.this else "FALSE"
+            return Typed(f"({self.boolean(tree.this)} IS NOT DISTINCT FROM {value})", BOOLEAN)
+        raise unsupported(describe(tree))
+
+    def membership(self, tree: Any) -> Typed:
+        if not tree.expressions:
+            raise unsupported("IN with a subquery")
+        child, values = self.scalar(tree.this), [self.scalar(value) for value in tree.expressions]
+        if any(value.data_type in (FLOAT, DOUBLE) for value in values):
+            # Spark finds one common type for the whole list.
+            values = [widen(value, DOUBLE) if is_number(value.data_type) else value for value in values]
+        return Typed("(" + " OR ".join(self._compare("=", child, value).sql for value in values) + ")", BOOLEAN)
+
+    def between(self, tree: Any) -> Typed:
+        child = self.scalar(tree.this)
+        lower = self._compare(">=", child, self.scalar(tree.args["low"]))
+        upper = self._compare("<=", child, self.scalar(tree.args["high"]))
+        return Typed(f"({lower.sql} AND {upper.sql})", BOOLEAN)
+
+    def like(self, tree: Any) -> Typed:
+        escape = "\\"
+        if type(tree).__name__ == "Escape":
+            if type(tree.this).__name__ != "Like" or not tree.expression.is_string:
+                raise unsupported(describe(tree))
+            escape, tree = tree.expression.this, tree.this
+        child = self.text(tree.this)
+        if not tree.expression.is_string or len(escape) != 1:
+            raise unsupported("LIKE with a pattern that is no constant")
+        _ensure_valid_pattern(tree.expression.this, escape)
+        pattern, quoted = quote_duckdb_string(tree.expression.this), quote_duckdb_string(escape)
+        return Typed(f"({child} LIKE {pattern} ESCAPE {quoted})", BOOLEAN)
+
+    def text_test(self, tree: Any) -> Typed:
+        function = {"StartsWith": "starts_with", "EndsWith": "ends_with", "Contains": "contains"}[type(tree).__name__]
+        return Typed(f"{function}({self.text(tree.this)}, {self.text(tree.expression)})", BOOLEAN)
+
+    def is_nan(self, tree: Any) -> Typed:
+        value = self.scalar(tree.this)
+        if value.data_type not in (FLOAT, DOUBLE):
+            raise unsupported(f"isnan of {value.data_type}")
+        return Typed(f"coalesce(isnan({value.sql}), FALSE)", BOOLEAN)
+
+    # --- choices
+
+    def case(self, tree: Any) -> Typed:
+        subject = tree.args.get("this")
+        conditions, results = [], []
+        for branch in tree.args["ifs"]:
+            if subject is None:
+                conditions.append(self.boolean(branch.this))
+            else:
+                conditions.append(self._compare("=", self.scalar(subject), self.scalar(branch.this)).sql)
+            results.append(self.scalar(branch.args["true"]))
+        default = tree.args.get("default")
+        return _choose(conditions, results, Typed("NULL", VOID) if default is None else self.scalar(default))
+
+    def if_else(self, tree: Any) -> Typed:
+        otherwise = tree.args.get("false")
+        return _choose(
+            [self.boolean(tree.this)],
+            [self.scalar(tree.args["true"])],
+            Typed("NULL", VOID) if otherwise is None else self.scalar(otherwise),
+        )
+
+    def coalesce(self, tree: Any) -> Typed:
+        return self._same_typed("coalesce", [tree.this, *tree.expressions])
+
+    def extreme(self, tree: Any) -> Typed:
+        value = self._same_typed(type(tree).__name__.lower(), [tree.this, *tree.expressions])
+        if not is_atomic(value.data_type):
+            raise unsupported(describe(tree))
+        return value
+
+    def null_if(self, tree: Any) -> Typed:
+        value = self.scalar(tree.this)
+        equal = self._compare("=", value, self.scalar(tree.expression))
+        return Typed(f"CASE WHEN {equal.sql} THEN NULL ELSE {value.sql} END", value.data_type)
+
+    def _same_typed(self, function: str, trees: Sequence[Any]) -> Typed:
+        values = [self.scalar(tree) for tree in trees]
+        kind = common_type_of([value.data_type for value in values])
+        return Typed(f"{function}({', '.join(widen(value, kind).sql for value in values)})", kind)
+
+    # --- numbers
+
+    def arithmetic(self, tree: Any) -> Typed:
+        operator = {"Add": "+", "Sub": "-", "Mul": "*"}[type(tree).__name__]
+        left, right = self.scalar(tree.this), self.scalar(tree.expression)
+        kind = _arithmetic_type(left, right, describe(tree))
+        # Overflow of integers raises in both; the cast keeps DuckDB from widening.
+        sql = f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})"
+        return Typed(f"CAST({sql} AS {duckdb_type(kind)})", kind)
+
+    def division(self, tree: Any) -> Typed:
+        left, right = self.scalar(tree.this), self.scalar(tree.expression)
+        kinds = {left.data_type, right.data_type}
+        if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE} & kinds:
+            raise unsupported("a division of decimals")
+        _arithmetic_type(left, right, describe(tree), decimals=True)
+        return _guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
+
+    def remainder(self, tree: Any) -> Typed:
+        left, right = self.scalar(tree.this), self.scalar(tree.expression)
+        kind = _arithmetic_type(left, right, describe(tree))
+        if kind not in INTEGRAL_RANGES:
+            raise unsupported(f"a remainder of {kind}")
+        return _guarded("%", widen(left, kind), widen(right, kind), kind)
+
+    def minus(self, tree: Any) -> Typed:
+        value = self.scalar(tree.this)
+        if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
+            return Typed(f"(-{value.sql})", value.data_type)
+        if value.data_type in INTEGRAL_RANGES:
+            kind = duckdb_type(value.data_type)
+            return Typed(f"CAST(CAST(0 AS {kind}) - {value.sql} AS {kind})", value.data_type)
+        raise unsupported(f"a minus before {value.data_type}")
+
+    def absolute(self, tree: Any) -> Typed:
+        value = self.scalar(tree.this)
+        if not is_number(value.data_type):
+            raise unsupported(f"abs of {value.data_type}")
+        return Typed(f"abs({value.sql})", value.data_type)
+
+    def cast(self, tree: Any) -> Typed:
+        if tree.args.get("safe") or tree.args.get("format"):
+            raise unsupported(describe(tree))
+        return cast(self.scalar(tree.this), _cast_target(tree.to))
+
+    # --- text
+
+    def text(self, tree: Any) -> str:
+        """A string operand. Raises UnsupportedExpressionError for any other type: Spark would cast it to text."""
+        value = self.scalar(tree)
+        if value.data_type not in (STRING, VOID):
+            raise unsupported(f"a text function on {value.data_type}")
+        return widen(value, STRING).sql
+
+    def length(self, tree: Any) -> Typed:
+        return Typed(f"CAST(length({self.text(tree.this)}) AS INTEGER)", INTEGER)
+
+    def concatenation(self, tree: Any) -> Typed:
+        parts = tree.expressions or [tree.this, tree.expression]
+        return Typed("(" + " || ".join(self.text(part) for part in parts) + ")", STRING)
+
+    def trim(self, tree: Any) -> Typed:
+        if tree.args.get("expression") is not None or tree.args.get("collation") is not None:
+            raise unsupported(describe(tree))
+        function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(tree.args.get("position") or ""), "trim")
+        return Typed(f"{function}({self.text(tree.this)}, ' ')", STRING)
+
+    def substring(self, tree: Any) -> Typed:
+        numbers = [self.scalar(tree.args[key]) for key in ("start", "length") if tree.args.get(key) is not None]
+        values: list[Any] = [number.literal.value if number.literal is not None else None for number in numbers]
+        if any(type(value) is not int for value in values) or values[0] < 1 or min(values) < 0:
+            raise unsupported("substring with a position below 1, or with positions that are no constants")
+        return Typed(f"substring({', '.join([self.text(tree.this), *map(str, values)])})", STRING)
+
+    # --- dates
+
+    def day(self, tree: Any) -> Typed:
+        """What Spark takes for a date: the day of a moment in UTC."""
+        value = self.scalar(tree)
+        if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+            raise unsupported(f"a date function on {value.data_type}")
+        return value if value.data_type == DATE else cast(value, DATE)
+
+    def as_date(self, tree: Any) -> Typed:
+        if tree.args.get("format") is not None:
+            raise unsupported(describe(tree))
+        return self.day(tree.this)
+
+    def date_part(self, tree: Any) -> Typed:
+        part = {"Year": "year", "Month": "month", "Day": "day", "DayOfMonth": "day", "Quarter": "quarter"}
+        return Typed(f"CAST({part[type(tree).__name__]}({self.day(tree.this).sql}) AS INTEGER)", INTEGER)
+
+    def time_part(self, tree: Any) -> Typed:
+        value = self.scalar(tree.this)
+        if value.data_type not in (TIMESTAMP, TIMESTAMP_NTZ):
+            raise unsupported(f"a time function on {value.data_type}")
+        return Typed(f"CAST({type(tree).__name__.lower()}({value.sql}) AS INTEGER)", INTEGER)
+
+    def date_add(self, tree: Any) -> Typed:
+        unit = tree.args.get("unit")
+        if unit is not None and unit.name.upper() != "DAY":
+            raise unsupported(describe(tree))
+        amount = self.scalar(tree.expression)
+        if amount.data_type not in INTEGRAL_RANGES or amount.data_type == PrimitiveType("long"):
+            raise unsupported(f"adding {amount.data_type} to a date")
+        return Typed(f"CAST({self.day(tree.this).sql} + {widen(amount, INTEGER).sql} AS DATE)", DATE)
+
+    def date_difference(self, tree: Any) -> Typed:
+        unit = tree.args.get("unit")
+        if unit is not None and unit.name.upper() != "DAY":
+            raise unsupported(describe(tree))
+        return Typed(f"CAST({self.day(tree.this).sql} - {self.day(tree.expression).sql} AS INTEGER)", INTEGER)
+
+
+def _literal(literal: Literal) -> Typed:
+    if literal.value is None:
+        return Typed("NULL", VOID, literal)
+    kind = literal.data_type if literal.data_type is not None else natural_type(literal.value)
+    return Typed(duckdb_literal(literal.value, kind), kind, literal)
+
+
+def _compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
+    assert right.literal is not None
+    if right.literal.value is None:
+        return Typed(f"({left.sql} IS NULL)" if op == "<=>" else null_of(BOOLEAN), BOOLEAN)
+    fitted = fit_comparison(op, Column((_SELF,)), left.data_type, right.literal)
+    if isinstance(fitted, Opaque):
+        raise unsupported(f"a comparison of {left.data_type} with {right.data_type}")
+    return Typed(f"({print_duckdb(fitted, lambda _: left.sql)})", BOOLEAN)
+
+
+def _choose(conditions: Sequence[str], results: Sequence[Typed], default: Typed) -> Typed:
+    kind = common_type_of([value.data_type for value in (*results, default)])
+    branches = " ".join(
+        f"WHEN {condition} THEN {widen(value, kind).sql}" for condition, value in zip(conditions, results, strict=True)
+    )
+    return Typed(f"CASE {branches} ELSE {widen(default, kind).sql} END", kind)
+
+
+def _arithmetic_type(left: Typed, right: Typed, what: str, *, decimals: bool = False) -> DataType:
+    for value in (left, right):
+        if not is_number(value.data_type):
+            raise unsupported(f"{what}: arithmetic on {value.data_type}")
+    kind = common_type(left.data_type, right.data_type)
+    if isinstance(kind, DecimalType) and not decimals:
+        raise unsupported(f"{what}: arithmetic on {kind}")
+    return kind
+
+
+def _guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:
+    """Division as in ANSI: by zero raises, unless an operand is null."""
+    zero = "error('[DIVIDE_BY_ZERO] Division by zero')"
+    return Typed(
+        f"CASE WHEN {left.sql} IS NULL OR {right.sql} IS NULL THEN NULL WHEN {right.sql} = 0 THEN {zero} "
+        f"ELSE CAST({left.sql} {operator} {right.sql} AS {duckdb_type(kind)}) END",
+        kind,
+    )
+
+
+def _cast_target(tree: Any) -> DataType:
+    name = tree.this.name
+    if name == "DECIMAL":
+        parameters = [int(parameter.this.this) for parameter in tree.expressions]
+        precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
+        return DecimalType(precision, scale)
+    if name not in _CAST_TYPES or tree.expressions:
+        raise unsupported(f"CAST to {tree.sql(dialect='spark')}")
+    return _CAST_TYPES[name]
+
+
+def _ensure_valid_pattern(pattern: str, escape: str) -> None:
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape and next(characters, None) not in {"%", "_", escape}:
+            raise InvalidExpressionError(
+                f"The LIKE pattern {pattern!r} is invalid",
+                cause=f"The escape character {escape!r} must stand before %, _ or itself",
+            )
+
+
+def describe(tree: Any) -> str:
+    """A construct in the user's terms."""
+    text = str(tree.sql(dialect="spark"))
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def struct_field(value: Typed, name: str) -> Typed:
+    """A field of a struct, by name without regard to case. Raises InvalidExpressionError."""
+    field = value.data_type.find(name) if isinstance(value.data_type, StructType) else None
+    if field is None:
+        raise InvalidExpressionError(f"{value.data_type} has no field {name!r}", field=name)
+    return Typed(f"struct_extract({value.sql}, {quote_duckdb_string(field.name)})", field.data_type)
+
+
+_Rule = Callable[[Scalars, Any], Typed]
+_RULES: dict[str, _Rule] = {
+    "Column": Scalars.column, "Dot": Scalars.column, "And": Scalars.logical, "Or": Scalars.logical,
+    "Not": Scalars.negation, "Is": Scalars.test, "In": Scalars.membership, "Between": Scalars.between,
+    "Like": Scalars.like, "Escape": Scalars.like, "StartsWith": Scalars.text_test, "EndsWith": Scalars.text_test,
+    "Contains": Scalars.text_test, "IsNan": Scalars.is_nan, "Case": Scalars.case, "If": Scalars.if_else,
+    "Coalesce": Scalars.coalesce, "Greatest": Scalars.extreme, "Least": Scalars.extreme, "Nullif": Scalars.null_if,
+    "Add": Scalars.arithmetic, "Sub": Scalars.arithmetic, "Mul": Scalars.arithmetic, "Div": Scalars.division,
+    "Mod": Scalars.remainder, "Neg": Scalars.minus, "Abs": Scalars.absolute, "Cast": Scalars.cast,
+    "TryCast": Scalars.cast, "Length": Scalars.length, "Concat": Scalars.concatenation,
+    "DPipe": Scalars.concatenation, "Trim": Scalars.trim, "Substring": Scalars.substring,
+    "TsOrDsToDate": Scalars.as_date, "Year": Scalars.date_part, "Month": Scalars.date_part, "Day": Scalars.date_part,
+    "DayOfMonth": Scalars.date_part, "Quarter": Scalars.date_part, "Hour": Scalars.time_part,
+    "Minute": Scalars.time_part, "Second": Scalars.time_part, "TsOrDsAdd": Scalars.date_add,
+    "DateDiff": Scalars.date_difference,
+}  # fmt: skip
