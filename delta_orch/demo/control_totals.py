@@ -137,7 +137,7 @@ def compare(connection: Any, table: str, reader: str, expected: str, found: str)
     lost, extra = (
         connection.execute(
             f"SELECT count(*) FROM (SELECT {columns} FROM {left} EXCEPT ALL SELECT {columns} FROM {right})"
-        ).fetchone()[0]
+        ).fetchall()[0][0]
         for left, right in ((expected, found), (found, expected))
     )
     return Comparison(table, reader, totals(connection, table, expected), totals(connection, table, found), lost, extra)
@@ -152,7 +152,7 @@ def totals(connection: Any, table: str, relation: str) -> Totals:
         # The sum of the rows' hashes does not depend on their order, and a repeated row changes it.
         f"printf('%016x', (coalesce(sum(hash({_cast(table)})::HUGEINT), 0) % 18446744073709551616)::UBIGINT), {sums} "
         f"FROM {relation}"
-    ).fetchone()
+    ).fetchall()[0]
     rows, distinct_keys, checksum, *values = row
     return Totals(rows, distinct_keys, dict(zip(SUMS[table], values, strict=True)), checksum)
 

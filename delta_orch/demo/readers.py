@@ -97,14 +97,14 @@ def _commit_actions(commits: list[Path]) -> str:
     version = "2 * regexp_extract(filename, '(\\d{20})\\.json$', 1)::BIGINT"
     source = _read_commits(commits)
     return (
-        f"SELECT add.path, add.partitionValues, true, {version} + 1 FROM {source} WHERE add.path IS NOT NULL "
+        f"SELECT add.path AS path, add.partitionValues AS partition_values, true AS is_add, {version} + 1 AS rank FROM {source} WHERE add.path IS NOT NULL "
         f"UNION ALL SELECT remove.path, NULL, false, {version} FROM {source} WHERE remove.path IS NOT NULL"
     )
 
 
 def _ensure_plain(connection: Any, commits: list[Path], checkpoints: list[Path]) -> None:
     """A replay this short is right only for tables without reader features."""
-    versions: list[int] = []
+    versions: list[tuple[int]] = []
     if commits:
         versions += connection.execute(
             f"SELECT protocol.minReaderVersion FROM {_read_commits(commits)} WHERE protocol IS NOT NULL"

@@ -1,0 +1,157 @@
+"""The flights pipeline as Dagster assets: thin wiring around the functions in `delta_orch.demo.flights`.
+
+    landing/*.csv ──► flights ──────────► flights_enriched ──► carrier_daily
+                  └─► weather_readings ──┘                          each with compaction, checkpoint, vacuum
+
+Copy this file to start a pipeline of your own. What makes it exactly-once is in three places only: the IO manager
+(bronze), `@delta_asset` (silver and gold), and Dagster's own run ids, from which both derive their transaction ids.
+"""
+
+import os
+from datetime import date
+from pathlib import Path
+
+import dagster as dg
+from pyspark.sql import DataFrame, SparkSession
+
+from delta_orch.dagster import (
+    ChangeBatch,
+    DeltaLakeIOManager,
+    DeltaTableResource,
+    MaintenancePolicy,
+    build_delta_log_sensor,
+    build_delta_maintenance_assets,
+    delta_asset,
+)
+from delta_orch.demo.flights import (
+    enrich_flights,
+    read_airlines,
+    read_flights,
+    read_planes,
+    read_weather,
+    summarize_carriers,
+)
+from delta_orch.demo.session import spark_session
+from delta_orch.demo.source import Landing
+
+HOME = Path(os.environ.get("FLIGHTS_HOME", "build/demo")).resolve()
+LANDING = Landing(HOME / "landing")
+TABLES = HOME / "tables"
+# How long files that no version needs any more are kept for readers of older versions.
+RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}
+
+# Bronze and silver are written as the rows come, without a shuffle; compaction tidies up behind them.
+AS_IT_COMES = {**RETENTION, "delta.autoOptimize.optimizeWrite": "false"}
+
+tables = {
+    name: DeltaTableResource(table_uri=str(TABLES / name))
+    for name in ("flights", "weather_readings", "flights_enriched", "carrier_daily")
+}
+days = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
+
+
+class Spark(dg.ConfigurableResource):
+    """One session for all steps of a process."""
+
+    def session(self) -> SparkSession:
+        return spark_session()
+
+
+def partition_days(context: dg.AssetExecutionContext) -> list[date]:
+    return [date.fromisoformat(key) for key in context.partition_keys]
+
+
+@dg.asset(
+    partitions_def=days,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    metadata={"partition_expr": "flight_date"},
+    kinds={"deltalake", "spark"},
+    group_name="bronze",
+)
+def flights(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
+    """Flights as delivered. Writing a day replaces exactly that day."""
+    return read_flights(spark.session(), LANDING, partition_days(context))
+
+
+@dg.asset(
+    partitions_def=days,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    metadata={"partition_expr": "reading_date", "mode": "append"},
+    io_manager_key="append_only",
+    kinds={"deltalake", "spark"},
+    group_name="bronze",
+)
+def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
+    """Hourly weather at the airports. Only ever added to: what protects it from doubling is the transaction id."""
+    return read_weather(spark.session(), LANDING, partition_days(context))
+
+
+@delta_asset(
+    incremental_from=tables["flights"],
+    table=tables["flights_enriched"],
+    write="dynamic",
+    partition_by=["flight_date"],
+    table_properties=AS_IT_COMES,
+    deps=[flights, weather_readings],
+    required_resource_keys={"spark"},
+    kinds={"spark"},
+    group_name="silver",
+)
+def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> DataFrame:
+    """Flights with their plane and the weather, recomputed for the days that changed in bronze."""
+    spark = context.resources.spark.session()
+    weather = tables["weather_readings"].snapshot().scan().to_spark(spark)
+    return enrich_flights(batch.scan().to_spark(spark), weather, read_planes(spark, LANDING))
+
+
+@delta_asset(
+    incremental_from=tables["flights_enriched"],
+    table=tables["carrier_daily"],
+    write="dynamic",
+    partition_by=["flight_date"],
+    table_properties=RETENTION,
+    deps=[flights_enriched],
+    required_resource_keys={"spark"},
+    kinds={"spark"},
+    group_name="gold",
+)
+def carrier_daily(context: dg.AssetExecutionContext, batch: ChangeBatch) -> DataFrame:
+    """Each carrier's day: flights, cancellations, mean delays. Recomputed for the days that changed in silver."""
+    spark = context.resources.spark.session()
+    return summarize_carriers(batch.scan().to_spark(spark), read_airlines(spark, LANDING))
+
+
+maintenance = build_delta_maintenance_assets(
+    tables,
+    policy=MaintenancePolicy(),
+    deps={
+        "flights": flights,
+        "weather_readings": weather_readings,
+        "flights_enriched": flights_enriched,
+        "carrier_daily": carrier_daily,
+    },
+)
+
+bronze_job = dg.define_asset_job("bronze", selection=dg.AssetSelection.assets(flights, weather_readings))
+refresh_job = dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(flights_enriched, carrier_daily))
+maintenance_job = dg.define_asset_job("maintenance", selection=dg.AssetSelection.groups("maintenance"))
+
+# Whatever changes days of bronze, whoever does it: silver and gold follow.
+bronze_changed = build_delta_log_sensor(
+    name="bronze_changed", table_uri=str(TABLES / "flights"), job=refresh_job, start="beginning"
+)
+
+defs = dg.Definitions(
+    assets=[flights, weather_readings, flights_enriched, carrier_daily, *maintenance],
+    jobs=[bronze_job, refresh_job, maintenance_job],
+    sensors=[bronze_changed],
+    resources={
+        "spark": Spark(),
+        "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), table_properties=AS_IT_COMES),
+        "append_only": DeltaLakeIOManager(
+            root_uri=str(TABLES), table_properties={**RETENTION, "delta.appendOnly": "true"}
+        ),
+    },
+    # All steps of a run share one Spark session.
+    executor=dg.in_process_executor,
+)

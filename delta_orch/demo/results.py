@@ -1,0 +1,182 @@
+"""What the demo found out: plain values that become the closing table, `summary.json` and `report.html`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from delta_orch.demo.control_totals import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One statement that turned out true or false."""
+
+    what: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BreakStep:
+    """One attempt to break the pipeline.
+
+    Attributes:
+        name: Short and unique, e.g. `killed`.
+        title: What was done.
+        outcome: What the tables show afterwards, in one sentence.
+        checks: Everything that had to hold; all of it is looked up, nothing assumed.
+        started_ms: Milliseconds since the epoch.
+        ended_ms: The same.
+        numbers: What the step adds to the summary, e.g. `retries`.
+    """
+
+    name: str
+    title: str
+    outcome: str
+    checks: Sequence[Check]
+    started_ms: int
+    ended_ms: int
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPoint:
+    """One commit of one table, as its log tells it."""
+
+    table: str
+    version: int
+    timestamp_ms: int
+    operation: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The live files of one table before and after compaction, sizes in bytes."""
+
+    table: str
+    sizes_before: Sequence[int]
+    sizes_after: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuum:
+    """What vacuum of one table found in its dry run, and what it deleted."""
+
+    table: str
+    files_found: int
+    files_deleted: int
+    bytes_deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class DayRows:
+    """Rows of one day (ISO date) in the source, in bronze and in silver, and how the day came in."""
+
+    day: str
+    source: int
+    bronze: int
+    silver: int
+    origin: str
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything, filled in as the demo goes on."""
+
+    rows_in_source: int = 0
+    comparisons: list[Comparison] = field(default_factory=list)
+    airflow_comparisons: list[Comparison] = field(default_factory=list)
+    readers_unavailable: dict[str, str] = field(default_factory=dict)
+    steps: list[BreakStep] = field(default_factory=list)
+    compactions: list[Compaction] = field(default_factory=list)
+    vacuums: list[Vacuum] = field(default_factory=list)
+    commits: list[CommitPoint] = field(default_factory=list)
+    days: list[DayRows] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    airflow: dict[str, Any] = field(default_factory=dict)
+    dagster_runs: dict[str, int] = field(default_factory=dict)
+    started_ms: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def rows(self, table: str) -> int:
+        """Rows of a table as the readers found them; -1 where they disagree."""
+        found = {comparison.found.rows for comparison in self.comparisons if comparison.table == table}
+        return found.pop() if len(found) == 1 else -1
+
+    def readers_confirmed(self) -> list[str]:
+        """The readers for which every table was right, value for value."""
+        names = dict.fromkeys(comparison.reader for comparison in self.comparisons)
+        return [name for name in names if all(c.confirmed for c in self.comparisons if c.reader == name)]
+
+    def number(self, name: str) -> int:
+        return sum(step.numbers.get(name, 0) for step in self.steps)
+
+    def failures(self) -> list[str]:
+        """Everything that is not as it must be; empty when the demo has succeeded."""
+        wrong = [f"{s.name}: {check.what}" for s in self.steps for check in s.checks if not check.passed]
+        wrong += [f"{s.name}: nothing was checked" for s in self.steps if not s.checks]
+        for kind, comparisons in (("", self.comparisons), ("airflow: ", self.airflow_comparisons)):
+            if not comparisons:
+                wrong.append(f"{kind}no reader has opened the tables")
+            wrong += [f"{kind}{describe_mismatch(c)}" for c in comparisons if not c.confirmed]
+        if len(self.readers_confirmed()) < 2:
+            wrong.append(f"only {len(self.readers_confirmed())} independent readers confirmed all tables")
+        if not self.rows_in_source == self.rows("flights") == self.rows("flights_enriched"):
+            wrong.append(
+                f"rows: {self.rows_in_source} in the source, {self.rows('flights')} in bronze, "
+                f"{self.rows('flights_enriched')} in silver"
+            )
+        return wrong
+
+    def summary(self) -> dict[str, Any]:
+        """The content of `summary.json`."""
+        failures = self.failures()
+        main = [c for c in self.comparisons if c.table in ("flights", "flights_enriched")]
+        return {
+            "passed": not failures,
+            "failures": failures,
+            "rows_in_source": self.rows_in_source,
+            "rows_in_bronze": self.rows("flights"),
+            "rows_in_silver": self.rows("flights_enriched"),
+            "rows_in_gold": self.rows("carrier_daily"),
+            "duplicates": max((c.duplicates for c in main), default=None),
+            "lost_rows": max((c.lost_rows for c in main), default=None),
+            "retries_injected": self.number("retries"),
+            "zombies_fenced": self.number("zombies_fenced"),
+            "conflicts_rebased": self.number("conflicts_rebased"),
+            "files_before_compaction": sum(len(c.sizes_before) for c in self.compactions),
+            "files_after_compaction": sum(len(c.sizes_after) for c in self.compactions),
+            "files_vacuumed": sum(vacuum.files_deleted for vacuum in self.vacuums),
+            "readers_confirmed": self.readers_confirmed(),
+            "readers_unavailable": self.readers_unavailable,
+            "seconds_per_stage": {name: round(seconds, 1) for name, seconds in self.seconds.items()},
+            "seconds": round(sum(self.seconds.values()), 1),
+            "steps": [
+                {"name": s.name, "title": s.title, "passed": s.passed, "outcome": s.outcome, **s.numbers}
+                for s in self.steps
+            ],
+            "comparisons": [_comparison(c) for c in self.comparisons],
+            "airflow": {**self.airflow, "comparisons": [_comparison(c) for c in self.airflow_comparisons]},
+            "dagster_runs": self.dagster_runs,
+            "versions": self.versions,
+        }
+
+
+def describe_mismatch(comparison: Comparison) -> str:
+    """In words, what a reader found wrong in a table."""
+    return (
+        f"{comparison.reader} found {comparison.table} different from the CSV: {comparison.lost_rows} rows lost, "
+        f"{comparison.extra_rows} too many, {comparison.duplicates} duplicates; {comparison.found} instead of "
+        f"{comparison.expected}"
+    )
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    derived = {"duplicates": comparison.duplicates, "confirmed": comparison.confirmed}
+    return {**asdict(comparison), **derived}
