@@ -72,8 +72,8 @@ class Tail:
     metadata: Metadata | None = None
     txns: Mapping[str, Txn] = field(default_factory=dict)
     domain_metadata: Mapping[str, DomainMetadata] = field(default_factory=dict)
-    adds: pa.Table = field(default_factory=ADD_SCHEMA.empty_table)
-    tombstones: pa.Table = field(default_factory=REMOVE_SCHEMA.empty_table)
+    adds: pa.Table = field(default_factory=lambda: pa.Table.from_batches([], ADD_SCHEMA))
+    tombstones: pa.Table = field(default_factory=lambda: pa.Table.from_batches([], REMOVE_SCHEMA))
     touched: TouchedFiles = field(default_factory=TouchedFiles.none)
     commit_info: Mapping[str, Any] | None = None
 
