@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 
+from delta_orch.airflow.assets import create_asset
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.run_context import TaskRun
@@ -90,13 +91,21 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
 
 
 def attach_to_outlets(context: Context, report: StepReport) -> None:
-    """Put the report into the asset events the task will emit; an alias among the outlets resolves to the table."""
-    from delta_orch.airflow.assets import create_asset
+    """Put the report into the asset events the task will emit.
 
+    An alias among the outlets resolves to the asset beside it that stands for the table, else to one named by its URI.
+    """
     extra = {"table_uri": report.table_uri, "version": report.version, "skipped": report.skipped}
-    events = context["outlet_events"]
-    for outlet in context["outlets"]:
+    events, outlets = context["outlet_events"], context["outlets"]
+    for outlet in outlets:
         if isinstance(outlet, Asset):
             events[outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias):
-            events[outlet].add(create_asset(table_uri=report.table_uri), extra=extra)
+            events[outlet].add(_asset_of_table(report.table_uri, outlets), extra=extra)
+
+
+def _asset_of_table(table_uri: str, outlets: Sequence[Any]) -> Asset:
+    """Two assets with one URI would shadow each other, so a new one is made only where there is none."""
+    named_by_uri = create_asset(table_uri=table_uri)
+    beside = [outlet for outlet in outlets if isinstance(outlet, Asset) and outlet.uri == named_by_uri.uri]
+    return beside[0] if beside else named_by_uri
