@@ -63,7 +63,9 @@ def _root(
     del version
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
 def demo(context: typer.Context) -> None:
     """Run the demonstration pipeline of real flights. Options are passed on; see `demo --help`."""
     from delta_orch.demo.runner import main

@@ -47,7 +47,9 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: 
     """A table with a header."""
     from rich.table import Table
 
-    table = Table(*columns, title=title, box=None, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(title=title, box=None, title_justify="left", title_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*map(_cell, row))
     _console().print(table)
@@ -82,4 +84,5 @@ def _cell(value: Any) -> Any:
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    # Into a file or a pipe nothing is folded or cut: lines are as long as they must be.
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)

@@ -155,7 +155,8 @@ def _export(reader: pa.RecordBatchReader, output: Path) -> int:
     from delta_orch.engines.parquet_export import export_parquet
 
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} rows"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)
         return export_parquet(reader, output, lambda rows: progress.advance(task, rows))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_orch.errors import DeltaError
+from delta_orch.errors import DeltaError, StorageError
 from delta_orch.storage.os_errors import storage_error
 
 ProgressCallback = Callable[[int], None]
@@ -24,6 +24,13 @@ def export_parquet(reader: pa.RecordBatchReader, path: Path, on_rows: ProgressCa
     Raises:
         StorageError: The file cannot be written, for example because the disk is full. `path` is as before.
     """
+    if not path.parent.is_dir():
+        raise StorageError(
+            f"Cannot write {path}",
+            cause=f"There is no directory {path.parent}",
+            remedy="Create it first",
+            path=str(path),
+        )
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     num_rows = 0
     try:

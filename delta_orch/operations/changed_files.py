@@ -7,9 +7,10 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import CorruptLogError, UnsupportedFeatureError
 from delta_orch.log.arrow_building import int64_array, string_array
+from delta_orch.log.commit_reader import Commit
 from delta_orch.log.file_columns import STRING_MAP
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.table_log import Commit, TableLog
+from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.data_path import canonical_paths
 
 CHANGED_FILE_SCHEMA = pa.schema(

@@ -18,9 +18,10 @@ from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.log.arrow_building import int64_array, string_map_array
+from delta_orch.log.commit_reader import Commit
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.table_log import Commit, TableLog
+from delta_orch.log.table_log import TableLog
 from delta_orch.operations.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
 from delta_orch.operations.partition_keys import typed_partitions
 from delta_orch.protocol.partition_values import serialize_partition_value
@@ -55,7 +56,7 @@ class ChangeFeed:
     @property
     def is_empty(self) -> bool:
         """Whether no version of the range changed a row."""
-        return self._files.num_rows == 0
+        return not self._files.num_rows
 
     def files(self) -> pa.Table:
         """One row a file that holds changes, columns of `changed_files.CHANGED_FILE_SCHEMA`."""

@@ -76,14 +76,17 @@ def _iterable(txn: Any) -> Iterable[Any]:
 
 
 def _parse_txn(txn: Any) -> TxnId:
-    if not isinstance(txn, TxnId):
-        if not (isinstance(txn, tuple) and len(txn) == 2):
-            raise _bad_txn(txn)
-        txn = TxnId(txn[0], txn[1])
-    version_ok = isinstance(txn.version, int) and not isinstance(txn.version, bool) and 0 <= txn.version <= _LONG_MAX
-    if not (isinstance(txn.app_id, str) and txn.app_id and version_ok):
+    if isinstance(txn, TxnId):
+        parsed = txn
+    elif isinstance(txn, tuple) and len(txn) == 2:
+        parsed = TxnId(txn[0], txn[1])
+    else:
         raise _bad_txn(txn)
-    return txn
+    version: Any = parsed.version
+    version_ok = isinstance(version, int) and not isinstance(version, bool) and 0 <= version <= _LONG_MAX
+    if not (isinstance(parsed.app_id, str) and parsed.app_id and version_ok):
+        raise _bad_txn(txn)
+    return parsed
 
 
 def _bad_txn(txn: Any) -> InvalidRequestError:

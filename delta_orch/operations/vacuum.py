@@ -121,7 +121,8 @@ def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, e
         raise InvalidRequestError(
             f"A retention of {retention_hours} hours is shorter than the table's {table_ms / _HOUR_MS:g} hours",
             cause="Readers of older versions and writers that have not committed yet would lose their files",
-            remedy="Lower delta.deletedFileRetentionDuration, or pass enforce_retention=False if nobody uses the table",
+            remedy="Lower delta.deletedFileRetentionDuration, or, if nobody is using the table, switch this check off "
+            "(enforce_retention=False, --force)",
             retention_ms=asked_ms,
             table_retention_ms=table_ms,
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -54,10 +54,10 @@ def _comparable(value: Any, data_type: pa.DataType) -> Hashable:
     if value is None:
         return None
     if pa.types.is_floating(data_type):
-        return "NaN" if value != value else value + 0.0
+        return "NaN" if value != value else float(value) + 0.0
     if pa.types.is_timestamp(data_type):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return (aware - _EPOCH) // timedelta(microseconds=1)
+        return int((aware - _EPOCH) // timedelta(microseconds=1))
     if pa.types.is_map(data_type):
         return frozenset((_comparable(k, data_type.key_type), _comparable(v, data_type.item_type)) for k, v in value)
     if pa.types.is_struct(data_type):
@@ -67,4 +67,4 @@ def _comparable(value: Any, data_type: pa.DataType) -> Hashable:
         return tuple(_comparable(item, data_type.value_type) for item in value)
     if pa.types.is_dictionary(data_type):
         return _comparable(value, data_type.value_type)
-    return value  # type: ignore[no-any-return]
+    return cast(Hashable, value)

@@ -1,0 +1,201 @@
+"""The command `delta-orch`: what it prints, for people and for programs, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.cli.main import run
+
+
+class Outcome:
+    def __init__(self, code: int, stdout: str, stderr: str) -> None:
+        self.code, self.stdout, self.stderr = code, stdout, stderr
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            run([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return Outcome(exit.value.code or 0, captured.out, captured.err)  # type: ignore[arg-type]
+
+    return call
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    table = DeltaTable(tmp_path / "flights")
+    rows = pa.table({"day": ["a", "b", None], "id": [1, 2, 3]})
+    table.append(rows, partition_by=["day"], txn=("job", 7), name="flights", description="[bold]of 2013")
+    table.append(pa.table({"day": ["a"], "id": [4]}), user_metadata="second")
+    return str(tmp_path / "flights")
+
+
+def test_snapshot(cli: Any, uri: str) -> None:
+    shown = cli("snapshot", uri, "--files")
+    assert shown.code == 0
+    assert "[bold]of 2013" in shown.stdout
+    for path in DeltaTable(uri).snapshot().files(["path"]).column("path").to_pylist():
+        assert path in shown.stdout
+    described = cli("snapshot", uri, "--json").json
+    snapshot = DeltaTable(uri).snapshot()
+    assert described["version"] == 1
+    assert described["metadata"]["id"] == snapshot.metadata.id
+    assert described["metadata"]["schema_string"] == snapshot.metadata.schema_string
+    assert described["metadata"]["partition_columns"] == ["day"]
+    assert described["protocol"] == {
+        "min_reader_version": 1,
+        "min_writer_version": 2,
+        "reader_features": None,
+        "writer_features": None,
+    }
+    assert described["txns"] == {"job": 7}
+    assert (described["num_files"], described["size_bytes"]) == (4, snapshot.size_bytes)
+    assert "files" not in described
+
+
+def test_snapshot_of_a_version_with_files(cli: Any, uri: str) -> None:
+    described = cli("snapshot", uri, "--version", 0, "--files", "--json").json
+    assert described["version"] == 0
+    assert len(described["files"]) == 3
+    by_day = {f["partition_values"]["day"]: f for f in described["files"]}
+    assert set(by_day) == {"a", "b", None}
+    assert by_day["b"]["stats"]["numRecords"] == 1
+    assert by_day["b"]["size"] > 0
+
+
+def test_read(cli: Any, uri: str, tmp_path: Path) -> None:
+    output = tmp_path / "rows.parquet"
+    done = cli("read", uri, "--output", output)
+    assert (done.code, done.stderr) == (0, "")
+    assert "4 rows" in done.stdout
+    assert sorted(pq.read_table(output).column("id").to_pylist()) == [1, 2, 3, 4]
+    answer = cli(
+        "read", uri, "--output", output, "--version", 0, "--columns", "id,day", "--where", "day = 'a'", "--json"
+    ).json
+    assert answer == {"output": str(output), "num_rows": 1, "version": 0}
+    assert pq.read_table(output).to_pylist() == [{"id": 1, "day": "a"}]
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
+
+
+def test_changes(cli: Any, uri: str, tmp_path: Path) -> None:
+    output = tmp_path / "changes.parquet"
+    assert cli("changes", uri, "--from", 1, "--output", output, "--json").json["num_rows"] == 1
+    assert pq.read_table(output).to_pylist()[0]["_change_type"] == "insert"
+
+
+def test_history_and_txns(cli: Any, uri: str) -> None:
+    entries = cli("history", uri, "--json").json
+    assert [(e["version"], e["operation"], e["user_metadata"]) for e in entries] == [
+        (1, "WRITE", "second"),
+        (0, "WRITE", None),
+    ]
+    assert len(cli("history", uri, "--limit", 1, "--json").json) == 1
+    assert "WRITE" in cli("history", uri).stdout
+    (txn,) = cli("txn", "list", uri, "--json").json
+    assert (txn["app_id"], txn["version"]) == ("job", 7)
+    assert "job" in cli("txn", "list", uri).stdout
+
+
+def test_maintenance(cli: Any, uri: str) -> None:
+    merged = cli("optimize", uri, "--json").json
+    assert merged["version"] == 2
+    assert int(merged["operation_metrics"]["numRemovedFiles"]) == 2
+    assert cli("optimize", uri).stdout == "Nothing to merge\n"
+    assert cli("checkpoint", uri, "--json").json == {"version": 2}
+    assert cli("vacuum", uri, "--dry-run").stdout == "0 files (0 B) would be deleted\n"
+    listed = cli("vacuum", uri, "--dry-run", "--retention-hours", 0, "--force", "--json").json
+    assert (listed["num_files"], listed["dry_run"], len(listed["paths"])) == (2, True, 2)
+    assert cli("vacuum", uri, "--retention-hours", 0, "--force", "--json").json["num_files"] == 2
+    assert cli("optimize", uri, "--target-file-size", "1kb", "--where", "day = 'b'").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["snapshot", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
+        (["snapshot", "{uri}", "--version", "9"], "VERSION_NOT_FOUND"),
+        (["snapshot", "{uri}", "--timestamp", "1999-01-01"], "TIMESTAMP_OUT_OF_RANGE"),
+        (["snapshot", "{uri}", "--timestamp", "noon"], "INVALID_REQUEST"),
+        (["snapshot", "nowhere://x"], "UNSUPPORTED_STORE"),
+        (["snapshot", "{uri}", "-o", "secret"], "INVALID_REQUEST"),
+        (["read", "{uri}", "--output", "{tmp}/o", "--columns", "nope"], "COLUMN_NOT_FOUND"),
+        (["read", "{uri}", "--output", "{tmp}/o", "--where", "day ="], "INVALID_EXPRESSION"),
+        (["read", "{uri}", "--output", "{tmp}/no/o"], "STORAGE_ERROR"),
+        (["read", "{uri}", "--output", "{tmp}"], "STORAGE_ERROR"),
+        (["changes", "{uri}", "--from", "9", "--output", "{tmp}/o"], "VERSION_NOT_FOUND"),
+        (["vacuum", "{uri}", "--retention-hours", "0"], "INVALID_REQUEST"),
+        (["optimize", "{uri}", "--where", "id = 1"], "INVALID_EXPRESSION"),
+        (["txn", "list", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
+        (["history", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
+        (["checkpoint", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
+    ],
+)
+def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: str) -> None:
+    arguments = [a.format(uri=uri, tmp=tmp_path) for a in arguments]
+    failed = cli(*arguments)
+    assert failed.code == 1
+    assert failed.stdout == ""
+    assert failed.stderr.startswith(f"error[{code}]: ")
+    assert failed.stderr.count("\n") == 1
+    assert "secret" not in failed.stderr
+    as_json = cli(*arguments, "--json")
+    assert (as_json.code, as_json.stderr) == (1, "")
+    error = as_json.json["error"]
+    assert set(error) == {"code", "message", "context"}
+    assert error["code"] == code
+    assert f"error[{code}]: {error['message']}\n" == failed.stderr
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["snapshot"], ["nonsense"], ["read", "x"], ["snapshot", "x", "--version", "one"], ["vacuum", "--what"]],
+)
+def test_command_lines_that_make_no_sense(cli: Any, arguments: list[str]) -> None:
+    failed = cli(*arguments)
+    assert failed.code == 2
+    assert failed.stderr.startswith("error[USAGE]: ")
+    assert cli(*arguments, "--json").json["error"]["code"] == "USAGE"
+
+
+def test_a_failed_read_leaves_the_output_as_it_was(cli: Any, uri: str, tmp_path: Path) -> None:
+    output = tmp_path / "rows.parquet"
+    output.write_bytes(b"mine")
+    table = DeltaTable(uri)
+    victim = table.snapshot().files(["path"]).column("path")[0].as_py()
+    Path(table.store.resolve(victim)).unlink()
+    assert cli("read", uri, "--output", output).stderr.startswith("error[MISSING_FILE]: ")
+    assert output.read_bytes() == b"mine"
+    assert {p.name for p in tmp_path.iterdir()} == {"flights", "rows.parquet"}
+
+
+def test_the_installed_command_starts_without_pyarrow(uri: str) -> None:
+    code = (
+        "import sys; from delta_orch.cli.main import run\n"
+        "try: run(['--help'])\n"
+        "except SystemExit as e: assert not e.code\n"
+        "heavy = {'pyarrow', 'pandas', 'duckdb', 'pyspark', 'sqlglot', 'dagster', 'airflow'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run(
+        [Path(sys.executable).with_name("delta-orch"), "--version"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.startswith("delta-orch ")
