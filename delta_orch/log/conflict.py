@@ -43,7 +43,7 @@ class Intent:
         reads: Its read set.
         removed_keys: `replay.file_keys` of the files it removes.
         changes_data: False if it only rearranges rows.
-        changes_metadata, changes_protocol: Whether it replaces the table's metadata, protocol.
+        changes_metadata: Whether it replaces the table's metadata.
         app_ids: Application ids of the transaction identifiers it records.
         domains: Domains whose metadata it sets.
         isolation_level: One of `ISOLATION_LEVELS`.
@@ -56,7 +56,6 @@ class Intent:
     removed_keys: pa.Array
     changes_data: bool
     changes_metadata: bool
-    changes_protocol: bool
     app_ids: frozenset[str]
     domains: frozenset[str]
     isolation_level: str

@@ -360,7 +360,6 @@ class Transaction:
             removed_keys=self._staged.removed_keys(),
             changes_data=self._staged.changes_data,
             changes_metadata=self._staged.metadata is not None,
-            changes_protocol=self._staged.protocol is not None,
             app_ids=frozenset(txn.app_id for txn in self._txns),
             domains=frozenset(self._staged.domain_metadata),
             isolation_level=self._isolation_level or self._result().properties.isolation_level,
