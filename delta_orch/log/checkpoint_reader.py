@@ -75,15 +75,14 @@ class RowGroup:
     part: ParquetPart
     index: int
 
+    @property
+    def num_rows(self) -> int:
+        return int(self.part.metadata.row_group(self.index).num_rows)
+
     def is_all_null(self, column: int) -> bool:
         """Whether the footer proves that the leaf is null in every row."""
-        chunk = self.part.metadata.row_group(self.index).column(column)
-        statistics = chunk.statistics
-        return (
-            statistics is not None
-            and statistics.has_null_count
-            and bool(statistics.null_count == self.part.metadata.row_group(self.index).num_rows)
-        )
+        statistics = self.part.metadata.row_group(self.index).column(column).statistics
+        return statistics is not None and statistics.has_null_count and statistics.null_count == self.num_rows
 
     def has(self, column: str) -> bool:
         """Whether some leaf at or below the dotted column may hold a value."""

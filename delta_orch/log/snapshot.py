@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
+from delta_orch.expressions.nodes import Expression
 from delta_orch.features.registry import ensure_readable
 from delta_orch.log.checkpoint_files import CheckpointFileActions
 from delta_orch.log.checkpoint_reader import Checkpoint
 from delta_orch.log.commit_reader import commit_timestamp_ms, read_commit
 from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.pruning import Pruning
 from delta_orch.log.replay import Tail
 from delta_orch.log.segment import LogSegment
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
@@ -144,19 +146,26 @@ class Snapshot:
         """Sum of the sizes of the live files."""
         return int(pc.sum(self.files(["size"])["size"]).as_py() or 0)
 
-    def files(self, columns: Sequence[str] | None = None) -> pa.Table:
+    def files(self, columns: Sequence[str] | None = None, where: Expression | None = None) -> pa.Table:
         """The live files, one row each.
 
         Args:
             columns: Names of `file_columns.ADD_SCHEMA`, in the order wanted; None for all. Only what is named is
                 decoded.
+            where: Leave out files without a row for which this is true, as far as partition values and statistics
+                tell; resolved against `schema`. Of a checkpoint only the row groups are decoded further whose
+                partition values fit.
 
         Raises:
             ColumnNotFoundError: An unknown name.
             CorruptLogError: A file of the checkpoint is damaged.
             IncompleteCheckpointError: One is gone.
         """
-        return self._table(self._adds, self.tail.adds, ADD_SCHEMA, columns)
+        if where is None:
+            return self._table(self._adds, self.tail.adds, ADD_SCHEMA, columns)
+        pruning = Pruning(where, self.schema, self.partition_columns)
+        adds = [pruning.of_checkpoint(actions) for actions in self._adds]
+        return self._table(adds, pruning.of_table(self.tail.adds), ADD_SCHEMA, columns)
 
     def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The removed files the log still remembers, columns of `file_columns.REMOVE_SCHEMA`; expired ones included.
