@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """The directory name of a null value; it never stands in the log."""
 
+# The default context has 28 digits, fewer than a decimal may have.
+_EXACT = Context(prec=76)
 _INTEGER_BITS = {LONG: 64, INTEGER: 32, SHORT: 16, BYTE: 8}
 _SPECIAL_FLOATS = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf, "inf": math.inf, "-inf": -math.inf}
 _TIMESTAMP = re.compile(
@@ -69,7 +71,7 @@ def serialize_partition_value(value: Any, data_type: DataType) -> str | None:
     if data_type in (FLOAT, DOUBLE):
         return _serialize_float(float(value))
     if isinstance(data_type, DecimalType):
-        return f"{Decimal(value).quantize(Decimal(1).scaleb(-data_type.scale)):f}"
+        return f"{_EXACT.quantize(Decimal(value), Decimal(1).scaleb(-data_type.scale)):f}"
     if data_type == DATE:
         return f"{value.year:04d}-{value.month:02d}-{value.day:02d}"
     if data_type == TIMESTAMP:
@@ -157,7 +159,7 @@ def _parse_integer(text: str, bits: int) -> int:
 
 def _parse_decimal(text: str, data_type: DecimalType) -> Decimal:
     number = Decimal(text)
-    scaled = number.quantize(Decimal(1).scaleb(-data_type.scale))
+    scaled = _EXACT.quantize(number, Decimal(1).scaleb(-data_type.scale))
     if scaled != number or len(scaled.as_tuple().digits) > data_type.precision:
         raise ValueError(f"does not fit {data_type}")
     return scaled

@@ -28,6 +28,7 @@ _KEY = "delta_orch_file_key"
 _LEFT_KEY = "delta_orch_file_key_left"
 _FOUND = "delta_orch_partition_found"
 _LOCAL = re.compile("^file:/+")
+_GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
 def portable_scan(session: Any, files: ScanFiles) -> DataFrame:
@@ -41,9 +42,9 @@ def portable_scan(session: Any, files: ScanFiles) -> DataFrame:
     root = unquote(files.root_uri)
     paths = [_decoded_path(root, path) for path in files.files.column("path").to_pylist()]
     reader = session.read.schema(spark_schema(files.data_schema)).options(**READ_OPTIONS)
-    # Brackets and stars in a path are letters, not patterns; directory names are not columns.
-    reader = reader.option("__globPaths__", "false").option("recursiveFileLookup", "true")
-    rows = reader.parquet(*paths)
+    # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
+    # latter too, but Connect folds its case on the way and Spark then does not know it.)
+    rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])
     _ensure_all_listed(rows, paths)
     return _join_partitions(session, files, rows, paths) if len(files.partition_schema) else rows
 

@@ -1,0 +1,42 @@
+"""A table directory without a log: files in, files out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.protocol.types import StructType
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.open import open_store
+
+
+class Files:
+    """A directory in which an engine writes and scans."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store: LogStore = open_store(str(root))
+
+    def write(
+        self, engine: SparkEngine, value: Any, *, partition_by: tuple[str, ...] = (), **spec: Any
+    ) -> tuple[pa.Table, StructType]:
+        """Write a value; its adds and its schema."""
+        relation = engine.relation(value)
+        schema = spec.pop("schema", None) or engine.schema(relation)
+        return engine.write(relation, WriteSpec(self.store, schema, partition_by, **spec)), schema
+
+    def scan(
+        self, engine: SparkEngine, adds: pa.Table, schema: StructType, partition_by: tuple[str, ...] = (), **plan: Any
+    ) -> Any:
+        return engine.scan(ScanPlan(self.store, schema, partition_by, adds, **plan))
+
+
+def rows_of(table: pa.Table, *sort_by: str) -> list[dict[str, Any]]:
+    """Rows as dicts, sorted by the columns given."""
+    ordered = table.sort_by([(name, "ascending") for name in sort_by]) if sort_by else table
+    rows: list[dict[str, Any]] = ordered.to_pylist()
+    return rows
