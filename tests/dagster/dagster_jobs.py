@@ -1,0 +1,66 @@
+"""Definitions that the tests of retries run from disk: Dagster re-executes only jobs it can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from delta_orch.dagster import DeltaLakeIOManager
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
+
+
+class FailingIOManager(DeltaLakeIOManager):
+    """Does as `DELTA_TEST_FAULT` says: `after` fails once the commit is done, `before` fails in its place, `kill` ends
+    the process right after the commit. (`forget` makes the asset below delete the root run.)"""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        fault = os.environ.get("DELTA_TEST_FAULT", "")
+        if fault == "before":
+            raise RuntimeError("lost before the commit")
+        super().handle_output(context, obj)
+        if fault == "after":
+            raise RuntimeError("lost after the commit")
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dg.asset(
+    key=["bronze", "flights"],
+    partitions_def=DAYS,
+    metadata={"partition_expr": "day"},
+    backfill_policy=dg.BackfillPolicy.single_run(),
+)
+def flights(context) -> pa.Table:  # type: ignore[no-untyped-def]
+    if os.environ["DELTA_TEST_FAULT"] == "forget":
+        context.instance.delete_run(context.run.root_run_id)
+    keys = list(context.partition_keys)
+    return pa.table({"day": keys, "run": [context.run.run_id] * len(keys)})
+
+
+@dg.asset(metadata={"mode": "append"})
+def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
+    return pa.table({"run": [context.run.run_id]})
+
+
+def definitions() -> dg.Definitions:
+    return dg.Definitions(
+        assets=[flights, readings],
+        jobs=[
+            dg.define_asset_job("flights_job", selection=[flights], executor_def=dg.in_process_executor),
+            dg.define_asset_job("readings_job", selection=[readings], executor_def=dg.in_process_executor),
+        ],
+        resources={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"))},
+    )
+
+
+def flights_job() -> dg.JobDefinition:
+    return definitions().resolve_job_def("flights_job")
+
+
+def readings_job() -> dg.JobDefinition:
+    return definitions().resolve_job_def("readings_job")

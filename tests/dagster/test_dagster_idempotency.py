@@ -1,0 +1,345 @@
+"""Runs, retries, re-executions and zombies, on a real instance on disk."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from dagster_jobs import flights_job, readings_job
+
+from delta_orch.dagster import DeltaLakeIOManager
+from delta_orch.dagster.identity import read_run_identity
+from delta_orch.errors import InvalidRequestError
+from delta_orch.table import DeltaTable
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
+
+
+class Jobs:
+    """Runs of the jobs in `dagster_jobs` on an instance on disk."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.root = folder / "lake"
+        (folder / "home").mkdir()
+        monkeypatch.setenv("DELTA_TEST_ROOT", str(self.root))
+        monkeypatch.setenv("DAGSTER_HOME", str(folder / "home"))
+        self.instance = dg.DagsterInstance.get()
+
+    def run(self, job: Any = flights_job, *, fault: str = "", tags: dict[str, str] | None = None, **extras: Any) -> Any:
+        self.monkeypatch.setenv("DELTA_TEST_FAULT", fault)
+        return dg.execute_job(dg.reconstructable(job), self.instance, tags=tags, **extras)
+
+    def day(self, day: str, **extras: Any) -> Any:
+        return self.run(tags={"dagster/partition": day}, **extras)
+
+    def span(self, first: str, last: str, **extras: Any) -> Any:
+        tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+        return self.run(tags=tags, **extras)
+
+    def again(self, failed: Any, job: Any = flights_job, *, fault: str = "") -> Any:
+        """Re-execute from failure, for the same partitions."""
+        options = dg.ReexecutionOptions.from_failure(failed.run_id, self.instance)
+        parent = self.instance.get_run_by_id(failed.run_id)
+        assert parent is not None
+        tags = {key: value for key, value in parent.tags.items() if "partition" in key}
+        return self.run(job, fault=fault, tags=tags, reexecution_options=options)
+
+    @property
+    def flights(self) -> DeltaTable:
+        return DeltaTable(self.root / "bronze" / "flights")
+
+    def writers(self) -> dict[str, str]:
+        """Day → the run whose row is in the table; a day with two rows fails."""
+        rows = self.flights.snapshot().scan().to_arrow().to_pylist()
+        days = [row["day"] for row in rows]
+        assert len(days) == len(set(days)), f"rows were duplicated: {rows}"
+        return {row["day"]: row["run"] for row in rows}
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    jobs = Jobs(tmp_path, monkeypatch)
+    yield jobs
+    jobs.instance.dispose()
+
+
+def skipped(result: Any, node: str = "bronze__flights") -> list[bool]:
+    return [event.metadata["delta/skipped"].value for event in result.asset_materializations_for_node(node)]
+
+
+def test_a_reexecution_after_the_commit_commits_nothing(jobs: Jobs) -> None:
+    lost = jobs.day("2013-01-01", fault="after", raise_on_error=False)
+    assert not lost.success
+    version = jobs.flights.version()
+    retried = jobs.again(lost)
+    assert retried.success
+    assert retried.run_id != lost.run_id
+    assert skipped(retried) == [True]
+    assert jobs.flights.version() == version
+    assert jobs.writers() == {"2013-01-01": lost.run_id}
+
+
+def test_a_reexecution_of_a_reexecution_still_knows_its_root(jobs: Jobs) -> None:
+    lost = jobs.day("2013-01-01", fault="after", raise_on_error=False)
+    lost_again = jobs.again(lost, fault="after")
+    assert not lost_again.success
+    retried = jobs.again(lost_again)
+    assert skipped(retried) == [True]
+    assert jobs.writers() == {"2013-01-01": lost.run_id}
+
+
+def test_a_reexecution_before_the_commit_writes(jobs: Jobs) -> None:
+    lost = jobs.day("2013-01-01", fault="before", raise_on_error=False)
+    assert not lost.success
+    retried = jobs.again(lost)
+    assert skipped(retried) == [False]
+    assert jobs.writers() == {"2013-01-01": retried.run_id}
+
+
+def test_a_new_materialization_replaces_the_day(jobs: Jobs) -> None:
+    first = jobs.day("2013-01-01")
+    other = jobs.day("2013-01-02")
+    second = jobs.day("2013-01-01")
+    assert skipped(second) == [False]
+    assert jobs.writers() == {"2013-01-01": second.run_id, "2013-01-02": other.run_id}
+    assert first.run_id not in jobs.writers().values()
+
+
+def test_a_reexecution_that_comes_after_a_newer_run_is_fenced_off(jobs: Jobs) -> None:
+    lost = jobs.day("2013-01-01", fault="before", raise_on_error=False)
+    newer = jobs.day("2013-01-01")
+    late = jobs.again(lost)
+    (event,) = late.asset_materializations_for_node("bronze__flights")
+    assert event.metadata["delta/skip_reason"].value == "a newer run has already written this"
+    assert jobs.writers() == {"2013-01-01": newer.run_id}
+
+
+def test_a_late_range_leaves_out_the_day_that_is_newer(jobs: Jobs) -> None:
+    lost = jobs.span("2013-01-01", "2013-01-04", fault="before", raise_on_error=False)
+    newer = jobs.day("2013-01-03")
+    version = jobs.flights.version()
+    late = jobs.again(lost)
+    assert jobs.flights.version() == version + 1
+    assert jobs.writers() == {
+        "2013-01-01": late.run_id,
+        "2013-01-02": late.run_id,
+        "2013-01-03": newer.run_id,
+        "2013-01-04": late.run_id,
+    }
+    events = late.asset_materializations_for_node("bronze__flights")
+    (txns,) = {tuple(event.metadata["delta/skipped_txns"].value) for event in events}
+    assert [txn.rpartition(":")[2] for txn in txns] == ["2013-01-03"]
+
+
+def test_a_retried_range_commits_nothing_and_a_new_one_replaces(jobs: Jobs) -> None:
+    lost = jobs.span("2013-01-01", "2013-01-03", fault="after", raise_on_error=False)
+    retried = jobs.again(lost)
+    assert skipped(retried) == [True, True, True]
+    assert set(jobs.writers().values()) == {lost.run_id}
+    newer = jobs.span("2013-01-02", "2013-01-04")
+    assert jobs.writers() == {
+        "2013-01-01": lost.run_id,
+        "2013-01-02": newer.run_id,
+        "2013-01-03": newer.run_id,
+        "2013-01-04": newer.run_id,
+    }
+
+
+def test_one_day_of_a_range_has_the_id_of_the_single_day(jobs: Jobs) -> None:
+    jobs.span("2013-01-01", "2013-01-02")
+    jobs.day("2013-01-01")
+    ids = [f"dagster:local:bronze/flights:2013-01-0{day}" for day in (1, 2)]
+    assert sorted(jobs.flights.txns()) == ids
+
+
+def test_a_process_killed_after_its_commit_is_retried_once(jobs: Jobs, tmp_path: Path) -> None:
+    script = (
+        "import dagster as dg, dagster_jobs\n"
+        "dg.execute_job(dg.reconstructable(dagster_jobs.flights_job), dg.DagsterInstance.get(),"
+        " tags={'dagster/partition': '2013-01-01'})\n"
+    )
+    environment = {**os.environ, "DELTA_TEST_FAULT": "kill", "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == -9, done.stderr.decode()
+    (record,) = jobs.instance.get_run_records()
+    assert record.dagster_run.status == dg.DagsterRunStatus.STARTED
+    assert jobs.writers() == {"2013-01-01": record.dagster_run.run_id}
+    # What Dagster's run monitoring does with a run whose worker is gone.
+    jobs.instance.report_run_failed(record.dagster_run)
+    retried = jobs.again(record.dagster_run)
+    assert retried.success
+    assert skipped(retried) == [True]
+    assert jobs.writers() == {"2013-01-01": record.dagster_run.run_id}
+
+
+def test_an_appended_run_is_retried_without_a_duplicate(jobs: Jobs) -> None:
+    table = DeltaTable(jobs.root / "readings")
+    first = jobs.run(readings_job)
+    lost = jobs.run(readings_job, fault="after", raise_on_error=False)
+    jobs.again(lost, readings_job)
+    runs = table.snapshot().scan().to_arrow().column("run").to_pylist()
+    assert sorted(runs) == sorted([first.run_id, lost.run_id])
+
+
+def test_an_older_appending_run_loses_nothing(jobs: Jobs) -> None:
+    lost = jobs.run(readings_job, fault="before", raise_on_error=False)
+    newer = jobs.run(readings_job)
+    late = jobs.again(lost, readings_job)
+    runs = DeltaTable(jobs.root / "readings").snapshot().scan().to_arrow().column("run").to_pylist()
+    assert sorted(runs) == sorted([newer.run_id, late.run_id])
+
+
+def test_a_run_whose_root_is_gone_is_refused(jobs: Jobs) -> None:
+    lost = jobs.day("2013-01-01", fault="before", raise_on_error=False)
+    retried = jobs.again(lost, fault="forget")
+    assert not retried.success
+    errors = [event.step_failure_data.error for event in retried.all_events if event.is_step_failure]
+    assert "no longer in the Dagster instance" in str(errors)
+    assert not jobs.flights.exists()
+
+
+# In one process
+
+
+def run(assets: list[Any], instance: dg.DagsterInstance, io_manager: Any, **extras: Any) -> Any:
+    return dg.materialize(assets, instance=instance, resources={"io_manager": io_manager}, **extras)
+
+
+def test_a_zombie_that_ends_after_a_newer_run_is_fenced_off(tmp_path: Path) -> None:
+    started, may_end = threading.Event(), threading.Event()
+    runs: list[str] = []
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def flights(context) -> pa.Table:  # type: ignore[no-untyped-def]
+        runs.append(context.run.run_id)
+        if len(runs) == 1:
+            started.set()
+            assert may_end.wait(60)
+        return pa.table({"day": [context.partition_key], "run": [context.run.run_id]})
+
+    results: list[Any] = []
+    io_manager = DeltaLakeIOManager(root_uri=str(tmp_path / "lake"))
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        zombie = threading.Thread(
+            target=lambda: results.append(run([flights], instance, io_manager, partition_key="2013-01-01"))
+        )
+        zombie.start()
+        assert started.wait(60)
+        time.sleep(0.01)
+        newer = run([flights], instance, io_manager, partition_key="2013-01-01")
+        may_end.set()
+        zombie.join(60)
+    (late,) = results
+    assert late.success
+    (event,) = late.asset_materializations_for_node("flights")
+    assert event.metadata["delta/skipped"].value is True
+    assert event.metadata["delta/skip_reason"].value == "a newer run has already written this"
+    rows = DeltaTable(tmp_path / "lake" / "flights").snapshot().scan().to_arrow().to_pylist()
+    assert rows == [{"day": "2013-01-01", "run": newer.run_id}]
+
+
+def test_a_step_retried_within_its_run_commits_once(tmp_path: Path) -> None:
+    class LosesTheFirst(DeltaLakeIOManager):
+        def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+            super().handle_output(context, obj)
+            if context.step_context.previous_attempt_count == 0:
+                raise dg.RetryRequested(max_retries=1)
+
+    @dg.asset(metadata={"mode": "append"})
+    def readings() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    result = run([readings], dg.DagsterInstance.ephemeral(), LosesTheFirst(root_uri=str(tmp_path)))
+    assert result.success
+    assert skipped(result, "readings") == [True]
+    assert DeltaTable(tmp_path / "readings").snapshot().scan().to_arrow().num_rows == 1
+
+
+def test_idempotency_by_partition_writes_each_partition_once(tmp_path: Path) -> None:
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "mode": "append"})
+    def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
+        return pa.table({"day": [context.partition_key], "n": [1]})
+
+    instance, io_manager = (
+        dg.DagsterInstance.ephemeral(),
+        DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="partition"),
+    )
+    for day in ("2013-01-01", "2013-01-02", "2013-01-01"):
+        result = run([readings], instance, io_manager, partition_key=day)
+    assert skipped(result, "readings") == [True]
+    assert DeltaTable(tmp_path / "readings").snapshot().scan().to_arrow().num_rows == 2
+
+
+def test_idempotency_off_always_writes(tmp_path: Path) -> None:
+    @dg.asset(metadata={"mode": "append"})
+    def readings() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    instance, io_manager = dg.DagsterInstance.ephemeral(), DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="off")
+    for _ in range(2):
+        run([readings], instance, io_manager)
+    table = DeltaTable(tmp_path / "readings")
+    assert table.snapshot().scan().to_arrow().num_rows == 2
+    assert table.txns() == {}
+
+
+def test_idempotency_by_partition_needs_partitions(tmp_path: Path) -> None:
+    @dg.asset
+    def readings() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    io_manager = DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="partition")
+    with pytest.raises(InvalidRequestError, match="has no partitions"):
+        run([readings], dg.DagsterInstance.ephemeral(), io_manager)
+
+
+def test_the_code_location_can_be_named(tmp_path: Path) -> None:
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    run([numbers], dg.DagsterInstance.ephemeral(), DeltaLakeIOManager(root_uri=str(tmp_path), code_location="prod"))
+    assert list(DeltaTable(tmp_path / "numbers").txns()) == ["dagster:prod:numbers:"]
+
+
+def test_a_context_without_a_run_has_no_identity() -> None:
+    with pytest.raises(InvalidRequestError, match="inside a Dagster run"):
+        read_run_identity(dg.build_output_context(asset_key=["x"]))
+
+
+def test_first_writers_of_different_days_at_once(tmp_path: Path) -> None:
+    barrier = threading.Barrier(4)
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def flights(context) -> pa.Table:  # type: ignore[no-untyped-def]
+        barrier.wait(60)
+        return pa.table({"day": [context.partition_key], "n": [1]})
+
+    instance, io_manager = dg.DagsterInstance.local_temp(str(tmp_path)), DeltaLakeIOManager(root_uri=str(tmp_path))
+    days = [f"2013-01-0{number}" for number in range(1, 5)]
+    errors: list[BaseException] = []
+
+    def materialize(day: str) -> None:
+        try:
+            run([flights], instance, io_manager, partition_key=day)
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=materialize, args=(day,)) for day in days]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
+    rows = DeltaTable(tmp_path / "flights").snapshot().scan().to_arrow().column("day").to_pylist()
+    assert sorted(rows) == days
