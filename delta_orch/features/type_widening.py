@@ -1,0 +1,72 @@
+"""Type widening: which changes of a column's type a reader may meet (PROTOCOL, "Type Widening").
+
+Files keep the type they were written with; readers cast their values to the table's current type. The history in the
+schema says which changes there were; one a reader does not know must not be guessed at.
+"""
+
+from __future__ import annotations
+
+from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
+from delta_orch.features.activity import fields_of
+from delta_orch.protocol.schema import data_type_from_json
+from delta_orch.protocol.types import (
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+    StructType,
+)
+
+TYPE_CHANGES = "delta.typeChanges"
+
+_WIDER: dict[DataType, frozenset[DataType]] = {
+    BYTE: frozenset({SHORT, INTEGER, LONG, DOUBLE}),
+    SHORT: frozenset({INTEGER, LONG, DOUBLE}),
+    INTEGER: frozenset({LONG, DOUBLE}),
+    FLOAT: frozenset({DOUBLE}),
+    DATE: frozenset({TIMESTAMP_NTZ}),
+}
+_DECIMAL_DIGITS: dict[DataType, int] = {BYTE: 10, SHORT: 10, INTEGER: 10, LONG: 20}
+
+
+def is_widening(source: DataType, target: DataType) -> bool:
+    """Whether the protocol allows a column of the one type to become the other."""
+    if target in _WIDER.get(source, ()):
+        return True
+    if not isinstance(target, DecimalType):
+        return False
+    if isinstance(source, DecimalType):
+        more_scale = target.scale - source.scale
+        return source != target and more_scale >= 0 and target.precision - source.precision >= more_scale
+    digits = _DECIMAL_DIGITS.get(source)
+    return digits is not None and target.precision - target.scale >= digits
+
+
+def ensure_known_type_changes(schema: StructType) -> None:
+    """Check the history of every column.
+
+    Raises:
+        UnsupportedFeatureError: It holds a change this release does not know, so older files could be misread.
+        ProtocolViolationError: It is malformed.
+    """
+    for field in fields_of(schema):
+        for change in field.metadata.get(TYPE_CHANGES) or ():
+            try:
+                source, target = data_type_from_json(change["fromType"]), data_type_from_json(change["toType"])
+            except (KeyError, TypeError):
+                raise ProtocolViolationError(
+                    f"Column {field.name!r} has a malformed history of type changes", cause=repr(change)[:200]
+                ) from None
+            if not is_widening(source, target):
+                raise UnsupportedFeatureError(
+                    f"Column {field.name!r} was changed from {source} to {target}, which this release cannot follow",
+                    remedy="Use a newer release of delta_orch",
+                    features=["typeWidening"],
+                    column=field.name,
+                )

@@ -1,0 +1,80 @@
+import pytest
+
+from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
+from delta_orch.features.column_mapping import (
+    ColumnMappingMode,
+    column_mapping_mode,
+    field_id,
+    physical_path,
+    to_physical,
+)
+from delta_orch.features.type_widening import ensure_known_type_changes, is_widening
+from delta_orch.protocol import types as t
+from delta_orch.protocol.actions import Metadata, Protocol
+
+
+def mapped(name, number, data_type):
+    metadata = {"delta.columnMapping.physicalName": f"col-{number}", "delta.columnMapping.id": number}
+    return t.StructField(name, data_type, True, metadata)
+
+
+INNER = t.StructType((mapped("x", 3, t.LONG),))
+SCHEMA = t.StructType((mapped("a.b", 1, t.STRING), mapped("s", 2, t.ArrayType(INNER)), mapped("st", 4, INNER)))
+
+
+def test_physical_names_replace_logical_ones_at_every_level():
+    physical = to_physical(SCHEMA, ColumnMappingMode.NAME)
+    assert physical.names == ("col-1", "col-2", "col-4")
+    assert physical.fields[1].data_type.element_type.names == ("col-3",)
+    assert field_id(physical.fields[2]) == 4
+    assert to_physical(SCHEMA, ColumnMappingMode.NONE) is SCHEMA
+
+
+def test_paths_are_translated_without_regard_to_case():
+    assert physical_path(SCHEMA, ("ST", "x")) == ("col-4", "col-3")
+    assert physical_path(SCHEMA, ("unknown", "x")) == ("unknown", "x")
+
+
+def test_the_mode_counts_only_where_the_feature_is_supported():
+    metadata = Metadata("id", "", configuration={"delta.columnMapping.mode": "name"})
+    assert column_mapping_mode(Protocol(1, 2), metadata) is ColumnMappingMode.NONE
+    assert column_mapping_mode(Protocol(2, 5), metadata) is ColumnMappingMode.NAME
+    assert column_mapping_mode(Protocol(3, 7, (), ("columnMapping",)), metadata) is ColumnMappingMode.NAME
+
+
+def test_a_field_without_a_physical_name_is_a_protocol_violation():
+    plain = t.StructType((t.StructField("a", t.LONG),))
+    with pytest.raises(ProtocolViolationError, match="'a'"):
+        to_physical(plain, ColumnMappingMode.NAME)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "allowed"),
+    [
+        (t.BYTE, t.LONG, True),
+        (t.INTEGER, t.DOUBLE, True),
+        (t.LONG, t.DOUBLE, False),
+        (t.FLOAT, t.DOUBLE, True),
+        (t.DOUBLE, t.FLOAT, False),
+        (t.DATE, t.TIMESTAMP_NTZ, True),
+        (t.DATE, t.TIMESTAMP, False),
+        (t.DecimalType(5, 2), t.DecimalType(7, 4), True),
+        (t.DecimalType(5, 2), t.DecimalType(6, 4), False),
+        (t.INTEGER, t.DecimalType(12, 2), True),
+        (t.INTEGER, t.DecimalType(11, 2), False),
+        (t.LONG, t.DecimalType(20, 0), True),
+        (t.STRING, t.LONG, False),
+    ],
+)
+def test_the_allowed_widenings(source, target, allowed):
+    assert is_widening(source, target) is allowed
+
+
+def test_an_unknown_change_in_the_history_is_refused():
+    def history(source, target):
+        changes = {"delta.typeChanges": [{"fromType": source, "toType": target}]}
+        return t.StructType((t.StructField("s", t.StructType((t.StructField("a", t.LONG, True, changes),))),))
+
+    ensure_known_type_changes(history("integer", "long"))
+    with pytest.raises(UnsupportedFeatureError, match="'a'"):
+        ensure_known_type_changes(history("long", "string"))
