@@ -179,9 +179,11 @@ class FaultStore(LogStore):
             call = StoreCall(len(self.calls), method, path)
             self.calls.append(call)
         self._obey(call, "before")
-        result = call_inner()
-        self._obey(call, "after")
-        return result
+        try:
+            return call_inner()
+        finally:
+            # After a call that failed, too; what is raised here takes the place of its error.
+            self._obey(call, "after")
 
     def _obey(self, call: StoreCall, when: When) -> None:
         for rule in self._rules:

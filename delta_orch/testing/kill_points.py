@@ -46,10 +46,11 @@ class KillingOs:
                     descriptor, data = args
                     os.write(descriptor, data[: len(data) // 2])
                 _die()
-            result = real(*args, **kwargs)
-            if is_due:
-                _die()
-            return result
+            try:
+                return real(*args, **kwargs)
+            finally:
+                if is_due:
+                    _die()
 
         return call
 

@@ -1,0 +1,203 @@
+"""A writer killed anywhere in its commit: the table stays readable, the commit is wholly in or wholly out, and running
+it again commits exactly once.
+
+The writers are forked from this process and die by SIGKILL: no handler runs, no `finally`, nothing is flushed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.txn import TxnId
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.open import open_store
+from delta_orch.testing.fault_store import FaultStore
+from delta_orch.testing.kill_points import KillingOs
+from delta_orch.testing.table_builder import append_days, begin_creation, create_table, day_files
+
+TXN = TxnId("job", 7)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`prepare` brings the table to where the writer starts, `write` is the commit that gets killed.
+
+    `files` is how many files the table has before and after.
+    """
+
+    name: str
+    prepare: Callable[[TableLog], None]
+    write: Callable[[TableLog], object]
+    files: tuple[int, int]
+
+
+def prepare_nine_versions(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    for _ in range(8):
+        append_days(log, snapshot, "2")
+        snapshot = log.advance(snapshot)
+
+
+def append_tenth(log: TableLog) -> object:
+    """Version 9; the next multiple of ten is one further."""
+    return append_days(log, log.snapshot(), "3", txns=[TXN])
+
+
+def prepare_ten_versions(log: TableLog) -> None:
+    prepare_nine_versions(log)
+    append_days(log, log.snapshot(), "2")
+
+
+def prepare_old_snapshot(log: TableLog) -> None:
+    prepare_ten_versions(log)
+    append_days(log, log.snapshot(), "2")
+
+
+def append_from_old_snapshot(log: TableLog) -> object:
+    """The versions after 8 are taken: the commit is rebased twice."""
+    if log.snapshot().version == 10:
+        return append_days(log, log.snapshot(8), "3", txns=[TXN])
+    return append_days(log, log.snapshot(), "3", txns=[TXN])
+
+
+def nothing(log: TableLog) -> None:
+    """The table does not exist."""
+
+
+def create(log: TableLog) -> object:
+    if log.exists():
+        return append_days(log, log.snapshot(), "3", txns=[TXN])
+    transaction = begin_creation(log, txns=[TXN])
+    transaction.add_files(day_files("3"))
+    return transaction.commit()
+
+
+SCENARIOS = [
+    Scenario("append", prepare_nine_versions, append_tenth, (9, 10)),
+    Scenario("append and checkpoint", prepare_ten_versions, append_tenth, (10, 11)),
+    Scenario("append after rebase", prepare_old_snapshot, append_from_old_snapshot, (11, 12)),
+    Scenario("create", nothing, create, (0, 1)),
+]
+
+
+def run_in_child(write: Callable[[], object]) -> bool:
+    """Whether the child was killed; it must end well otherwise."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            write()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0
+    return False
+
+
+def ensure_whole_and_retry(store: LogStore, scenario: Scenario) -> bool:
+    """Check the table a killed writer has left, and that a retry commits exactly once. Whether the commit was in."""
+    log = TableLog(store)
+    before, after = scenario.files
+    committed = False
+    if log.exists():
+        snapshot = log.snapshot()
+        committed = snapshot.txn_version(TXN.app_id) == TXN.version
+        assert snapshot.num_files == (after if committed else before)
+        for version in range(snapshot.version + 1):
+            log.read_commit(version)
+    else:
+        assert before == 0
+    result = scenario.write(log)
+    assert result.skipped is committed  # type: ignore[attr-defined]
+    assert scenario.write(log).skipped  # type: ignore[attr-defined]
+    snapshot = log.snapshot()
+    assert snapshot.num_files == after
+    assert snapshot.txns == {TXN.app_id: TXN.version}
+    return committed
+
+
+@pytest.fixture(params=SCENARIOS, ids=lambda scenario: scenario.name)
+def scenario(request: pytest.FixtureRequest) -> Scenario:
+    chosen: Scenario = request.param
+    return chosen
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Iterator[Path]:
+    """Directories for one table each."""
+    return (tmp_path / f"table{n}" for n in range(1000))
+
+
+def test_killed_at_every_call_of_the_store(scenario: Scenario, roots: Iterator[Path]) -> None:
+    root = next(roots)
+    scenario.prepare(TableLog(open_store(root)))
+    counting = FaultStore(open_store(root))
+    scenario.write(TableLog(counting))
+    calls = counting.calls
+    assert calls
+    outcomes = {}
+    for call in calls:
+        for when in ("before", "after"):
+            store = open_store(next(roots))
+            scenario.prepare(TableLog(store))
+            dying = FaultStore(store)
+            dying.at_call(call.number, when, do=FaultStore.kill)  # type: ignore[arg-type]
+            assert run_in_child(lambda dying=dying: scenario.write(TableLog(dying))), (call, when)
+            outcomes[call, when] = ensure_whole_and_retry(store, scenario)
+    ensure_one_turning_point(list(outcomes.values()))
+
+
+def test_killed_at_every_system_call(scenario: Scenario, roots: Iterator[Path]) -> None:
+    root = next(roots)
+    scenario.prepare(TableLog(open_store(root)))
+    counting = KillingOs(None, "before")
+    counting.install()
+    try:
+        scenario.write(TableLog(open_store(root)))
+    finally:
+        counting.uninstall()
+    assert {"open", "write", "fsync", "link", "unlink"} <= set(counting.names)
+    outcomes = []
+    for number, name in enumerate(counting.names):
+        for when in ("before", "during", "after") if name == "write" else ("before", "after"):
+            store = open_store(next(roots))
+            scenario.prepare(TableLog(store))
+
+            def write(store: LogStore = store, number: int = number, when: str = when) -> None:
+                KillingOs(number, when).install()
+                scenario.write(TableLog(store))
+
+            assert run_in_child(write), (number, name, when)
+            outcomes.append(ensure_whole_and_retry(store, scenario))
+    ensure_one_turning_point(outcomes)
+
+
+def ensure_one_turning_point(committed: list[bool]) -> None:
+    """The commit happens at one instant: out before it, in after it; and it does happen."""
+    assert not committed[0]
+    assert committed[-1]
+    assert committed == sorted(committed)
+
+
+def test_a_killed_writer_leaves_only_what_no_listing_shows(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    create_table(TableLog(store), "1")
+
+    def write() -> None:
+        KillingOs(2, "after").install()
+        append_days(TableLog(store), TableLog(store).snapshot(), "2")
+
+    assert run_in_child(write)
+    assert len(list((tmp_path / "_delta_log").glob(".*.tmp"))) == 1
+    assert [f.path for f in store.list_from("_delta_log")] == ["_delta_log/00000000000000000000.json"]
