@@ -65,7 +65,7 @@ class ParquetPart:
             return []
         column = self.leaves.index(probe)
         groups = (RowGroup(self, i) for i in range(self.metadata.num_row_groups))
-        return [group for group in groups if not group.is_all_null(column)]
+        return [group for group in groups if group.num_rows and not group.is_all_null(column)]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class RowGroup:
                 )
             )
         structs = [batch.column(0) for batch in batches]
-        found = {name: pa.chunked_array([struct.field(name) for struct in structs]) for name in wanted}
+        found = {name: pa.chunked_array([_child(struct, name) for struct in structs]) for name in wanted}
         return {name: found.get(name) for name in fields}
 
     def read_rows(self, action: str) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ class RowGroup:
             file = pq.ParquetFile(self.part.store.open_input(self.part.path), metadata=self.part.metadata)
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[self.index], columns=[action], use_threads=False):
                 struct = batch.column(0)
-                present = struct.field(probe).is_valid()
+                present = _child(struct, probe).is_valid()
                 if present.true_count:
                     rows += struct.filter(present).to_pylist(maps_as_pydicts="strict")
         return rows
@@ -211,6 +211,13 @@ class Checkpoint:
         """The row groups that may hold `add` or `remove` actions, in the order of the files."""
         _prefetch_footers(self.file_parts)
         return [group for part in self.file_parts for group in part.row_groups(action)]
+
+
+def _child(struct: pa.StructArray, name: str) -> pa.Array:
+    """A field of a struct, null where the struct is. Some writers declare fields as required, which then hold arbitrary
+    values instead of nulls in the rows of other actions."""
+    index = struct.type.get_field_index(name)
+    return struct.field(index) if struct.type.field(index).nullable else struct.flatten()[index]
 
 
 def run_parallel(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:

@@ -1,0 +1,84 @@
+"""Tables that `deltalake` writes: read, written and looked after by us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.testing.row_multiset import ensure_same_rows
+
+deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+
+
+def rows(*days_and_ids: tuple[str | None, int]) -> pa.Table:
+    return pa.table(
+        {
+            "day": pa.array([d for d, _ in days_and_ids], pa.string()),
+            "id": pa.array([i for _, i in days_and_ids], pa.int64()),
+        }
+    )
+
+
+@pytest.fixture(params=[None, ["day"]], ids=["flat", "partitioned"])
+def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A table with a history: appends, a delete, an update, a merge, a compaction, a checkpoint."""
+    path = tmp_path / "table"
+    deltalake.write_deltalake(path, rows(("a", 1), ("b", 2), (None, 3)), partition_by=request.param)
+    table = deltalake.DeltaTable(path)
+    for i in range(4, 10):
+        deltalake.write_deltalake(table, rows(("a b/c%d", i), ("ü", -i)), mode="append")
+    table.delete("id = 2")
+    table.update(updates={"id": "id + 1000"}, predicate="id = 5")
+    table.optimize.compact()
+    table.create_checkpoint()
+    deltalake.write_deltalake(table, rows(("z", 77)), mode="append")
+    return deltalake.DeltaTable(path)
+
+
+def ours(theirs: Any) -> DeltaTable:
+    return DeltaTable(Path(theirs.table_uri.removeprefix("file://")))
+
+
+def read(table: Any) -> pa.Table:
+    return pa.table(table.to_pyarrow_table())
+
+
+def test_we_read_every_version(theirs: Any) -> None:
+    table = ours(theirs)
+    assert table.version() == theirs.version()
+    for version in range(theirs.version() + 1):
+        theirs.load_as_version(version)
+        ensure_same_rows(table.snapshot(version=version).scan().to_arrow(), read(theirs))
+
+
+def test_we_append(theirs: Any) -> None:
+    table = ours(theirs)
+    before = read(theirs)
+    table.append(rows(("new", 500), (None, 501)), txn=("job", 1))
+    theirs.update_incremental()
+    ensure_same_rows(read(theirs), pa.concat_tables([before, rows(("new", 500), (None, 501))]))
+    assert theirs.transaction_version("job") == 1
+
+
+def test_we_overwrite_in_part(theirs: Any) -> None:
+    table = ours(theirs)
+    kept = [r for r in read(theirs).to_pylist() if not (r["id"] or 0) >= 7]
+    table.overwrite(rows(("n", 700)), replace_where="id >= 7")
+    theirs.update_incremental()
+    ensure_same_rows(read(theirs), pa.concat_tables([pa.Table.from_pylist(kept, rows().schema), rows(("n", 700))]))
+
+
+def test_we_look_after_it(theirs: Any) -> None:
+    table = ours(theirs)
+    before = read(theirs)
+    table.optimize()
+    table.checkpoint()
+    table.vacuum(retention_hours=0, enforce_retention=False)
+    again = deltalake.DeltaTable(theirs.table_uri)
+    ensure_same_rows(read(again), before)
+    assert again.version() == table.version()
+    assert not again.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True)
