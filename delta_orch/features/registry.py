@@ -94,7 +94,7 @@ FEATURES: tuple[TableFeature, ...] = (
         reader=True,
         enabled_by="delta.enableDeletionVectors",
     ),
-    TableFeature("v2Checkpoint", reader=True),
+    TableFeature("v2Checkpoint", reader=True, reads=True),
     TableFeature("vacuumProtocolCheck", reader=True, reads=True, writes=True),
     TableFeature("typeWidening", reader=True, enabled_by="delta.enableTypeWidening", aliases=("typeWidening-preview",)),
     TableFeature("variantType", reader=True, aliases=("variantType-preview",)),

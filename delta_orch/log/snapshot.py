@@ -58,7 +58,7 @@ class Snapshot:
         self.checkpoint = checkpoint
         self.tail = tail
         self.protocol, self.metadata = _required(store, segment.version, checkpoint, tail)
-        ensure_readable(self.protocol, self.metadata)
+        self._ensure_readable()
         self.schema: StructType = (
             previous.schema
             if previous is not None and previous.metadata is self.metadata
@@ -66,6 +66,9 @@ class Snapshot:
         )
         if previous is not None and checkpoint is not None:
             self._share(previous)
+
+    def _ensure_readable(self) -> None:
+        ensure_readable(self.protocol, self.metadata)
 
     def _share(self, previous: Snapshot) -> None:
         for name in ("_checkpoint_adds", "_checkpoint_removes"):

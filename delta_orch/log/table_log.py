@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from delta_orch.errors import TimestampOutOfRangeError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.log import segment as segments
 from delta_orch.log.checkpoint_reader import Checkpoint
 from delta_orch.log.commit_reader import Commit, parse_log_files, read_commit, read_commits
@@ -14,6 +14,7 @@ from delta_orch.log.listing import LogListing, list_log
 from delta_orch.log.replay import Tail
 from delta_orch.log.segment import LogSegment
 from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.time_travel import resolve_timestamp
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.base import FileMeta, LogStore
 
@@ -55,8 +56,8 @@ class TableLog:
 
         Args:
             version: A version; not together with `timestamp_ms`.
-            timestamp_ms: Milliseconds since the epoch. Times of commits count as `history` tells them, adjusted to
-                rise from version to version.
+            timestamp_ms: Milliseconds since the epoch. Times of commits count as `history` tells them, each made at
+                least a millisecond later than the one before.
 
         Raises:
             TableNotFoundError: There is no log.
@@ -68,8 +69,8 @@ class TableLog:
         """
         if timestamp_ms is not None:
             if version is not None:
-                raise TypeError("give a version or a timestamp, not both")
-            version = self._version_at(timestamp_ms)
+                raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
+            version = resolve_timestamp(self.store, self._list_all(), self.snapshot().properties, timestamp_ms)
         segment = segments.resolve_segment(self.store, version)
         checkpoint = None if segment.checkpoint is None else Checkpoint(self.store, segment.checkpoint)
         return self._load(segment, checkpoint)
@@ -154,21 +155,3 @@ class TableLog:
         listing = list_log(self.store)
         segments.ensure_log_exists(self.store, listing)
         return listing
-
-    def _version_at(self, timestamp_ms: int) -> int:
-        entries = self.history()[::-1]
-        chosen, adjusted_ms = None, None
-        for entry in entries:
-            adjusted_ms = entry.timestamp_ms if adjusted_ms is None else max(entry.timestamp_ms, adjusted_ms + 1)
-            if adjusted_ms <= timestamp_ms:
-                chosen = entry.version
-        if chosen is None or adjusted_ms is None or timestamp_ms > adjusted_ms:
-            raise TimestampOutOfRangeError(
-                f"No version of the table belongs to the time {timestamp_ms} ms",
-                cause=f"Its commits span {entries[0].timestamp_ms} to {adjusted_ms} ms since the epoch"
-                if entries
-                else "No commit is left that could be dated",
-                remedy="Choose a time between them, or a version",
-                timestamp_ms=timestamp_ms,
-            )
-        return chosen
