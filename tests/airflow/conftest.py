@@ -5,10 +5,11 @@ Airflow reads its configuration when it is imported, so the environment is set h
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 HOME = Path(tempfile.mkdtemp(prefix="delta-orch-airflow-"))
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 (HOME / "dags").mkdir()
 os.environ.update(
     {
@@ -32,15 +34,13 @@ DAY_2 = datetime(2024, 1, 2, tzinfo=UTC)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def airflow_database() -> Iterator[None]:
+def airflow_database() -> None:
     pytest.importorskip("airflow", reason="Airflow is not installed")
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.utils.db import initdb
 
     initdb()
     DagBundlesManager().sync_bundles_to_db()
-    yield
-    shutil.rmtree(HOME, ignore_errors=True)
 
 
 class Runs:
