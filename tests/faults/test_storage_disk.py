@@ -1,0 +1,189 @@
+"""Disks that are full, directories that must not be written, paths that are something else: each says what it is, and
+the table is as it was before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_orch.errors import StorageError, StorageOutcomeUnknownError, UnsupportedStoreError
+from delta_orch.log.table_log import TableLog
+from delta_orch.storage import local
+from delta_orch.storage.open import open_store
+from delta_orch.testing.table_builder import append_days, create_table
+
+COMMIT = "_delta_log/00000000000000000001.json"
+
+
+def mount_tmpfs(directory: Path, options: str) -> Callable[[], None]:
+    """Mount, or skip the test visibly; returns how to unmount."""
+    directory.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
+    return lambda: subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    unmount = mount_tmpfs(tmp_path / "disk", "size=256k")
+    yield tmp_path / "disk"
+    unmount()
+
+
+def in_child(work: Callable[[], None], prepare: Callable[[], None]) -> Exception | None:
+    """What `work` raises in a forked process after `prepare`, which may take away rights for good."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        caught: Exception | None = None
+        try:
+            prepare()
+            work()
+        except Exception as e:  # noqa: BLE001  goes to the parent
+            caught = e
+        os.write(sending, pickle.dumps(caught))
+        os._exit(0)
+    os.close(sending)
+    os.waitpid(child, 0)
+    with os.fdopen(receiving, "rb") as pipe:
+        result: Exception | None = pickle.load(pipe)
+    return result
+
+
+def ensure_unchanged_then_writable(log: TableLog) -> None:
+    assert log.snapshot().version == 0
+    assert not list(Path(log.store.root, "_delta_log").glob(".*"))  # type: ignore[attr-defined]
+    append_days(log, log.snapshot(), "2")
+    assert log.snapshot().version == 1
+
+
+def test_a_full_disk(small_disk: Path) -> None:
+    log = TableLog(open_store(small_disk / "table"))
+    snapshot = create_table(log, "1")
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(StorageError, match="disk is full") as caught:
+        append_days(log, snapshot, *(f"{n}" for n in range(50)))
+    assert caught.value.context["errno"] == errno.ENOSPC
+    assert isinstance(caught.value, OSError)
+    filler.unlink()
+    ensure_unchanged_then_writable(log)
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_commit(small_disk: Path) -> None:
+    log = TableLog(open_store(small_disk / "table"))
+    snapshot = create_table(log, "1")
+    with pytest.raises(StorageError, match="disk is full"):
+        append_days(log, snapshot, *(f"{n}" for n in range(5000)))
+    ensure_unchanged_then_writable(log)
+
+
+def test_a_file_larger_than_the_process_may_write(tmp_path: Path) -> None:
+    log = TableLog(open_store(tmp_path / "table"))
+    snapshot = create_table(log, "1")
+    error = in_child(
+        lambda: append_days(log, snapshot, *(f"{n}" for n in range(500))),  # type: ignore[func-returns-value]
+        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )
+    assert isinstance(error, StorageError)
+    assert error.context["errno"] == errno.EFBIG
+    assert "largest size" in str(error)
+    ensure_unchanged_then_writable(log)
+
+
+def test_a_read_only_file_system(tmp_path: Path) -> None:
+    unmount = mount_tmpfs(tmp_path / "disk", "size=1m")
+    try:
+        log = TableLog(open_store(tmp_path / "disk" / "table"))
+        snapshot = create_table(log, "1")
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        with pytest.raises(StorageError, match="read-only"):
+            append_days(log, snapshot, "2")
+        assert log.snapshot().num_files == 1
+        with pytest.raises(StorageError, match="read-only"):
+            create_table(TableLog(open_store(tmp_path / "disk" / "other")))
+        subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "disk")], check=True)
+        ensure_unchanged_then_writable(log)
+    finally:
+        unmount()
+
+
+def test_a_directory_this_user_may_not_write(tmp_path: Path) -> None:
+    log = TableLog(open_store(tmp_path / "table"))
+    snapshot = create_table(log, "1")
+    directory = tmp_path / "table" / "_delta_log"
+    directory.chmod(0o555)
+    give_up_root = (lambda: os.setuid(65534)) if os.geteuid() == 0 else (lambda: None)
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent.stat().st_mode & 0o005 != 0o005 and parent.is_relative_to("/tmp") and parent != Path("/tmp"):
+            parent.chmod(0o755)
+    error = in_child(lambda: append_days(log, snapshot, "2"), give_up_root)  # type: ignore[func-returns-value]
+    assert isinstance(error, StorageError)
+    assert error.context["errno"] == errno.EACCES
+    assert "Permission denied" in str(error)
+    directory.chmod(0o755)
+    ensure_unchanged_then_writable(log)
+
+
+def test_a_path_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "data.parquet").write_bytes(b"PAR1")
+    log = TableLog(open_store(tmp_path / "data.parquet"))
+    with pytest.raises(StorageError, match="file stands where a directory is needed"):
+        log.snapshot()
+    with pytest.raises(StorageError, match="file stands where a directory is needed"):
+        create_table(log)
+    with pytest.raises(StorageError, match="file stands where a directory is needed"):
+        open_store(tmp_path / "data.parquet" / "below").put_if_absent(COMMIT, b"x")
+    assert (tmp_path / "data.parquet").read_bytes() == b"PAR1"
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    store = open_store(tmp_path)
+
+    def no_links(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(local.os, "link", no_links)
+    with pytest.raises(UnsupportedStoreError, match="no hard links"):
+        store.put_if_absent(COMMIT, b"x")
+    assert not list((tmp_path / "_delta_log").iterdir())
+
+
+def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is there, but might not survive a crash: the commit reads it back and finds it."""
+    log = TableLog(open_store(tmp_path))
+    snapshot = create_table(log, "1")
+
+    def broken(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(local, "_sync_directory", broken)
+    with pytest.raises(StorageOutcomeUnknownError):
+        log.store.put_if_absent("x", b"1")
+    assert append_days(log, snapshot, "2").version == 1
+    assert log.snapshot().num_files == 2
+
+
+def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:
+    log = TableLog(open_store(tmp_path / "table"))
+    create_table(log, "1")
+    (tmp_path / "table" / "_delta_log").chmod(0o555)
+    assert log.snapshot().num_files == 1
