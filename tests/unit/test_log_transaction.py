@@ -1,0 +1,271 @@
+"""What a transaction writes, and what it refuses before it writes anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from delta_orch._version import ENGINE_INFO
+from delta_orch.errors import DeltaError, InvalidRequestError, UnsupportedFeatureError
+from delta_orch.expressions.nodes import Column, Comparison, Literal
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.log.txn import TxnId
+from delta_orch.protocol.actions import Protocol, Txn
+from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.types import STRING
+from delta_orch.storage.open import open_store
+from delta_orch.testing.table_builder import append_days, begin_creation, create_table, day_files, new_metadata
+
+
+@pytest.fixture
+def log() -> TableLog:
+    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+
+
+def lines(log: TableLog, version: int) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in log.store.read_bytes(commit_path(version)).splitlines()]
+
+
+def test_commit_info_comes_first_and_says_everything(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    transaction = Transaction(
+        log,
+        snapshot,
+        operation="WRITE",
+        operation_parameters={"mode": "Append", "partitionBy": ["day"]},
+        user_metadata="by hand",
+        commit_info={"dagster": {"run_id": "r1"}, "operation": "not mine to set"},
+    )
+    transaction.add_files(day_files("2"))
+    transaction.set_operation_metrics({"numFiles": 1})
+    result = transaction.commit()
+    info = lines(log, 1)[0]["commitInfo"]
+    assert isinstance(info.pop("timestamp"), int)
+    assert uuid.UUID(info.pop("txnId"))
+    assert info == {
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": '["day"]'},
+        "operationMetrics": {"numFiles": "1"},
+        "readVersion": 0,
+        "isolationLevel": "WriteSerializable",
+        "isBlindAppend": True,
+        "engineInfo": ENGINE_INFO,
+        "userMetadata": "by hand",
+        "dagster": {"run_id": "r1"},
+    }
+    assert result.timestamp_ms == log.snapshot().timestamp_ms
+    assert result.operation_metrics == {"numFiles": 1}
+
+
+def test_blind_is_only_what_read_and_removed_nothing(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    stages = {
+        "read_whole_table": lambda t: t.read_whole_table(),
+        "read_where": lambda t: t.read_where(Comparison("=", Column(("day",)), Literal("1", STRING))),
+        "read_partitions": lambda t: t.read_partitions(pa.table({"day": ["7"]})),
+        "read_files": lambda t: t.read_files(snapshot.files(["path"])),
+        "remove_files": lambda t: t.remove_files(snapshot.files()),
+    }
+    for stage in stages.values():
+        transaction = Transaction(log, log.snapshot(), operation="TEST")
+        transaction.add_files(day_files("2"))
+        stage(transaction)
+        version = transaction.commit().version
+        assert lines(log, version)[0]["commitInfo"]["isBlindAppend"] is False
+
+
+def test_identifiers_are_recorded_with_their_time(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    append_days(log, snapshot, "1", txns=[TxnId("a", 3), TxnId("b", 0)])
+    commit = log.read_commit(1)
+    assert [(t.app_id, t.version) for t in commit.txns] == [("a", 3), ("b", 0)]
+    info = commit.commit_info
+    assert info is not None
+    assert all(t.last_updated == info["timestamp"] for t in commit.txns)
+    assert isinstance(commit.txns[0], Txn)
+
+
+def test_stale_identifiers_are_known_before_any_work(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
+    snapshot = log.snapshot()
+    for version, stale in ((2, True), (3, True), (4, False)):
+        transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", version)])
+        assert bool(transaction.stale_txns()) is stale
+        result = transaction.commit() if stale else None
+        assert result is None or (result.skipped and result.attempts == 0 and result.version == 1)
+    assert Transaction(log, None, operation="TEST", txns=[TxnId("a", 1)]).stale_txns() == ()
+    assert log.snapshot().version == 1
+
+
+def test_one_stale_identifier_without_scope_skips_all(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
+    result = append_days(log, log.snapshot(), "1", txns=[TxnId("a", 3), TxnId("b", 1)])
+    assert result.skipped
+    assert log.snapshot().txns == {"a": 3}
+
+
+def test_a_lower_version_after_all_can_be_recorded_by_nobody(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
+    assert append_days(log, log.snapshot(), "1", txns=[TxnId("a", 1)]).skipped
+    append_days(log, log.snapshot(), "1", txns=[TxnId("a", 4)])
+    assert log.snapshot().txns == {"a": 4}
+
+
+def test_removes_come_before_adds_and_keep_what_is_known(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    transaction = Transaction(log, snapshot, operation="TEST")
+    transaction.add_files(day_files("1"))
+    transaction.remove_files(snapshot.files())
+    transaction.set_domain_metadata("app", '{"x":1}')
+    transaction.commit()
+    written = lines(log, 1)
+    assert [next(iter(line)) for line in written] == ["commitInfo", "domainMetadata", "remove", "add"]
+    remove = written[2]["remove"]
+    assert remove.pop("deletionTimestamp") == written[0]["commitInfo"]["timestamp"]
+    assert remove == {
+        "path": snapshot.files()["path"][0].as_py(),
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": {"day": "1"},
+        "size": 100,
+    }
+
+
+def test_metadata_and_domains_change(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    transaction = Transaction(log, snapshot, operation="SET TBLPROPERTIES")
+    transaction.update_metadata(replace(snapshot.metadata, configuration={"delta.checkpointInterval": "2"}))
+    transaction.set_domain_metadata("app", "one")
+    transaction.commit()
+    transaction = Transaction(log, log.snapshot(), operation="DROP DOMAIN")
+    transaction.set_domain_metadata("app", "one", removed=True)
+    transaction.commit()
+    snapshot = log.snapshot()
+    assert snapshot.properties.checkpoint_interval == 2
+    assert snapshot.domain_metadata == {}
+    assert log.store.head("_delta_log/00000000000000000002.checkpoint.parquet") is not None
+
+
+REFUSED: dict[str, Any] = {
+    "no columns": pa.table({"path": ["a"]}),
+    "null path": day_files("1").set_column(0, "path", pa.nulls(1, pa.string())),
+    "wrong type": day_files("1").set_column(3, "size", pa.array(["many"])),
+    "null size": day_files("1").set_column(3, "size", pa.nulls(1, pa.int64())),
+}
+
+
+@pytest.mark.parametrize("files", REFUSED.values(), ids=REFUSED.keys())
+def test_malformed_files_are_refused_when_staged(log: TableLog, files: pa.Table) -> None:
+    transaction = Transaction(log, create_table(log, "1"), operation="TEST")
+    with pytest.raises(InvalidRequestError):
+        transaction.add_files(files)
+    with pytest.raises(InvalidRequestError):
+        transaction.remove_files(files)
+
+
+def test_files_must_have_one_value_a_partition_column(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    for values in ([], [("day", "1"), ("hour", "2")]):
+        files = day_files("1", "2")
+        column = pa.array([[("day", "1")], values], files.schema.field("partition_values").type)
+        transaction = Transaction(log, snapshot, operation="TEST")
+        transaction.add_files(files.set_column(2, "partition_values", column))
+        with pytest.raises(InvalidRequestError, match="one value for each partition column"):
+            transaction.commit()
+    assert log.snapshot().version == 0
+
+
+def test_a_file_named_twice_is_refused(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    files = day_files("1")
+    for stage in (
+        lambda t: (t.add_files(files), t.add_files(files)),
+        lambda t: (t.remove_files(snapshot.files()), t.remove_files(snapshot.files())),
+        lambda t: (t.remove_files(snapshot.files()), t.add_files(snapshot.files())),
+    ):
+        transaction = Transaction(log, snapshot, operation="TEST")
+        stage(transaction)
+        with pytest.raises(InvalidRequestError, match="twice"):
+            transaction.commit()
+    assert log.snapshot().version == 0
+
+
+def test_misuse_is_refused(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    with pytest.raises(InvalidRequestError, match="same application id"):
+        Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", 1), TxnId("a", 2)])
+    with pytest.raises(InvalidRequestError, match="isolation level"):
+        Transaction(log, snapshot, operation="TEST", isolation_level="Chaos")
+    transaction = Transaction(log, snapshot, operation="TEST")
+    transaction.commit()
+    with pytest.raises(InvalidRequestError, match="commits once"):
+        transaction.commit()
+    other = TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    with pytest.raises(InvalidRequestError, match="needs metadata and protocol"):
+        Transaction(other, None, operation="TEST").commit()
+    with pytest.raises(InvalidRequestError, match="no files to remove"):
+        begin_creation(other).remove_files(day_files("1"))
+    assert not other.exists()
+
+
+def test_a_table_that_this_release_cannot_write_is_refused_by_feature(log: TableLog) -> None:
+    create_table(log, "1")
+    protocol = Protocol(1, 7, None, ("rowTracking", "domainMetadata"))
+    line = orjson.dumps(
+        {
+            "protocol": {
+                "minReaderVersion": 1,
+                "minWriterVersion": 7,
+                "writerFeatures": list(protocol.writer_features or ()),
+            }
+        }
+    )
+    log.store.put_if_absent(commit_path(1), line)
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        Transaction(log, log.snapshot(), operation="TEST")
+    assert caught.value.context["features"] == ["rowTracking"]
+
+
+def test_a_table_that_nobody_could_write_is_not_created(log: TableLog) -> None:
+    transaction = begin_creation(log, new_metadata())
+    transaction.update_protocol(Protocol(1, 7, None, ("rowTracking", "domainMetadata")))
+    with pytest.raises(UnsupportedFeatureError):
+        transaction.commit()
+    assert not log.exists()
+
+
+def test_a_failing_transaction_leaves_nothing(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    transaction = Transaction(log, snapshot, operation="TEST")
+    transaction.update_metadata(replace(snapshot.metadata, configuration={"delta.checkpointInterval": "-3"}))
+    with pytest.raises(DeltaError):
+        transaction.commit()
+    assert log.snapshot().version == 0
+
+
+def test_a_commit_loads_no_pandas(tmp_path: Any) -> None:
+    """It would cost a cold process more than the commit (`log.arrow_building`)."""
+    script = (
+        "import sys\n"
+        "from delta_orch.log.table_log import TableLog\n"
+        "from delta_orch.storage.open import open_store\n"
+        "from delta_orch.testing.table_builder import append_days, create_table\n"
+        f"log = TableLog(open_store({str(tmp_path / 't')!r}))\n"
+        "create_table(log, '1')\n"
+        "for _ in range(11): append_days(log, log.snapshot(0), '1')\n"
+        "assert log.snapshot().num_files == 12\n"
+        "bad = {'pandas', 'pyspark', 'duckdb', 'dagster', 'airflow', 'polars'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
