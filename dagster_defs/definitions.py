@@ -123,7 +123,8 @@ def carrier_daily(context: dg.AssetExecutionContext, batch: ChangeBatch) -> Data
 
 maintenance = build_delta_maintenance_assets(
     tables,
-    policy=MaintenancePolicy(),
+    # Whatever there is to do; the defaults wait until it is worth a run.
+    policy=MaintenancePolicy(min_compactable_files=2, max_commits_since_checkpoint=0, min_expired_tombstones=0),
     deps={
         "flights": flights,
         "weather_readings": weather_readings,
@@ -149,7 +150,10 @@ defs = dg.Definitions(
         "spark": Spark(),
         "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), table_properties=AS_IT_COMES),
         "append_only": DeltaLakeIOManager(
-            root_uri=str(TABLES), table_properties={**RETENTION, "delta.appendOnly": "true"}
+            root_uri=str(TABLES),
+            # A day is added once, whichever run does it first.
+            idempotency="partition",
+            table_properties={**RETENTION, "delta.appendOnly": "true"},
         ),
     },
     # All steps of a run share one Spark session.

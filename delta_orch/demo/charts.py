@@ -47,7 +47,8 @@ def commits_over_time(commits: Sequence[CommitPoint], steps: Sequence[BreakStep]
     for number, step in enumerate(steps, 1):
         x, width = at(step.started_ms), max((step.ended_ms - step.started_ms) * scale, 3)
         parts.append(
-            f'<rect class="attempt" x="{x:.1f}" y="{top - 14}" width="{width:.1f}" height="{height - top - bottom + 14}">'
+            f'<rect class="attempt" x="{x:.1f}" y="{top - 14}" width="{width:.1f}" '
+            f'height="{height - top - bottom + 14}">'
             f"<title>{escape(step.title)}</title></rect>"
             f'<text class="tick" x="{x + width / 2:.1f}" y="{top - 19}" text-anchor="middle">{number}</text>'
         )
@@ -107,7 +108,8 @@ def stage_seconds(seconds: Mapping[str, float]) -> str:
     for index, (name, value) in enumerate(seconds.items()):
         y, bar = index * row + 4, (WIDTH - left - 70) * value / peak
         parts.append(f'<text class="label" x="{left - 12}" y="{y + 14}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<rect class="bar stage" x="{left}" y="{y}" width="{max(bar, 1):.1f}" height="{row - 8}" rx="2"/>')
+        size = f'width="{max(bar, 1):.1f}" height="{row - 8}"'
+        parts.append(f'<rect class="bar stage" x="{left}" y="{y}" {size} rx="2"/>')
         parts.append(f'<text class="tick" x="{left + bar + 8:.1f}" y="{y + 14}">{value:.1f} s</text>')
     return _svg(WIDTH, height, "Seconds per stage", parts)
 
@@ -142,7 +144,7 @@ def _month_axis(days: Sequence[DayRows], left: float, step: float, height: int) 
             label = parsed.strftime("%b")
         else:
             continue
-        parts.append(f'<text class="tick" x="{x + (step / 2 if len(days) <= 31 else 0):.1f}" y="{height - 8}">{label}</text>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 8}">{label}</text>')
     return "".join(parts)
 
 
@@ -151,7 +153,8 @@ def _seconds_axis(start_ms: int, end_ms: int, left: float, scale: float, height:
     step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if span / s <= 12), 600)
     marks = range(0, int(span) + 1, step)
     return "".join(
-        f'<text class="tick" x="{left + second * 1000 * scale:.1f}" y="{height - 8}" text-anchor="middle">{second} s</text>'
+        f'<text class="tick" x="{left + second * 1000 * scale:.1f}" y="{height - 8}" text-anchor="middle">'
+        f"{second} s</text>"
         for second in marks
     )
 
@@ -170,7 +173,4 @@ def _size(size_bytes: float) -> str:
 
 
 def _svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" preserveAspectRatio="xMinYMin meet">'
-        f"{''.join(parts)}</svg>"
-    )
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'

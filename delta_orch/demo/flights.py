@@ -61,8 +61,8 @@ def read_airlines(spark: SparkSession, landing: Landing) -> DataFrame:
 def enrich_flights(flights: DataFrame, weather: DataFrame, planes: DataFrame) -> DataFrame:
     """Silver: each flight with its plane and the weather at its origin in the hour it was to leave.
 
-    No flight is lost or doubled: both joins keep flights without a match, and both keys are unique on the right. Weather
-    is matched by the instant `time_hour`, as the wall clock shows 1 o'clock twice when daylight saving time ends.
+    No flight is lost or doubled: both joins keep flights without a match, and both keys are unique on the right.
+    Weather is matched by the instant `time_hour`: the wall clock shows 1 o'clock twice when daylight saving time ends.
     """
     from pyspark.sql import functions as F
 

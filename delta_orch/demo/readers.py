@@ -30,10 +30,7 @@ class Reader:
 
 def find_readers(extension_folder: Path) -> tuple[list[Reader], dict[str, str]]:
     """The readers this machine has, and for each it has not, why."""
-    readers = [
-        Reader("deltalake", "delta-rs, the Rust implementation", _open_deltalake),
-        Reader("duckdb log replay", "the log's JSON and checkpoint replayed as DuckDB SQL", _open_log_replay),
-    ]
+    readers = [DELTALAKE, LOG_REPLAY]
     reason = _install_extension(extension_folder)
     if reason is not None:
         return readers, {"duckdb delta extension": reason}
@@ -97,7 +94,8 @@ def _commit_actions(commits: list[Path]) -> str:
     version = "2 * regexp_extract(filename, '(\\d{20})\\.json$', 1)::BIGINT"
     source = _read_commits(commits)
     return (
-        f"SELECT add.path AS path, add.partitionValues AS partition_values, true AS is_add, {version} + 1 AS rank FROM {source} WHERE add.path IS NOT NULL "
+        f"SELECT add.path AS path, add.partitionValues AS partition_values, true AS is_add, {version} + 1 AS rank "
+        f"FROM {source} WHERE add.path IS NOT NULL "
         f"UNION ALL SELECT remove.path, NULL, false, {version} FROM {source} WHERE remove.path IS NOT NULL"
     )
 
@@ -157,3 +155,7 @@ def _install_extension(extension_folder: Path) -> str | None:
         return None
     lines = [line for line in done.stderr.splitlines() if "Error" in line]
     return (lines[0] if lines else done.stderr.strip())[:300] or f"exit code {done.returncode}"
+
+
+DELTALAKE = Reader("deltalake", "delta-rs, the Rust implementation", _open_deltalake)
+LOG_REPLAY = Reader("duckdb log replay", "the log's JSON and checkpoint replayed as SQL in DuckDB", _open_log_replay)

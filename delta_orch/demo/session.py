@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_CONF: Mapping[str, str] = {
-    "spark.master": "local[2]",
+    "spark.master": f"local[{os.environ.get('FLIGHTS_SPARK_CORES', '2')}]",
     "spark.app.name": "flights",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",

@@ -103,30 +103,37 @@ class Landing:
             shutil.copyfile(source.csv(table), self.folder / f"{table}.csv")
 
     def deliver(self, source: Source, days: Iterable[date]) -> None:
-        """Deliver whole days, as the source has them."""
-        flights, weather = source.days["flights"], source.days["weather"]
-        weather_header = source.header("weather")
-        (self.folder / "weather").mkdir(parents=True, exist_ok=True)
+        """Deliver whole days, as the source has them. A later delivery of a day takes the place of an earlier one."""
         for day in days:
-            self._deliver_flights(source, day, flights[day])
-            if day in weather:
-                self._weather_file(day).write_bytes(weather_header + b"".join(weather[day]))
+            self._deliver_flights(source, day, source.days["flights"][day])
+            self._deliver_weather(source, day)
 
-    def deliver_preliminary(self, source: Source, day: date) -> int:
-        """Deliver a day's flights as they were first reported: every tenth is missing, the rest shows no delays.
+    def deliver_preliminary(self, source: Source, days: Iterable[date]) -> int:
+        """Deliver days with the flights as they were first reported: every tenth is missing, the rest shows no delays.
 
         Returns: how many flights are missing.
         """
-        lines = source.days["flights"][day]
-        reported = [line for number, line in enumerate(lines) if number % 10]
-        self._deliver_flights(source, day, _without_delays(reported))
-        return len(lines) - len(reported)
+        missing = 0
+        for day in days:
+            lines = source.days["flights"][day]
+            reported = [line for number, line in enumerate(lines) if number % 10]
+            self._deliver_flights(source, day, _without_delays(reported))
+            self._deliver_weather(source, day)
+            missing += len(lines) - len(reported)
+        return missing
 
     def _deliver_flights(self, source: Source, day: date, lines: Iterable[bytes]) -> None:
         folder = self._flights_folder(day)
         folder.mkdir(parents=True, exist_ok=True)
+        header = source.header("flights")
         for origin, reported in _by_origin(lines).items():
-            (folder / f"{origin}.csv").write_bytes(source.header("flights") + b"".join(reported))
+            (folder / f"{origin}.csv").write_bytes(header + b"".join(reported))
+
+    def _deliver_weather(self, source: Source, day: date) -> None:
+        path, lines = self._weather_file(day), source.days["weather"].get(day)
+        if lines is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(source.header("weather") + b"".join(lines))
 
     def _flights_folder(self, day: date) -> Path:
         return self.folder / "flights" / day.isoformat()

@@ -1,0 +1,129 @@
+"""The flights pipeline as an Airflow DAG: thin wiring around the functions in `delta_orch.demo.flights`.
+
+    flights ──────────► flights_enriched ──► carrier_daily ──► for each table: optimize, checkpoint, vacuum
+    weather_readings ──┘
+
+Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: bronze commits under a
+transaction id made of the DAG, the task and the data interval; silver and gold commit how far they have read.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow.sdk import DAG, task, task_group
+
+from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
+from delta_orch.airflow.maintenance_operators import (
+    DeltaCheckpointOperator,
+    DeltaOptimizeOperator,
+    DeltaVacuumOperator,
+)
+from delta_orch.demo.flights import (
+    enrich_flights,
+    read_airlines,
+    read_flights,
+    read_planes,
+    read_weather,
+    summarize_carriers,
+)
+from delta_orch.demo.session import SPARK_CONF
+from delta_orch.demo.source import Landing
+from delta_orch.table import DeltaTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from delta_orch.pipeline.incremental import ChangeBatch
+
+HOME = Path(os.environ.get("FLIGHTS_HOME", "build/demo")).resolve()
+LANDING = Landing(HOME / "landing")
+TABLES = HOME / "airflow_tables"
+# How long files that no version needs any more are kept for readers of older versions.
+RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}
+
+
+def table_uri(name: str) -> str:
+    return str(TABLES / name)
+
+
+def enrich(batch: ChangeBatch, spark: SparkSession) -> DataFrame:
+    weather = DeltaTable(table_uri("weather_readings")).snapshot().scan().to_spark(spark)
+    return enrich_flights(batch.scan().to_spark(spark), weather, read_planes(spark, LANDING))
+
+
+def summarize(batch: ChangeBatch, spark: SparkSession) -> DataFrame:
+    return summarize_carriers(batch.scan().to_spark(spark), read_airlines(spark, LANDING))
+
+
+with DAG(
+    "flights",
+    description="New York's flights of 2013: bronze, silver and gold Delta tables, day by day",
+    schedule="@daily",
+    start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
+    end_date=datetime(2013, 12, 31, tzinfo=timezone.utc),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retries": 2},
+    tags=["delta"],
+) as dag:
+
+    @task.delta(
+        table_uri=table_uri("flights"),
+        mode="overwrite",
+        replace_where="flight_date = DATE '{{ ds }}'",
+        partition_by=["flight_date"],
+        table_properties=RETENTION,
+        spark_conf=SPARK_CONF,
+    )
+    def flights(ds: str, spark: SparkSession) -> DataFrame:
+        """Flights as delivered. Writing a day replaces exactly that day."""
+        return read_flights(spark, LANDING, [date.fromisoformat(ds)])
+
+    @task.delta(
+        table_uri=table_uri("weather_readings"),
+        mode="append",
+        partition_by=["reading_date"],
+        table_properties={**RETENTION, "delta.appendOnly": "true"},
+        spark_conf=SPARK_CONF,
+    )
+    def weather_readings(ds: str, spark: SparkSession) -> DataFrame:
+        """Only ever added to: what protects it from doubling is the transaction id."""
+        return read_weather(spark, LANDING, [date.fromisoformat(ds)])
+
+    flights_enriched = DeltaIncrementalOperator(
+        task_id="flights_enriched",
+        source=table_uri("flights"),
+        target=table_uri("flights_enriched"),
+        python_callable=enrich,
+        mode="overwrite_partitions",
+        partition_by=["flight_date"],
+        table_properties=RETENTION,
+        spark_conf=SPARK_CONF,
+    )
+    carrier_daily = DeltaIncrementalOperator(
+        task_id="carrier_daily",
+        source=table_uri("flights_enriched"),
+        target=table_uri("carrier_daily"),
+        python_callable=summarize,
+        mode="overwrite_partitions",
+        partition_by=["flight_date"],
+        table_properties=RETENTION,
+        spark_conf=SPARK_CONF,
+    )
+
+    @task_group
+    def maintenance() -> None:
+        for name in ("flights", "weather_readings", "flights_enriched", "carrier_daily"):
+            uri = table_uri(name)
+            (
+                DeltaOptimizeOperator(task_id=f"optimize_{name}", table_uri=uri)
+                >> DeltaCheckpointOperator(task_id=f"checkpoint_{name}", table_uri=uri)
+                >> DeltaVacuumOperator(task_id=f"vacuum_dry_run_{name}", table_uri=uri, dry_run=True)
+                >> DeltaVacuumOperator(task_id=f"vacuum_{name}", table_uri=uri)
+            )
+
+    [flights(), weather_readings()] >> flights_enriched >> carrier_daily >> maintenance()

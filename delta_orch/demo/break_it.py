@@ -1,0 +1,228 @@
+"""The attempts to break the pipeline. Each leaves evidence: what had to hold, looked up in logs, runs and tables."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+
+import dagster as dg
+
+from delta_orch.demo.dagster_runs import RunReport
+from delta_orch.demo.pipeline_runs import Pipeline
+from delta_orch.demo.processes import Processes
+from delta_orch.demo.results import BreakStep, Check
+from delta_orch.demo.verification import as_checks
+from delta_orch.demo.worker import WORKER_TAG, go_file
+
+Attempt = Callable[[Pipeline, Processes], BreakStep]
+
+FENCED = "a newer run has already written this"
+RETRIED = "this run has already committed this"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def kill_after_commit(pipeline: Pipeline, processes: Processes) -> BreakStep:
+    """SIGKILL right after the commit of an appended day; Dagster's retry from failure follows.
+
+    It is the append-only table that is hit: appending again is what would double a day, were it not for the txn.
+    """
+    started, day = now_ms(), pipeline.plan.killed
+    pipeline.landing.deliver(pipeline.source, [day])
+    before = pipeline.versions()
+    worker = processes.worker("killed", [day], "--kill-after-commit", "weather_readings")
+    code = worker.wait()
+    committed = pipeline.versions()
+    run = pipeline.runs.find(**{WORKER_TAG: "killed"})[0]
+    was_open = run.status == dg.DagsterRunStatus.STARTED
+    # What Dagster's run monitoring does when a run's process is gone.
+    pipeline.runs.instance.report_run_failed(run, "The process of the run is gone.")
+    retry = pipeline.runs.reexecute(run.run_id, from_failure=True)
+    after = pipeline.versions()
+    refreshed = pipeline.refresh()
+    rows = pipeline.rows_of_day("weather_readings", day)
+    checks = [
+        Check("the process died of SIGKILL", code == -signal.SIGKILL),
+        Check("Dagster never heard of the commit: the run was still open", was_open),
+        Check("the commit is in the log", committed["weather_readings"] == before["weather_readings"] + 1),
+        Check("the retry has the killed run as its root", retry.root_run_id == run.run_id and retry.success),
+        Check("the retry found its transaction recorded and committed nothing", retry.skipped("weather_readings")),
+        Check("no version was added by the retry", after == committed),
+        Check("silver and gold followed", len(refreshed) == 1),
+        *as_checks(pipeline.verify()),
+    ]
+    outcome = f"{day}: {rows} readings after the kill and its retry, version {after['weather_readings']} unchanged"
+    return BreakStep(
+        "killed", "A step is killed (SIGKILL) right after its commit, and retried", outcome, checks, started, now_ms(),
+        {"retries": 1},
+    )  # fmt: skip
+
+
+def repeat_run(pipeline: Pipeline, processes: Processes) -> BreakStep:
+    """Execute a run that has succeeded once more: the same root run, so nothing may happen."""
+    started, day = now_ms(), pipeline.plan.retried
+    first = _run_of_day(pipeline, day)
+    before = pipeline.versions()
+    again = pipeline.runs.reexecute(first.run_id, from_failure=False)
+    after = pipeline.versions()
+    reason = again.metadata["flights"].get("delta/skip_reason")
+    checks = [
+        Check("the repeated run has the first one as its root", again.root_run_id == first.run_id),
+        Check("bronze was skipped", again.skipped("flights") and reason == RETRIED),
+        Check("weather was skipped", again.skipped("weather_readings")),
+        Check("no table has a new version", before == after),
+        Check("the sensor asked for nothing", not pipeline.refresh()),
+        *as_checks(pipeline.verify()),
+    ]
+    outcome = f"{day}: skipped, bronze still at version {after['flights']}"
+    return BreakStep(
+        "repeated", "The same day is materialised again by a retry", outcome, checks, started, now_ms(), {"retries": 1}
+    )
+
+
+def correct_day(pipeline: Pipeline, processes: Processes) -> BreakStep:
+    """Materialize a day on purpose, after the source has corrected it: replaced, and silver and gold follow."""
+    started, day = now_ms(), pipeline.plan.corrected
+    rows_before = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
+    before = pipeline.versions()
+    pipeline.landing.deliver(pipeline.source, [day])
+    run = pipeline.runs.bronze([day])
+    refreshed = pipeline.refresh()
+    after = pipeline.versions()
+    rows_after = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
+    real = len(pipeline.source.days["flights"][day])
+    checks = [
+        Check("bronze was replaced in one commit", after["flights"] == before["flights"] + 1),
+        Check("before, bronze and silver had the preliminary rows", set(rows_before.values()) == {real - _tenth(real)}),
+        Check("now both have the real ones", set(rows_after.values()) == {real}),
+        Check("the day's weather, there already, was not added again", run.skipped("weather_readings")),
+        *_followed(refreshed, 1),
+        *as_checks(pipeline.verify()),
+    ]
+    outcome = (
+        f"{day}: {rows_before['flights']} preliminary flights became {rows_after['flights']}, here, in silver and gold"
+    )
+    return BreakStep("corrected", "The same day on purpose, with corrected data", outcome, checks, started, now_ms())
+
+
+def fence_zombie(pipeline: Pipeline, processes: Processes) -> BreakStep:
+    """An older run has computed a day from preliminary data and hangs; a newer one writes it; the older wakes up."""
+    started, day = now_ms(), pipeline.plan.fenced
+    pipeline.landing.deliver_preliminary(pipeline.source, [day])
+    zombie = processes.worker("zombie", [day], "--assets", "flights", "--hold-before-commit", "flights")
+    zombie.wait_until_held()
+    pipeline.landing.deliver(pipeline.source, [day])
+    newer = pipeline.runs.bronze([day])
+    committed = pipeline.versions()
+    go_file(pipeline.places, "zombie").touch()
+    zombie.ensure_success()
+    older = pipeline.runs.report(pipeline.runs.find(**{WORKER_TAG: "zombie"})[0].run_id)
+    after = pipeline.versions()
+    refreshed = pipeline.refresh()
+    real = len(pipeline.source.days["flights"][day])
+    was_fenced = older.skipped("flights") and older.metadata["flights"].get("delta/skip_reason") == FENCED
+    checks = [
+        Check("the newer run wrote the day while the older one held its rows ready", not newer.skipped("flights")),
+        Check("the older run ended well, without a commit, told why", older.success and was_fenced),
+        Check("it added no version", after == committed),
+        Check("bronze has the newer run's rows", pipeline.rows_of_day("flights", day) == real),
+        *_followed(refreshed, 1),
+        *as_checks(pipeline.verify()),
+    ]
+    outcome = f"{day}: the late run of older data was fenced off; bronze keeps the {real} flights of the newer run"
+    return BreakStep(
+        "zombie", "A zombie of an older run finishes late", outcome, checks, started, now_ms(),
+        {"zombies_fenced": int(was_fenced)},
+    )  # fmt: skip
+
+
+def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> BreakStep:
+    """Processes that backfill different days of one table; all stand before their first commit, then all go at once."""
+    started, shares = now_ms(), pipeline.plan.parallel
+    days = [day for share in shares for day in share]
+    pipeline.landing.deliver(pipeline.source, days)
+    before = pipeline.versions()
+    options = ("--assets", "flights", "--hold-before-commit", "flights")
+    workers = [processes.worker(f"backfill-{number}", share, *options) for number, share in enumerate(shares, 1)]
+    for worker in workers:
+        worker.wait_until_held()
+    go_file(pipeline.places, "backfill").touch()
+    for worker in workers:
+        worker.ensure_success()
+    after = pipeline.versions()
+    reports = [
+        pipeline.runs.report(run.run_id)
+        for worker in workers
+        for run in pipeline.runs.find(**{WORKER_TAG: worker.name})
+    ]
+    rebased = sum(bool(report.metadata["flights"].get("delta/rebased_versions")) for report in reports)
+    refreshed = pipeline.refresh()
+    checks = [
+        Check(f"{len(days)} runs succeeded", len(reports) == len(days) and all(report.success for report in reports)),
+        Check(f"they made {len(days)} commits", after["flights"] == before["flights"] + len(days)),
+        Check("none was skipped", not any(report.skipped("flights") for report in reports)),
+        Check(f"at least {len(shares) - 1} found their version taken and were rebased", rebased >= len(shares) - 1),
+        *_followed(refreshed, len(days)),
+        *as_checks(pipeline.verify()),
+    ]
+    outcome = f"{len(days)} days in {len(days)} commits, {rebased} of them rebased, none failed, none lost"
+    return BreakStep(
+        "parallel", f"{len(shares)} processes backfill different days of one table at once", outcome, checks, started,
+        now_ms(), {"conflicts_rebased": rebased},
+    )  # fmt: skip
+
+
+def late_day(pipeline: Pipeline, processes: Processes) -> BreakStep:
+    """The source gains a day in the middle of what has been processed long ago."""
+    started, day = now_ms(), pipeline.plan.late
+    rows_before = pipeline.rows_of_day("flights", day)
+    pipeline.landing.deliver(pipeline.source, [day])
+    pipeline.runs.bronze([day])
+    refreshed = pipeline.refresh()
+    real = len(pipeline.source.days["flights"][day])
+    checks = [
+        Check("the day was not there", rows_before == 0),
+        *_followed(refreshed, 1),
+        *(
+            Check(f"{table} has it", pipeline.rows_of_day(table, day) == real)
+            for table in ("flights", "flights_enriched")
+        ),
+        *as_checks(pipeline.verify()),
+    ]
+    outcome = f"{day}: {real} flights came in; silver and gold recomputed that one day"
+    return BreakStep("late", "The source gains a late day", outcome, checks, started, now_ms())
+
+
+ATTEMPTS: Sequence[Attempt] = (
+    kill_after_commit,
+    repeat_run,
+    correct_day,
+    fence_zombie,
+    backfill_in_parallel,
+    late_day,
+)
+
+
+def _followed(refreshed: Sequence[RunReport], days: int) -> list[Check]:
+    """Silver and gold recomputed exactly so many days, in one run that the sensor asked for."""
+    touched = [report.metadata[table].get("delta/touched_partitions") for report in refreshed for table in _FOLLOWERS]
+    return [Check(f"silver and gold recomputed {days} day(s), no more", touched == [days] * len(_FOLLOWERS))]
+
+
+_FOLLOWERS = ("flights_enriched", "carrier_daily")
+
+
+def _run_of_day(pipeline: Pipeline, day: date) -> dg.DagsterRun:
+    found = pipeline.runs.find(**{"dagster/partition": day.isoformat()})
+    if len(found) != 1:
+        raise LookupError(f"There should be one run of {day}, not {len(found)}")
+    return found[0]
+
+
+def _tenth(rows: int) -> int:
+    """How many flights a preliminary delivery leaves out."""
+    return len(range(0, rows, 10))

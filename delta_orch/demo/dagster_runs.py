@@ -1,0 +1,135 @@
+"""Runs of the Dagster definitions in `dagster_defs/`, in this process, on an instance on disk.
+
+Every run is a real one: recorded, with events, and re-executed by Dagster's own means, which keep the root run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import dagster as dg
+
+PARTITION_TAG = "dagster/partition"
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+
+
+def bronze_job() -> dg.JobDefinition:
+    return load_definitions().resolve_job_def("bronze")
+
+
+def refresh_job() -> dg.JobDefinition:
+    return load_definitions().resolve_job_def("refresh")
+
+
+def maintenance_job() -> dg.JobDefinition:
+    return load_definitions().resolve_job_def("maintenance")
+
+
+def load_definitions() -> dg.Definitions:
+    """The definitions in `dagster_defs/`."""
+    defs: dg.Definitions = importlib.import_module("dagster_defs").defs
+    return defs
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """A run that has ended.
+
+    Attributes:
+        metadata: What each asset's materialization says, by asset key; values without Dagster's wrappers.
+    """
+
+    run_id: str
+    root_run_id: str
+    success: bool
+    metadata: Mapping[str, Mapping[str, Any]]
+
+    def skipped(self, asset: str) -> bool:
+        """Whether the asset's write found its transaction recorded, and committed nothing."""
+        return bool(self.metadata[asset]["delta/skipped"])
+
+
+class Runs:
+    """Starts runs on one instance.
+
+    Args:
+        instance: Dagster's; on disk, so that other processes and `dagster dev` see the runs.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self.instance = instance
+
+    def bronze(self, days: Sequence[date], assets: Sequence[str] | None = None, **tags: str) -> RunReport:
+        """Materialize days, one after the other without a gap, in one run."""
+        if len(days) == 1:
+            partition = {PARTITION_TAG: days[0].isoformat()}
+        else:
+            partition = {RANGE_START_TAG: days[0].isoformat(), RANGE_END_TAG: days[-1].isoformat()}
+        return self._execute(bronze_job, {**partition, **tags}, assets)
+
+    def refresh(self, **tags: str) -> RunReport:
+        """Silver, then gold."""
+        return self._execute(refresh_job, tags)
+
+    def maintenance(self, **tags: str) -> RunReport:
+        return self._execute(maintenance_job, tags)
+
+    def reexecute(self, run_id: str, *, from_failure: bool) -> RunReport:
+        """Run a bronze run again, all of it or only from its failed step on. The root run stays what it was."""
+        parent = self.instance.get_run_by_id(run_id)
+        if parent is None:
+            raise LookupError(f"The instance has no run {run_id}")
+        options = (
+            dg.ReexecutionOptions.from_failure(run_id, self.instance)
+            if from_failure
+            else dg.ReexecutionOptions(parent_run_id=run_id)
+        )
+        with dg.execute_job(
+            dg.reconstructable(bronze_job),
+            self.instance,
+            # As Dagster's UI does: the partition of a run is in its tags.
+            tags=dict(parent.tags),
+            reexecution_options=options,
+            raise_on_error=True,
+        ) as result:
+            return self.report(result.run_id)
+
+    def report(self, run_id: str) -> RunReport:
+        """What the instance knows of a run, whichever process ran it."""
+        run = self.instance.get_run_by_id(run_id)
+        if run is None:
+            raise LookupError(f"The instance has no run {run_id}")
+        entries = self.instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+        metadata: dict[str, dict[str, Any]] = {}
+        for entry in entries:
+            materialization = entry.asset_materialization
+            if materialization is not None:
+                values = {name: value.value for name, value in materialization.metadata.items()}
+                metadata.setdefault(materialization.asset_key.to_user_string(), {}).update(values)
+        return RunReport(run_id, run.root_run_id or run_id, run.is_success, metadata)
+
+    def find(self, **tags: str) -> list[dg.DagsterRun]:
+        """Runs by their tags, newest first."""
+        return list(self.instance.get_runs(dg.RunsFilter(tags=tags)))
+
+    def count(self) -> dict[str, int]:
+        """How many runs ended how."""
+        counts: dict[str, int] = {}
+        for run in self.instance.get_runs():
+            counts[run.status.value.lower()] = counts.get(run.status.value.lower(), 0) + 1
+        return counts
+
+    def _execute(self, job: Any, tags: Mapping[str, str], assets: Sequence[str] | None = None) -> RunReport:
+        with dg.execute_job(
+            dg.reconstructable(job),
+            self.instance,
+            tags=dict(tags),
+            asset_selection=None if assets is None else [dg.AssetKey(name) for name in assets],
+            raise_on_error=True,
+        ) as result:
+            return self.report(result.run_id)

@@ -1,0 +1,104 @@
+"""Where the demo keeps what: everything below one folder, which each demo starts anew."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import delta_orch
+from delta_orch.errors import InvalidRequestError
+
+_MARKER = ".delta-orch-demo"
+
+_DAGSTER_YAML = """\
+telemetry:
+  enabled: false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The folders of one demo below `home`."""
+
+    home: Path
+
+    @property
+    def source(self) -> Path:
+        return self.home / "source"
+
+    @property
+    def landing(self) -> Path:
+        return self.home / "landing"
+
+    @property
+    def tables(self) -> Path:
+        return self.home / "tables"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def dagster(self) -> Path:
+        return self.home / "dagster"
+
+    @property
+    def airflow(self) -> Path:
+        return self.home / "airflow"
+
+    @property
+    def signals(self) -> Path:
+        return self.home / "signals"
+
+    def prepare(self) -> None:
+        """Start with an empty home.
+
+        Raises:
+            InvalidRequestError: The folder holds something that no demo has made. Nothing was removed.
+        """
+        if self.home.exists():
+            if any(self.home.iterdir()) and not (self.home / _MARKER).exists():
+                raise InvalidRequestError(
+                    f"{self.home} is not empty, and no earlier demo has made it", remedy="Name another folder"
+                )
+            shutil.rmtree(self.home)
+        for folder in (self.home, self.logs, self.dagster, self.airflow, self.signals):
+            folder.mkdir(parents=True)
+        (self.home / _MARKER).touch()
+        (self.dagster / "dagster.yaml").write_text(_DAGSTER_YAML)
+
+    def environment(self) -> dict[str, str]:
+        """What `dagster_defs/`, `dags/`, Dagster and Spark find their places by, here and in child processes."""
+        return {
+            "FLIGHTS_HOME": str(self.home),
+            # Nobody reads old versions here, so that vacuum has something to delete.
+            "FLIGHTS_RETENTION": "interval 0 hours",
+            "DAGSTER_HOME": str(self.dagster),
+            "SPARK_LOCAL_DIRS": str(self.home / "spark"),
+        }
+
+
+def checkout() -> Path:
+    """The folder with `dagster_defs/` and `dags/`.
+
+    Raises:
+        InvalidRequestError: The package was installed without them.
+    """
+    folder = Path(delta_orch.__file__).resolve().parent.parent
+    if not (folder / "dagster_defs").is_dir() or not (folder / "dags").is_dir():
+        raise InvalidRequestError(
+            "The demo runs the example pipelines in dagster_defs/ and dags/, which are not beside the package",
+            remedy="Run `make demo` in a checkout of the repository",
+        )
+    return folder
+
+
+def enter(places: Places) -> None:
+    """Make this process, and those it starts, work in these places."""
+    os.environ.update(places.environment())
+    path = str(checkout())
+    if path not in sys.path:
+        sys.path.insert(0, path)

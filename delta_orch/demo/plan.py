@@ -1,0 +1,84 @@
+"""Which days the demo treats how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from delta_orch.errors import InvalidRequestError
+
+FIRST_DAY = date(2013, 1, 1)
+DAYS_IN_YEAR = 365
+FEWEST_DAYS = 12
+PROCESSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The days of one demo, from 1 January on.
+
+    Attributes:
+        days: All of them, without a gap.
+        daily: Come in one by one at first, each in a run of its own.
+        backfill: Come in as one range, in one run.
+        retried: Of `daily`; its run is executed again.
+        corrected: Of `daily`; at first preliminary data is delivered.
+        killed: Comes in by a run that is killed.
+        fenced: Comes in by two runs, of which the older ends last.
+        late: Comes in last of all.
+        parallel: Of `backfill`, for each process some; at first preliminary data is delivered.
+        airflow: A week (or as much of it as there is), once more as the Airflow DAG.
+    """
+
+    days: tuple[date, ...]
+    daily: tuple[date, ...]
+    backfill: tuple[date, ...]
+    retried: date
+    corrected: date
+    killed: date
+    fenced: date
+    late: date
+    parallel: tuple[tuple[date, ...], ...]
+    airflow: tuple[date, ...]
+
+    @property
+    def preliminary(self) -> frozenset[date]:
+        """The days of which preliminary data is delivered at first, before any attempt to break the pipeline."""
+        return frozenset({self.corrected, *(day for days in self.parallel for day in days)})
+
+    def origin(self, day: date) -> str:
+        """In a word, how a day came in."""
+        special = {self.corrected: "corrected", self.killed: "killed", self.fenced: "fenced", self.late: "late"}
+        if any(day in days for days in self.parallel):
+            return "parallel"
+        return special.get(day) or ("range" if day in self.backfill else "daily")
+
+
+def make_plan(num_days: int = DAYS_IN_YEAR) -> Plan:
+    """The plan for the first `num_days` days of 2013: January (of fewer days the first half) day by day, the rest as
+    one range.
+
+    Raises:
+        InvalidRequestError: Too few, or more than the year has.
+    """
+    if not FEWEST_DAYS <= num_days <= DAYS_IN_YEAR:
+        raise InvalidRequestError(f"The demo takes {FEWEST_DAYS} to {DAYS_IN_YEAR} days, not {num_days}")
+    days = tuple(FIRST_DAY + timedelta(number) for number in range(num_days))
+    num_first = min(31, num_days // 2)
+    first, backfill = days[:num_first], days[num_first:]
+    late, killed, fenced = first[-3], first[-2], first[-1]
+    per_process = max(1, min(3, len(backfill) // PROCESSES))
+    parallel = tuple(backfill[number * per_process :][:per_process] for number in range(PROCESSES))
+    daily = tuple(day for day in first if day not in (late, killed, fenced))
+    return Plan(
+        days=days,
+        daily=daily,
+        backfill=backfill,
+        retried=daily[0],
+        corrected=daily[1],
+        killed=killed,
+        fenced=fenced,
+        late=late,
+        parallel=parallel,
+        airflow=daily[:7] if num_days == DAYS_IN_YEAR else daily[:2],
+    )

@@ -1,0 +1,93 @@
+"""Looking at the tables as somebody else sees them, and at the CSV files, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from delta_orch.demo.control_totals import TABLES, Comparison, compare, connect, expect_from_csv
+from delta_orch.demo.readers import LOG_REPLAY, Reader
+from delta_orch.demo.results import Check, DayRows
+from delta_orch.demo.source import Landing, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """Compares the tables in a folder with CSV files."""
+
+    tables: Path
+
+    def against_landing(self, landing: Landing) -> list[Comparison]:
+        """With what has been delivered so far, by replaying the logs in SQL; by checksums."""
+        connection = connect()
+        expected = expect_from_csv(
+            connection,
+            flights=f"{landing.folder}/flights/*/*.csv",
+            weather=f"{landing.folder}/weather/*.csv",
+            planes=landing.reference_file("planes"),
+            airlines=landing.reference_file("airlines"),
+        )
+        return self._compare(connection, expected, LOG_REPLAY, is_exact=False)
+
+    def against_source(self, source: Source, days: Sequence[date], readers: Sequence[Reader]) -> list[Comparison]:
+        """With the distribution's own files, by every reader, value for value."""
+        connection = connect()
+        expected = self._expect_source(connection, source, days)
+        return [c for reader in readers for c in self._compare(connection, expected, reader, is_exact=True)]
+
+    def rows_in_source(self, source: Source, days: Sequence[date]) -> int:
+        connection = connect()
+        expected = self._expect_source(connection, source, days)
+        return int(connection.execute(f"SELECT count(*) FROM {expected['flights']}").fetchall()[0][0])
+
+    def rows_per_day(self, source: Source, days: Sequence[date], origins: dict[date, str]) -> list[DayRows]:
+        """Of every day, the rows in the source, in bronze and in silver."""
+        connection = connect()
+        expected = self._expect_source(connection, source, days)
+        in_source = _count_by_day(connection, expected["flights"])
+        in_bronze, in_silver = (
+            _count_by_day(connection, LOG_REPLAY.open(connection, table, self.tables / table))
+            for table in ("flights", "flights_enriched")
+        )
+        return [
+            DayRows(
+                day.isoformat(),
+                source=in_source.get(day, 0),
+                bronze=in_bronze.get(day, 0),
+                silver=in_silver.get(day, 0),
+                origin=origins.get(day, "unknown"),
+            )
+            for day in sorted({*in_source, *in_bronze, *in_silver})
+        ]
+
+    def _expect_source(self, connection: Any, source: Source, days: Sequence[date]) -> dict[str, str]:
+        return expect_from_csv(
+            connection,
+            **{table: str(source.csv(table)) for table in ("flights", "weather", "planes", "airlines")},
+            first_day=days[0],
+            last_day=days[-1],
+        )
+
+    def _compare(
+        self, connection: Any, expected: dict[str, str], reader: Reader, *, is_exact: bool
+    ) -> list[Comparison]:
+        found = {table: reader.open(connection, table, self.tables / table) for table in TABLES}
+        return [
+            compare(connection, table, reader.name, expected[table], found[table], is_exact=is_exact)
+            for table in TABLES
+        ]
+
+
+def as_checks(comparisons: Sequence[Comparison]) -> list[Check]:
+    """One check a table: counts, distinct keys, sums and checksum are those of the CSV."""
+    return [
+        Check(f"{c.table}: {c.found.rows:,} rows, checksum {c.found.checksum}, as the CSV says", c.confirmed)
+        for c in comparisons
+    ]
+
+
+def _count_by_day(connection: Any, relation: str) -> dict[date, int]:
+    return dict(connection.execute(f"SELECT flight_date, count(*) FROM {relation} GROUP BY flight_date").fetchall())

@@ -1,0 +1,58 @@
+"""`python -m delta_orch.demo.worker`: Dagster runs in a process of their own, with a fault if asked for.
+
+The process inherits its places from the environment, see `places.enter`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import dagster as dg
+
+from delta_orch.demo.dagster_runs import Runs
+from delta_orch.demo.faults import hold_before_commit, kill_after_commit
+from delta_orch.demo.places import Places, enter
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m delta_orch.demo.worker", description=__doc__)
+    parser.add_argument("--days", nargs="+", type=date.fromisoformat, required=True, help="a run for each")
+    parser.add_argument("--assets", nargs="+", help="by default all of the bronze job")
+    parser.add_argument("--name", required=True, help="tags the runs: demo/worker=NAME")
+    parser.add_argument("--kill-after-commit", metavar="TABLE", help="SIGKILL, once TABLE has a new commit")
+    parser.add_argument("--hold-before-commit", metavar="TABLE", help="wait for a signal before the first commit")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    places = Places(Path(os.environ["FLIGHTS_HOME"]))
+    enter(places)
+    if options.kill_after_commit:
+        kill_after_commit(options.kill_after_commit)
+    if options.hold_before_commit:
+        ready, go = ready_file(places, options.name), go_file(places, options.name)
+        hold_before_commit(options.hold_before_commit, ready, go)
+    runs = Runs(dg.DagsterInstance.get())
+    for day in options.days:
+        runs.bronze([day], options.assets, **{WORKER_TAG: options.name})
+    return 0
+
+
+WORKER_TAG = "demo/worker"
+
+
+def ready_file(places: Places, name: str) -> Path:
+    """Appears when the worker stands right before its first commit."""
+    return places.signals / f"{name}.ready"
+
+
+def go_file(places: Places, name: str) -> Path:
+    """Lets the worker of this name go on; workers named `x-1`, `x-2` share `x`."""
+    return places.signals / f"{name.split('-')[0]}.go"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
