@@ -13,6 +13,7 @@ from delta_orch.dagster.metadata import commit_metadata, data_version, table_met
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.transaction import CommitResult
+from delta_orch.pipeline.first_write import ensure_table_for
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
 from delta_orch.table import DeltaTable
 
@@ -137,9 +138,18 @@ def _table(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
 def _write(target: DeltaTable, rows: Any, batch: ChangeBatch, write: Write, extras: dict[str, Any]) -> CommitResult:
     if write == "append":
         return target.append(rows, **extras)
+    is_new = not target.exists()
+    if is_new:
+        ensure_table_for(
+            target,
+            rows,
+            engine=extras["engine"],
+            partition_by=extras["partition_by"],
+            properties=extras["properties"],
+        )
     if write == "dynamic":
         return target.overwrite(rows, partition_overwrite_mode="dynamic", **extras)
-    if write == "overwrite" or not target.exists():
+    if write == "overwrite" or is_new:
         return target.overwrite(rows, **extras)
     predicate = batch.partition_predicate()
     if predicate is None:

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from delta_orch.dagster.identity import RunIdentity
 from delta_orch.dagster.partition_selection import PartitionSelection
 from delta_orch.dagster.settings import AssetSettings
-from delta_orch.dagster.values import schema_of
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.transaction import CommitResult
 from delta_orch.log.txn import TxnId
+from delta_orch.pipeline.first_write import ensure_table_for, schema_of_new_table
 from delta_orch.pipeline.run_identity import (
     ONCE_PER_PARTITION,
     dagster_app_id,
@@ -78,7 +78,7 @@ def write_output(write: OutputWrite, data: Any) -> WrittenOutput:
         DeltaError: What the verbs raise.
     """
     before = write.table.snapshot() if write.table.exists() else None
-    schema = before.schema if before is not None else schema_of(data, write.engine)
+    schema = before.schema if before is not None else schema_of_new_table(data, write.engine)
     partition_columns = before.partition_columns if before is not None else new_partition_columns(write)
     scopes = write.selection.scopes(schema) if write.selection is not None else {}
     txns = plan_txns(write, scopes, partition_columns)
@@ -157,13 +157,12 @@ def _commit(
     }
     if settings.mode != "overwrite":
         return table.append(data, **extras)
+    if is_new:
+        ensure_table_for(table, data, engine=write.engine, partition_by=partition_by, properties=write.table_properties)
     if write.partition_overwrite == "dynamic":
         return table.overwrite(data, partition_overwrite_mode="dynamic", **extras)
     if write.selection is None:
         return table.overwrite(data, **extras)
-    if is_new:
-        # First the empty table, so that two first writers of one partition replace each other instead of adding up.
-        table.create(schema, partition_by=partition_by, properties=write.table_properties)
     return table.overwrite(data, replace_where=write.selection.predicate(schema), **extras)
 
 

@@ -115,7 +115,7 @@ def select_partitions(
 def dimension_names(partitions_def: dg.PartitionsDefinition[str]) -> tuple[str, ...]:
     """The dimensions of multi-dimensional partitions; of others one whose name is empty."""
     if isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        return tuple(partitions_def.partitiondimension_names)
+        return tuple(partitions_def.partition_dimension_names)
     return ("",)
 
 

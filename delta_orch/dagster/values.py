@@ -7,23 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_orch.engines.select import select_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.operations.scan import Scan
-from delta_orch.operations.target import as_created_from_data
-from delta_orch.protocol.types import StructType
 from delta_orch.table import DeltaTable, TableSnapshot
 
 Loader = Callable[[Scan], Any]
-
-
-def schema_of(data: Any, engine: str) -> StructType:
-    """The schema a new table for this value has. Nothing of the value is consumed."""
-    chosen = select_engine(data, engine)
-    # A reader can be read once: ask it, and not an engine's wrapping of it.
-    described = data.schema.empty_table() if isinstance(data, pa.RecordBatchReader) else data
-    return as_created_from_data(chosen.schema(chosen.relation(described)))
 
 
 def wants_table(annotation: Any) -> bool:

@@ -51,6 +51,8 @@ class TableHealth:
 def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> TableHealth:
     """The health of a snapshot. Decodes sizes, partitions and tombstones; opens no data file, lists no directory.
 
+    Take a freshly loaded snapshot: one that was advanced knows nothing of checkpoints written since it was loaded.
+
     Args:
         now_ms: Milliseconds since the epoch, by default the clock's.
     """

@@ -1,0 +1,295 @@
+from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import delta_orch.dagster.sensor as sensor_module
+from delta_orch.dagster import build_delta_log_sensor
+from delta_orch.dagster.sensor import default_partition_key
+from delta_orch.errors import InvalidRequestError
+from delta_orch.storage.open import open_store
+from delta_orch.table import DeltaTable
+from delta_orch.testing.fault_store import FaultStore
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-10")
+
+
+def rows(*days: Any, data_type: pa.DataType | None = None) -> pa.Table:
+    return pa.table({"day": pa.array(days, data_type or pa.string()), "n": pa.array(range(len(days)), pa.int64())})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(tmp_path / "t")
+
+
+def build(table: DeltaTable, **arguments: Any) -> dg.Definitions:
+    """A sensor and an asset it requests runs of."""
+
+    @dg.asset(partitions_def=arguments.get("partitions_def"))
+    def downstream() -> None: ...
+
+    sensor = build_delta_log_sensor(name="watch", table_uri=table.uri, target=[downstream], **arguments)
+    return dg.Definitions(assets=[downstream], sensors=[sensor])
+
+
+class Ticks:
+    """Evaluates a sensor again and again, as the daemon does: with its cursor kept."""
+
+    def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance | None = None) -> None:
+        self.definitions = definitions
+        self.cursor: str | None = None
+        self.last_tick: float | None = None
+        self.instance = instance or dg.DagsterInstance.ephemeral()
+
+    def __call__(self) -> Any:
+        context = dg.build_sensor_context(
+            instance=self.instance,
+            instance_ref=None if self.instance.is_ephemeral else self.instance.get_ref(),
+            cursor=self.cursor,
+            definitions=self.definitions,
+            sensor_name="watch",
+        )
+        context._last_tick_completion_time = self.last_tick
+        data = self.definitions.resolve_sensor_def("watch").evaluate_tick(context)
+        self.cursor = data.cursor
+        return data
+
+
+def keys(tick: Any) -> list[str | None]:
+    return [request.partition_key for request in tick.run_requests]
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> list[FaultStore]:
+    """The stores that sensors opened, each with the calls made on it."""
+    opened: list[FaultStore] = []
+
+    def open_counting(*arguments: Any) -> FaultStore:
+        opened.append(FaultStore(open_store(*arguments)))
+        return opened[-1]
+
+    monkeypatch.setattr(sensor_module, "open_store", open_counting)
+    return opened
+
+
+def test_nothing_new_costs_one_head(table: DeltaTable, stores: list[FaultStore]) -> None:
+    table.append(rows("a"))
+    tick = Ticks(build(table))
+    tick()
+    stores.clear()
+    for _ in range(3):
+        data = tick()
+        assert data.run_requests == []
+        assert data.skip_message == "Nothing new since version 0."
+    assert [store.counts() for store in stores] == [{"head": 1}] * 3
+
+
+def test_a_table_that_does_not_exist_yet(table: DeltaTable, stores: list[FaultStore]) -> None:
+    tick = Ticks(build(table))
+    tick()
+    assert tick.cursor == ":-1"
+    stores.clear()
+    tick()
+    assert stores[0].counts() == {"head": 1}
+    table.append(rows("a"))
+    assert len(tick().run_requests) == 1
+
+
+def test_one_run_for_all_that_is_new(table: DeltaTable) -> None:
+    table.append(rows("a"))
+    tick = Ticks(build(table))
+    first = tick()
+    table_id = table.snapshot().metadata.id
+    assert first.run_requests == []
+    assert tick.cursor == f"{table_id}:0"
+    table.append(rows("b"))
+    table.append(rows("c"))
+    (request,) = tick().run_requests
+    assert request.run_key == f"{table_id}:1-2"
+    assert request.tags["delta/starting_version"] == "1"
+    assert request.tags["delta/ending_version"] == "2"
+    assert tick.cursor == f"{table_id}:2"
+    assert tick().run_requests == []
+
+
+def test_from_the_beginning(table: DeltaTable) -> None:
+    table.append(rows("a"))
+    (request,) = Ticks(build(table, start="beginning"))().run_requests
+    assert request.run_key == f"{table.snapshot().metadata.id}:0-0"
+
+
+def test_maintenance_is_passed_over(table: DeltaTable) -> None:
+    table.append(rows("a"))
+    table.append(rows("a"))
+    quiet, curious = Ticks(build(table)), Ticks(build(table, include_maintenance=True))
+    quiet(), curious()
+    table.optimize()
+    skipped = quiet()
+    assert skipped.run_requests == []
+    assert "change no data" in skipped.skip_message
+    assert quiet.cursor == f"{table.snapshot().metadata.id}:2"
+    assert len(curious().run_requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        (pa.string(), str),
+        (pa.date32(), date.fromisoformat),
+        (pa.timestamp("us"), lambda day: datetime.fromisoformat(day).replace(hour=17)),
+        (pa.timestamp("us", "UTC"), lambda day: datetime.fromisoformat(day + "T17:00:00+00:00")),
+        (pa.int32(), lambda day: int(day.replace("-", ""))),
+    ],
+    ids=str,
+)
+def test_touched_partitions_become_keys(table: DeltaTable, data_type: pa.DataType, value: Callable[[str], Any]) -> None:
+    table.append(rows(value("2013-01-01"), data_type=data_type), partition_by=["day"])
+    tick = Ticks(build(table, partitions_def=DAYS))
+    tick()
+    table.append(rows(value("2013-01-03"), value("2013-01-02"), data_type=data_type))
+    table.append(rows(value("2013-01-03"), value("2012-12-31"), None, data_type=data_type))
+    data = tick()
+    # One run a day; the null and the day before the first are no partitions.
+    assert keys(data) == ["2013-01-02", "2013-01-03"]
+    assert [request.run_key for request in data.run_requests] == [
+        f"{table.snapshot().metadata.id}:1-2:{day}" for day in ("2013-01-02", "2013-01-03")
+    ]
+
+
+def test_nothing_but_foreign_partitions(table: DeltaTable) -> None:
+    table.append(rows("2012-12-31", "nonsense"), partition_by=["day"])
+    data = Ticks(build(table, partitions_def=DAYS, start="beginning"))()
+    assert data.run_requests == []
+    assert "touch none of the partitions" in data.skip_message
+
+
+def test_static_partitions(table: DeltaTable) -> None:
+    stores = dg.StaticPartitionsDefinition(["1", "2"])
+    table.append(rows(2, 3, data_type=pa.int64()), partition_by=["day"])
+    assert keys(Ticks(build(table, partitions_def=stores, start="beginning"))()) == ["2"]
+
+
+def test_dynamic_partitions_are_added(table: DeltaTable, tmp_path: Path) -> None:
+    definition = dg.DynamicPartitionsDefinition(name="stores")
+    table.append(rows("x", "y"), partition_by=["day"])
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+        data = Ticks(build(table, partitions_def=definition, start="beginning"), instance)()
+    assert keys(data) == ["x", "y"]
+    (addition,) = data.dynamic_partitions_requests
+    assert (addition.partitions_def_name, list(addition.partition_keys)) == ("stores", ["x", "y"])
+
+
+def test_multi_dimensional_partitions(table: DeltaTable) -> None:
+    definition = dg.MultiPartitionsDefinition({"date": DAYS, "origin": dg.StaticPartitionsDefinition(["JFK"])})
+    data = pa.table({"flight_date": [date(2013, 1, 2)], "airport": ["JFK"], "n": [1]})
+    table.append(data, partition_by=["airport", "flight_date"])
+    tick = Ticks(
+        build(
+            table,
+            partitions_def=definition,
+            partition_expr={"date": "flight_date", "origin": "airport"},
+            start="beginning",
+        )
+    )
+    assert keys(tick()) == ["2013-01-02|JFK"]
+
+
+def test_a_mapping_of_ones_own(table: DeltaTable) -> None:
+    table.append(rows("2013-01-05 x", "skip"), partition_by=["day"])
+    tick = Ticks(
+        build(
+            table,
+            partitions_def=DAYS,
+            partition_key_of=lambda values: None if values["day"] == "skip" else values["day"][:10],
+            start="beginning",
+        )
+    )
+    assert keys(tick()) == ["2013-01-05"]
+
+
+def test_days_of_a_zone(table: DeltaTable) -> None:
+    new_york = dg.DailyPartitionsDefinition("2013-01-01", timezone="America/New_York")
+    to_key = default_partition_key(new_york, None)
+    assert to_key({"at": datetime.fromisoformat("2013-01-02T03:00:00+00:00")}) == "2013-01-01"
+    assert to_key({"at": datetime(2013, 1, 2, 3)}) == "2013-01-02"
+    assert to_key({"at": date(2013, 1, 2)}) == "2013-01-02"
+
+
+def test_a_recreated_table_counts_as_new(table: DeltaTable, tmp_path: Path) -> None:
+    table.append(rows("a"), partition_by=["day"])
+    tick = Ticks(build(table))
+    tick()
+    (tmp_path / "t").rename(tmp_path / "old")
+    again = DeltaTable(table.uri)
+    again.append(rows("b"), partition_by=["day"])
+    again.append(rows("c"))
+    (request,) = tick().run_requests
+    assert request.run_key == f"{again.snapshot().metadata.id}:0-1"
+    assert tick.cursor == f"{again.snapshot().metadata.id}:1"
+
+
+def test_the_rare_cases_are_looked_for_now_and_then(table: DeltaTable, stores: list[FaultStore]) -> None:
+    table.append(rows("a"))
+    tick = Ticks(build(table))
+    tick()
+    tick.last_tick = 0.0
+    tick()
+    assert stores[-1].counts() == {"head": 2}
+
+
+def test_runs_are_launched_and_read_the_partition(table: DeltaTable, tmp_path: Path) -> None:
+    table.append(rows("2013-01-02", "2013-01-02", "2013-01-03"), partition_by=["day"])
+    counted: dict[str, int] = {}
+
+    @dg.asset(partitions_def=DAYS)
+    def daily(context) -> None:  # type: ignore[no-untyped-def]
+        where = f"day = '{context.partition_key}'"
+        counted[context.partition_key] = table.snapshot().scan(where=where).to_arrow().num_rows
+
+    sensor = build_delta_log_sensor(
+        name="watch", table_uri=table.uri, target=[daily], partitions_def=DAYS, start="beginning"
+    )
+    definitions = dg.Definitions(assets=[daily], sensors=[sensor])
+    instance = dg.DagsterInstance.ephemeral()
+    context = dg.build_sensor_context(instance=instance, definitions=definitions, sensor_name="watch")
+    for request in sensor.evaluate_tick(context).run_requests:
+        dg.materialize([daily], instance=instance, partition_key=request.partition_key)
+    assert counted == {"2013-01-02": 2, "2013-01-03": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start": "yesterday"}, "is not 'latest'"),
+        ({"partition_expr": "day"}, "need partitions_def"),
+        ({"partitions_def": DAYS, "partition_expr": {"a": "b"}}, "one column"),
+        ({"partitions_def": dg.MultiPartitionsDefinition({"a": DAYS, "b": DAYS})}, "each of a, b"),
+    ],
+)
+def test_arguments_are_checked(table: DeltaTable, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        build(table, **arguments)
+
+
+def test_partitions_of_a_table_that_has_none(table: DeltaTable) -> None:
+    table.append(rows("2013-01-01"))
+    with pytest.raises(InvalidRequestError, match="is not partitioned"):
+        Ticks(build(table, partitions_def=DAYS, start="beginning"))()
+
+
+def test_a_column_that_is_no_partition_column(table: DeltaTable) -> None:
+    table.append(rows("2013-01-01"), partition_by=["day"])
+    with pytest.raises(InvalidRequestError, match="is no partition column"):
+        Ticks(build(table, partitions_def=DAYS, partition_expr="n", start="beginning"))()
+
+
+def test_a_cursor_that_is_none(table: DeltaTable) -> None:
+    tick = Ticks(build(table))
+    tick.cursor = "nonsense"
+    with pytest.raises(InvalidRequestError, match="Reset the cursor"):
+        tick()
