@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.arrow_building import bool_array, int64_array
-from delta_orch.log.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult, Transaction
+from delta_orch.operations.overwrite import REMOVED_FILE_COLUMNS
 from delta_orch.operations.partition_keys import partition_keys
 from delta_orch.operations.request import (
     CommitOptions,
@@ -102,9 +102,8 @@ def optimize(
 
 def plan_compaction(snapshot: Snapshot, where: Expression | None, target_file_size_bytes: int) -> CompactionPlan:
     """Pack the files below the target size into bins of at most that size, never across partitions. Pure."""
-    files = snapshot.files()
-    if where is not None:
-        files = files.filter(match_files(files, where, snapshot.schema, snapshot.partition_columns).all_match)
+    # `where` looks at partition columns alone, so what may match does.
+    files = snapshot.files(REMOVED_FILE_COLUMNS, where)
     small = files.filter(pc.less(files.column("size"), target_file_size_bytes))
     if small.num_rows < 2:
         return CompactionPlan(())

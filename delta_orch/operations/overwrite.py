@@ -14,6 +14,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
 from delta_orch.log.data_skipping import match_files
+from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult, Transaction
@@ -27,6 +28,9 @@ from delta_orch.operations.write_session import (
     write_metrics,
 )
 
+# A remove repeats what the add said, but for the statistics: they are the largest part, and nobody reads them there.
+REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
+
 
 @dataclass(frozen=True, slots=True)
 class ReplacedFiles:
@@ -38,12 +42,11 @@ class ReplacedFiles:
 
 def plan_replaced_files(snapshot: Snapshot, where: Expression | None) -> ReplacedFiles:
     """Which files hold rows for which `where` (resolved; None means all) is true."""
-    files = snapshot.files()
+    files = snapshot.files(REMOVED_FILE_COLUMNS, where)
     if where is None:
         return ReplacedFiles(files, files.slice(0, 0))
-    match = match_files(files, where, snapshot.schema, snapshot.partition_columns)
-    partial = pc.and_(match.may_match, pc.invert(match.all_match))
-    return ReplacedFiles(files.filter(match.all_match), files.filter(partial))
+    whole = match_files(files, where, snapshot.schema, snapshot.partition_columns).all_match
+    return ReplacedFiles(files.filter(whole), files.filter(pc.invert(whole)))
 
 
 def overwrite(
@@ -116,7 +119,7 @@ def write_kept_rows(
 ) -> pa.Table:
     """Write again the rows of `partial` that are not replaced, and stage their files."""
     if partial.num_rows == 0 or replaced_where is None:
-        return partial
+        return ADD_SCHEMA.empty_table()
     rows = session.engine.scan(
         ScanPlan(
             store=snapshot.store,
@@ -190,7 +193,7 @@ def overwrite_partitions(
 
 def files_in_same_partitions(snapshot: Snapshot, adds: pa.Table) -> pa.Table:
     """The live files whose partition has a file among `adds`; values compare as values, not as text."""
-    files = snapshot.files()
+    files = snapshot.files(REMOVED_FILE_COLUMNS)
     if files.num_rows == 0 or adds.num_rows == 0:
         return files.slice(0, 0)
     schema, columns = snapshot.schema, snapshot.partition_columns

@@ -128,11 +128,6 @@ def _resolve_scope(txn: TxnId, schema: StructType, partition_columns: Sequence[s
     return scope
 
 
-def is_partition_predicate(where: Expression, partition_columns: Sequence[str]) -> bool:
-    """Whether a resolved predicate looks at nothing but partition columns: whole files match or do not."""
-    return {c.path[0] for c in columns_of(where)} <= set(partition_columns)
-
-
 def ensure_partition_predicate(where: Expression, partition_columns: Sequence[str], what: str) -> None:
     """Check that the log alone decides a resolved predicate, for every file exactly.
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.operations.request import is_partition_predicate, resolve_column_names, resolve_predicate
+from delta_orch.operations.request import resolve_column_names, resolve_predicate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,23 +60,12 @@ class Scan:
 
 
 def plan_scan(snapshot: Snapshot, columns: tuple[str, ...] | None, where: Expression | None) -> ScanPlan:
-    """Prune by partition values, then by statistics where the predicate looks at other columns."""
+    """Leave out the files that partition values and statistics prove to hold no wanted row."""
     return ScanPlan(
         store=snapshot.store,
         schema=snapshot.schema,
         partition_columns=snapshot.partition_columns,
-        files=plan_files(snapshot, where),
+        files=snapshot.files(SCAN_COLUMNS, where),
         columns=columns,
         where=where,
     )
-
-
-def plan_files(snapshot: Snapshot, where: Expression | None) -> pa.Table:
-    """The live files that may hold a row for which `where` (resolved) is true."""
-    if where is None:
-        return snapshot.files(SCAN_COLUMNS)
-    schema, partition_columns = snapshot.schema, snapshot.partition_columns
-    needs_statistics = not is_partition_predicate(where, partition_columns)
-    files = snapshot.files((*SCAN_COLUMNS, "stats") if needs_statistics else SCAN_COLUMNS)
-    kept = files.filter(match_files(files, where, schema, partition_columns).may_match)
-    return kept.drop_columns(["stats"]) if needs_statistics else kept

@@ -81,4 +81,6 @@ def test_we_look_after_it(theirs: Any) -> None:
     again = deltalake.DeltaTable(theirs.table_uri)
     ensure_same_rows(read(again), before)
     assert again.version() == table.version()
-    assert not again.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True)
+    # It lists tombstones, too: what we have deleted already is not there any more.
+    listed = again.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True)
+    assert not [path for path in listed if (Path(theirs.table_uri.removeprefix("file://")) / path).exists()]
