@@ -231,7 +231,7 @@ def expression_of_tree(tree: Any) -> Expression | None:
     from sqlglot import exp
 
     tree = tree.unnest()
-    if isinstance(tree, exp.And | exp.Or):
+    if isinstance(tree, exp.And | exp.Or) and has_only(tree, "this", "expression"):
         left, right = expression_of_tree(tree.this), expression_of_tree(tree.expression)
         if left is None or right is None:
             return None
@@ -248,23 +248,21 @@ def _map_predicate(tree: Any) -> Expression | None:
 
     tree = tree.unnest()
     operator = _OPERATORS.get(type(tree).__name__)
-    if operator is not None:
+    if operator is not None and has_only(tree, "this", "expression"):
         return _map_comparison(operator, tree.this, tree.expression)
     if isinstance(tree, exp.Not):
         child = _map_predicate(tree.this)
         return None if child is None else Not(child)
     if isinstance(tree, exp.In):
         return _map_in(tree)
-    if isinstance(tree, exp.Between):
+    if isinstance(tree, exp.Between) and has_only(tree, "this", "low", "high"):
         lower = _map_comparison(">=", tree.this, tree.args["low"])
         upper = _map_comparison("<=", tree.this, tree.args["high"])
         return None if lower is None or upper is None else conjunction(lower, upper)
-    if isinstance(tree, exp.Is):
+    if isinstance(tree, exp.Is) and has_only(tree, "this", "expression"):
         return _map_is(tree)
-    if isinstance(tree, exp.Escape) and isinstance(tree.this, exp.Like) and tree.expression.is_string:
-        return _map_like(tree.this, tree.expression.this)
-    if isinstance(tree, exp.Like):
-        return _map_like(tree, "\\")
+    if isinstance(tree, exp.Like | exp.Escape):
+        return _map_like(tree)
     return _operand(tree)
 
 
@@ -272,7 +270,7 @@ def _operand(tree: Any) -> Expression | None:
     from sqlglot import exp
 
     tree = tree.unnest()
-    if isinstance(tree, exp.Column) and not tree.args.get("join_mark"):
+    if isinstance(tree, exp.Column) and has_only(tree, "this", "table", "db", "catalog"):
         return Column(tuple(part.name for part in tree.parts))
     if isinstance(tree, exp.Dot):
         parts = tree.parts
@@ -292,7 +290,7 @@ def _map_comparison(operator: str, left: Any, right: Any) -> Expression | None:
 def _map_in(tree: Any) -> Expression | None:
     child = _operand(tree.this)
     values = [_operand(value) for value in tree.expressions]
-    if child is None or not values or tree.args.get("unnest") or tree.args.get("field"):
+    if child is None or not values or not has_only(tree, "this", "expressions"):
         return None
     literals = tuple(value for value in values if isinstance(value, Literal))
     return In(child, literals) if len(literals) == len(values) else None
@@ -311,12 +309,38 @@ def _map_is(tree: Any) -> Expression | None:
     return None
 
 
-def _map_like(tree: Any, escape: str) -> Expression | None:
-    child = _operand(tree.this)
-    if not isinstance(child, Column) or not tree.expression.is_string or len(escape) != 1:
+def _map_like(tree: Any) -> Expression | None:
+    found = like_parts(tree)
+    if found is None:
         return None
-    prefix = like_prefix(tree.expression.this, escape)
-    return None if prefix is None else StartsWith(child, prefix)
+    subject, pattern, escape, negated = found
+    child, prefix = _operand(subject), like_prefix(pattern, escape)
+    if not isinstance(child, Column) or prefix is None:
+        return None
+    return Not(StartsWith(child, prefix)) if negated else StartsWith(child, prefix)
+
+
+def like_parts(tree: Any) -> tuple[Any, str, str, bool] | None:
+    """What is matched, the pattern, the escape character, and whether NOT stands before LIKE; None if the pattern is no
+    constant. With ESCAPE, sqlglot keeps the NOT inside."""
+    from sqlglot import exp
+
+    escape = "\\"
+    if isinstance(tree, exp.Escape):
+        if not tree.expression.is_string or len(tree.expression.this) != 1 or not has_only(tree, "this", "expression"):
+            return None
+        escape, tree = tree.expression.this, tree.this
+    if not isinstance(tree, exp.Like) or not has_only(tree, "this", "expression", "negate"):
+        return None
+    if not tree.expression.is_string:
+        return None
+    return tree.this, tree.expression.this, escape, bool(tree.args.get("negate"))
+
+
+def has_only(tree: Any, *names: str) -> bool:
+    """Whether a node says nothing beyond these arguments. What is not looked at must not be there: sqlglot keeps
+    modifiers (a NOT, an ESCAPE, a time zone) in further arguments of a node."""
+    return all(not value or key in names for key, value in tree.args.items())
 
 
 def like_prefix(pattern: str, escape: str = "\\") -> str | None:

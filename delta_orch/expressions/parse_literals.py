@@ -12,7 +12,10 @@ from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.spark_literals import (
     INTEGRAL_RANGES,
     decimal_type_of,
+    parse_spark_boolean,
     parse_spark_date,
+    parse_spark_double,
+    parse_spark_long,
     parse_spark_timestamp,
     parse_spark_timestamp_ntz,
     round_to_float,
@@ -127,9 +130,24 @@ def _cast(tree: Any) -> Literal | None:
         data_type, parse = _TEMPORAL[name]
         value: date | datetime = parse(tree.this.this)
         return Literal(value, data_type)
-    if tree.this.is_string and name in {"TEXT", "VARCHAR"} and not tree.to.expressions:
-        return Literal(tree.this.this, STRING)
+    if tree.this.is_string:
+        return _cast_string(tree.this.this, tree)
     return _cast_number(tree.this.this, tree)
+
+
+def _cast_string(text: str, tree: Any) -> Literal | None:
+    name = tree.to.this.name
+    if name in {"TEXT", "VARCHAR"} and not tree.to.expressions:
+        return Literal(text, STRING)
+    if name == "BOOLEAN":
+        return Literal(parse_spark_boolean(text), BOOLEAN)
+    if name in _INTEGRAL:
+        return _integral(parse_spark_long(text), _INTEGRAL[name])
+    if name == "DOUBLE":
+        return Literal(parse_spark_double(text), DOUBLE)
+    if name == "FLOAT":
+        return Literal(round_to_float(parse_spark_double(text)), FLOAT)
+    return _cast_number(text, tree) if name == "DECIMAL" else None
 
 
 def _cast_number(text: str, tree: Any) -> Literal | None:

@@ -17,7 +17,7 @@ from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_query import TranslatedQuery, qualified, translate_predicate, translate_query
 from delta_orch.errors import DeltaError, InvalidExpressionError, MissingDependencyError, StorageError
 from delta_orch.expressions.nodes import Column, Expression
-from delta_orch.expressions.parse import expression_of_tree, parse_spark_statement
+from delta_orch.expressions.parse import expression_of_tree, has_only, parse_spark_statement
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
@@ -47,16 +47,17 @@ def run_query(query: str, relations: Mapping[str, LocalRelation]) -> LocalRelati
 def plain_filter(query: str, relations: Mapping[str, LocalRelation]) -> LocalRelation | None:
     """`SELECT * FROM relation WHERE condition` on Arrow; None for any other query."""
     tree = parse_spark_statement(query)
-    used = {key.rstrip("_") for key, value in tree.args.items() if value}
-    source = tree.args.get("from_") or tree.args.get("from")
-    if type(tree).__name__ != "Select" or used != {"expressions", "from", "where"}:
+    source, where = tree.args.get("from_") or tree.args.get("from"), tree.args.get("where")
+    if type(tree).__name__ != "Select" or not has_only(tree, "expressions", "from", "from_", "where"):
         return None
-    if [type(item).__name__ for item in tree.expressions] != ["Star"] or type(source.this).__name__ != "Table":
+    if [type(item).__name__ for item in tree.expressions] != ["Star"] or not has_only(tree.expressions[0]):
+        return None
+    if source is None or where is None or type(source.this).__name__ != "Table":
         return None
     table = source.this
     relation = {name.lower(): value for name, value in relations.items()}.get(table.name.lower())
-    condition = expression_of_tree(tree.args["where"].this)
-    if relation is None or condition is None or any(value for key, value in table.args.items() if key != "this"):
+    condition = expression_of_tree(where.this)
+    if relation is None or condition is None or not has_only(table, "this"):
         return None
     names = {column.path[0].lower() for column in columns_of(condition) if len(column.path) > 1}
     if table.name.lower() in names:

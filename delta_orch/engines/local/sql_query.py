@@ -13,7 +13,7 @@ from typing import Any
 from delta_orch.engines.local.sql_scalars import Scalars, describe, struct_field
 from delta_orch.engines.local.sql_types import Typed, is_atomic, is_number, unsupported, widen
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.parse import parse_spark_statement
+from delta_orch.expressions.parse import has_only, parse_spark_statement
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
@@ -148,10 +148,14 @@ class _Aggregates(Scalars):
     def scalar(self, tree: Any) -> Typed:
         tree = tree.unnest()
         rule = _AGGREGATES.get(type(tree).__name__)
-        return super().scalar(tree) if rule is None else rule(self, tree)
+        if rule is None:
+            return super().scalar(tree)
+        if not has_only(tree, "this", "expressions", "big_int"):
+            raise unsupported(describe(tree))
+        return rule(self, tree)
 
     def count(self, tree: Any) -> Typed:
-        if type(tree.this).__name__ == "Star" and not tree.expressions:
+        if type(tree.this).__name__ == "Star" and not tree.expressions and has_only(tree.this):
             return Typed("count(*)", LONG)
         argument, distinct = _aggregate_argument(tree)
         value = Scalars(self._columns).scalar(argument)
@@ -192,7 +196,7 @@ def _aggregate_argument(tree: Any) -> tuple[Any, str]:
     if tree.expressions:
         raise unsupported(describe(tree))
     if type(tree.this).__name__ == "Distinct":
-        if len(tree.this.expressions) != 1:
+        if len(tree.this.expressions) != 1 or not has_only(tree.this, "expressions"):
             raise unsupported(describe(tree))
         return tree.this.expressions[0], "DISTINCT "
     return tree.this, ""
@@ -223,11 +227,11 @@ def _with_queries(tree: Any, context: _Context) -> _Context:
     clause = tree.args.get("with_") or tree.args.get("with")
     if clause is None:
         return context
-    if clause.args.get("recursive"):
+    if not has_only(clause, "expressions"):
         raise unsupported("WITH RECURSIVE")
     known = dict(context.with_queries)
     for item in clause.expressions:
-        if item.args["alias"].args.get("columns"):
+        if not has_only(item, "this", "alias") or not has_only(item.args["alias"], "this"):
             raise unsupported("WITH and a list of columns")
         # Translated at each mention: inputs are streams, which serve one reader.
         known[item.alias.lower()] = (item.this, replace(context, with_queries=dict(known)))
@@ -235,7 +239,7 @@ def _with_queries(tree: Any, context: _Context) -> _Context:
 
 
 def _union(tree: Any, context: _Context) -> TranslatedQuery:
-    if tree.args.get("by_name") or tree.args.get("order") or tree.args.get("limit"):
+    if not has_only(tree, "this", "expression", "distinct", "with", "with_"):
         raise unsupported(describe(tree))
     left, right = _query(tree.this, context), _query(tree.expression, context)
     if len(left.schema) != len(right.schema):
@@ -253,9 +257,8 @@ def _union(tree: Any, context: _Context) -> TranslatedQuery:
 
 class _Select:
     def __init__(self, tree: Any, context: _Context) -> None:
-        extra = [key for key, value in tree.args.items() if value and key not in _SELECT_PARTS]
-        if extra:
-            raise unsupported(f"{extra[0].rstrip('_').upper()} in {describe(tree)}")
+        if not has_only(tree, *_SELECT_PARTS):
+            raise unsupported(describe(tree))
         self._tree = tree
         self._context = context
         self._sources: list[_Source] = []
@@ -292,7 +295,7 @@ class _Select:
 
     def _source(self, tree: Any, *, visible: bool = True) -> str:
         name = type(tree).__name__
-        if name not in ("Table", "Subquery") or tree.args.get("joins") or tree.args.get("pivots"):
+        if name not in ("Table", "Subquery") or not has_only(tree, "this", "alias", "with", "with_"):
             raise unsupported(describe(tree))
         if name == "Subquery":
             inner = _query(tree, self._context)
@@ -311,7 +314,7 @@ class _Select:
 
     def _table(self, tree: Any) -> tuple[str, str, StructType]:
         name = tree.name
-        if tree.args.get("db") or type(tree.this).__name__ != "Identifier":
+        if type(tree.this).__name__ != "Identifier" or (tree.args.get("alias") and tree.args["alias"].columns):
             raise unsupported(describe(tree))
         alias = tree.alias or name
         if (found_query := self._context.with_queries.get(name.lower())) is not None:
@@ -331,7 +334,7 @@ class _Select:
 
     def _join(self, tree: Any) -> str:
         keyword = _JOINS.get((tree.side or "", tree.kind or ""))
-        if keyword is None or tree.args.get("using") or tree.args.get("method"):
+        if keyword is None or not has_only(tree, "this", "side", "kind", "on"):
             raise unsupported(describe(tree))
         on = tree.args.get("on")
         if on is None and keyword == "INNER JOIN":
@@ -366,7 +369,8 @@ class _Select:
     def _output(self, item: Any, scalars: Scalars) -> list[tuple[str, StructField]]:
         kind = type(item).__name__
         if kind == "Star" or (kind == "Column" and type(item.this).__name__ == "Star"):
-            if any(item.args.get(key) for key in ("except", "except_", "replace", "rename")):
+            star = item.this if kind == "Column" else item
+            if not has_only(star):
                 raise unsupported(describe(item))
             return self._star(item.args["table"].name if kind == "Column" else None)
         if kind == "Alias":
@@ -389,7 +393,7 @@ class _Select:
         ]
 
     def _group(self, tree: Any, scalars: Scalars) -> str:
-        if any(value for key, value in tree.args.items() if key != "expressions"):
+        if not has_only(tree, "expressions"):
             raise unsupported(describe(tree))
         keys = []
         for item in tree.expressions:
@@ -404,7 +408,7 @@ class _Select:
         names = {f.name.lower(): f for f in fields}
         keys = []
         for item in tree.expressions:
-            if type(item).__name__ != "Ordered":
+            if type(item).__name__ != "Ordered" or not has_only(item, "this", "desc", "nulls_first"):
                 raise unsupported(describe(item))
             unqualified = type(item.this).__name__ == "Column" and not item.this.table
             own = names.get(item.this.name.lower()) if unqualified else None
@@ -419,7 +423,7 @@ class _Select:
         clause = self._tree.args.get("distinct")
         if not clause:
             return ""
-        if clause.args.get("on") or not all(is_atomic(f.data_type) for f in fields):
+        if not has_only(clause) or not all(is_atomic(f.data_type) for f in fields):
             raise unsupported("DISTINCT ON, or DISTINCT over arrays, maps or structs")
         return "DISTINCT "
 

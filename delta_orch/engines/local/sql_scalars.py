@@ -22,6 +22,7 @@ from delta_orch.engines.local.sql_types import (
 )
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Column, Literal, Opaque
+from delta_orch.expressions.parse import has_only, like_parts
 from delta_orch.expressions.parse_literals import parse_literal
 from delta_orch.expressions.resolve import fit_comparison
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
@@ -82,10 +83,10 @@ class Scalars:
         if literal is not None:
             return _literal(literal)
         name = type(tree).__name__
-        if name in _COMPARISONS:
+        if name in _COMPARISONS and has_only(tree, *_BINARY):
             return self._compare(_COMPARISONS[name], self.scalar(tree.this), self.scalar(tree.expression))
-        rule = _RULES.get(name)
-        if rule is None:
+        rule, arguments = _RULES.get(name, (None, ()))
+        if rule is None or not has_only(tree, *arguments):
             raise unsupported(describe(tree))
         return rule(self, tree)
 
@@ -145,17 +146,14 @@ class Scalars:
         return Typed(f"({lower.sql} AND {upper.sql})", BOOLEAN)
 
     def like(self, tree: Any) -> Typed:
-        escape = "\\"
-        if type(tree).__name__ == "Escape":
-            if type(tree.this).__name__ != "Like" or not tree.expression.is_string:
-                raise unsupported(describe(tree))
-            escape, tree = tree.expression.this, tree.this
-        child = self.text(tree.this)
-        if not tree.expression.is_string or len(escape) != 1:
-            raise unsupported("LIKE with a pattern that is no constant")
-        _ensure_valid_pattern(tree.expression.this, escape)
-        pattern, quoted = quote_duckdb_string(tree.expression.this), quote_duckdb_string(escape)
-        return Typed(f"({child} LIKE {pattern} ESCAPE {quoted})", BOOLEAN)
+        parts = like_parts(tree)
+        if parts is None:
+            raise unsupported(f"{describe(tree)}: the pattern is no constant")
+        subject, pattern, escape, negated = parts
+        _ensure_valid_pattern(pattern, escape)
+        operator = "NOT LIKE" if negated else "LIKE"
+        quoted = f"{quote_duckdb_string(pattern)} ESCAPE {quote_duckdb_string(escape)}"
+        return Typed(f"({self.text(subject)} {operator} {quoted})", BOOLEAN)
 
     def text_test(self, tree: Any) -> Typed:
         function = {"StartsWith": "starts_with", "EndsWith": "ends_with", "Contains": "contains"}[type(tree).__name__]
@@ -249,8 +247,6 @@ class Scalars:
         return Typed(f"abs({value.sql})", value.data_type)
 
     def cast(self, tree: Any) -> Typed:
-        if tree.args.get("safe") or tree.args.get("format"):
-            raise unsupported(describe(tree))
         return cast(self.scalar(tree.this), _cast_target(tree.to))
 
     # --- text
@@ -270,8 +266,6 @@ class Scalars:
         return Typed("(" + " || ".join(self.text(part) for part in parts) + ")", STRING)
 
     def trim(self, tree: Any) -> Typed:
-        if tree.args.get("expression") is not None or tree.args.get("collation") is not None:
-            raise unsupported(describe(tree))
         function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(tree.args.get("position") or ""), "trim")
         return Typed(f"{function}({self.text(tree.this)}, ' ')", STRING)
 
@@ -292,8 +286,6 @@ class Scalars:
         return value if value.data_type == DATE else cast(value, DATE)
 
     def as_date(self, tree: Any) -> Typed:
-        if tree.args.get("format") is not None:
-            raise unsupported(describe(tree))
         return self.day(tree.this)
 
     def date_part(self, tree: Any) -> Typed:
@@ -403,18 +395,55 @@ def struct_field(value: Typed, name: str) -> Typed:
 
 
 _Rule = Callable[[Scalars, Any], Typed]
-_RULES: dict[str, _Rule] = {
-    "Column": Scalars.column, "Dot": Scalars.column, "And": Scalars.logical, "Or": Scalars.logical,
-    "Not": Scalars.negation, "Is": Scalars.test, "In": Scalars.membership, "Between": Scalars.between,
-    "Like": Scalars.like, "Escape": Scalars.like, "StartsWith": Scalars.text_test, "EndsWith": Scalars.text_test,
-    "Contains": Scalars.text_test, "IsNan": Scalars.is_nan, "Case": Scalars.case, "If": Scalars.if_else,
-    "Coalesce": Scalars.coalesce, "Greatest": Scalars.extreme, "Least": Scalars.extreme, "Nullif": Scalars.null_if,
-    "Add": Scalars.arithmetic, "Sub": Scalars.arithmetic, "Mul": Scalars.arithmetic, "Div": Scalars.division,
-    "Mod": Scalars.remainder, "Neg": Scalars.minus, "Abs": Scalars.absolute, "Cast": Scalars.cast,
-    "TryCast": Scalars.cast, "Length": Scalars.length, "Concat": Scalars.concatenation,
-    "DPipe": Scalars.concatenation, "Trim": Scalars.trim, "Substring": Scalars.substring,
-    "TsOrDsToDate": Scalars.as_date, "Year": Scalars.date_part, "Month": Scalars.date_part, "Day": Scalars.date_part,
-    "DayOfMonth": Scalars.date_part, "Quarter": Scalars.date_part, "Hour": Scalars.time_part,
-    "Minute": Scalars.time_part, "Second": Scalars.time_part, "TsOrDsAdd": Scalars.date_add,
-    "DateDiff": Scalars.date_difference,
-}  # fmt: skip
+_BINARY = ("this", "expression")
+_PART = ("this",)
+_LISTED = ("this", "expressions")
+# Each node with the arguments its rule looks at; one that has more is refused. `safe`, `typed`, `coalesce`,
+# `ignore_nulls` and `big_int` are flags that sqlglot sets on its own to describe Spark's dialect.
+_RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
+    "Column": (Scalars.column, ("this", "table", "db", "catalog")),
+    "Dot": (Scalars.column, _BINARY),
+    "And": (Scalars.logical, _BINARY),
+    "Or": (Scalars.logical, _BINARY),
+    "Not": (Scalars.negation, _PART),
+    "Is": (Scalars.test, _BINARY),
+    "In": (Scalars.membership, _LISTED),
+    "Between": (Scalars.between, ("this", "low", "high")),
+    "Like": (Scalars.like, (*_BINARY, "negate")),
+    "Escape": (Scalars.like, _BINARY),
+    "StartsWith": (Scalars.text_test, _BINARY),
+    "EndsWith": (Scalars.text_test, _BINARY),
+    "Contains": (Scalars.text_test, _BINARY),
+    "IsNan": (Scalars.is_nan, _PART),
+    "Case": (Scalars.case, ("this", "ifs", "default")),
+    "If": (Scalars.if_else, ("this", "true", "false")),
+    "Coalesce": (Scalars.coalesce, _LISTED),
+    "Greatest": (Scalars.extreme, (*_LISTED, "ignore_nulls")),
+    "Least": (Scalars.extreme, (*_LISTED, "ignore_nulls")),
+    "Nullif": (Scalars.null_if, _BINARY),
+    "Add": (Scalars.arithmetic, _BINARY),
+    "Sub": (Scalars.arithmetic, _BINARY),
+    "Mul": (Scalars.arithmetic, _BINARY),
+    "Div": (Scalars.division, (*_BINARY, "typed", "safe")),
+    "Mod": (Scalars.remainder, _BINARY),
+    "Neg": (Scalars.minus, _PART),
+    "Abs": (Scalars.absolute, _PART),
+    "Cast": (Scalars.cast, ("this", "to")),
+    "TryCast": (Scalars.cast, ("this", "to")),
+    "Length": (Scalars.length, _PART),
+    "Concat": (Scalars.concatenation, ("expressions", "safe", "coalesce")),
+    "DPipe": (Scalars.concatenation, (*_BINARY, "safe")),
+    "Trim": (Scalars.trim, ("this", "position")),
+    "Substring": (Scalars.substring, ("this", "start", "length")),
+    "TsOrDsToDate": (Scalars.as_date, ("this", "safe")),
+    "Year": (Scalars.date_part, _PART),
+    "Month": (Scalars.date_part, _PART),
+    "Day": (Scalars.date_part, _PART),
+    "DayOfMonth": (Scalars.date_part, _PART),
+    "Quarter": (Scalars.date_part, _PART),
+    "Hour": (Scalars.time_part, _PART),
+    "Minute": (Scalars.time_part, _PART),
+    "Second": (Scalars.time_part, _PART),
+    "TsOrDsAdd": (Scalars.date_add, (*_BINARY, "unit")),
+    "DateDiff": (Scalars.date_difference, (*_BINARY, "unit")),
+}

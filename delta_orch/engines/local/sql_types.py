@@ -137,7 +137,7 @@ def cast(value: Typed, target: DataType) -> Typed:
         return Typed(plain, target)
     if source in _MOMENTS and target in _MOMENTS:
         return Typed(plain, target)
-    if (source, target) in ((FLOAT, DOUBLE), (DOUBLE, FLOAT)):
+    if (source, target) == (FLOAT, DOUBLE):
         return Typed(plain, target)
     if (source in INTEGRAL_RANGES or isinstance(source, DecimalType)) and isinstance(target, DecimalType):
         return _to_decimal(value, target, plain)
