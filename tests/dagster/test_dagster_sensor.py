@@ -177,7 +177,7 @@ def test_static_partitions(table: DeltaTable) -> None:
 def test_dynamic_partitions_are_added(table: DeltaTable, tmp_path: Path) -> None:
     definition = dg.DynamicPartitionsDefinition(name="stores")
     table.append(rows("x", "y"), partition_by=["day"])
-    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         data = Ticks(build(table, partitions_def=definition, start="beginning"), instance)()
     assert keys(data) == ["x", "y"]
     (addition,) = data.dynamic_partitions_requests

@@ -1,0 +1,93 @@
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import delta_orch.dagster as plugin
+from delta_orch import __version__
+from delta_orch.dagster import DeltaTableResource
+from delta_orch.table import DeltaTable
+
+EXAMPLE = """
+    import dagster as dg
+    import pyarrow as pa
+    from delta_orch.dagster import (
+        ChangeBatch, DeltaLakeIOManager, DeltaTableResource, build_delta_log_sensor, build_delta_maintenance_assets,
+        delta_asset,
+    )
+
+    days = dg.DailyPartitionsDefinition("2013-01-01")
+    bronze, silver = DeltaTableResource(table_uri="{root}/flights"), DeltaTableResource(table_uri="{root}/silver")
+
+    @dg.asset(partitions_def=days, metadata={{"partition_expr": "day"}}, kinds={{"deltalake"}})
+    def flights(context) -> pa.Table:
+        return pa.table({{"day": [context.partition_key], "n": [1]}})
+
+    @delta_asset(incremental_from=bronze, table=silver, partition_by=["day"], deps=[flights])
+    def enriched(context, batch: ChangeBatch):
+        return batch.scan().to_arrow()
+
+    defs = dg.Definitions(
+        assets=[flights, enriched, *build_delta_maintenance_assets({{"flights": bronze}}, deps={{"flights": flights}})],
+        sensors=[build_delta_log_sensor(name="watch", table_uri="{root}/flights", target=[enriched])],
+        resources={{"io_manager": DeltaLakeIOManager(root_uri="{root}")}},
+    )
+"""
+
+
+def test_all_names_are_there_and_listed() -> None:
+    assert sorted(plugin.__all__) == plugin.__all__
+    assert all(hasattr(plugin, name) for name in plugin.__all__)
+    assert dg.DagsterLibraryRegistry.get()["delta-orch"] == __version__
+
+
+def test_definitions_load_and_run(tmp_path: Path) -> None:
+    namespace: dict[str, object] = {}
+    exec(compile(dedent(EXAMPLE.format(root=tmp_path)), "example", "exec"), namespace)
+    defs = namespace["defs"]
+    assert isinstance(defs, dg.Definitions)
+    dg.Definitions.validate_loadable(defs)
+    job = defs.resolve_implicit_global_asset_job_def()
+    assert job.execute_in_process(asset_selection=[dg.AssetKey("flights")], partition_key="2013-01-02").success
+    rest = [dg.AssetKey("enriched"), dg.AssetKey(["maintenance", "flights", "compaction"])]
+    assert job.execute_in_process(asset_selection=rest).success
+    assert DeltaTable(tmp_path / "silver").snapshot().scan().to_arrow().to_pylist() == [{"day": "2013-01-02", "n": 1}]
+
+
+@pytest.mark.slow
+def test_dagster_validates_the_definitions(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text(dedent(EXAMPLE.format(root=tmp_path)))
+    command = [sys.executable, "-m", "dagster", "definitions", "validate", "-f", "pipeline.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "All code locations passed validation" in done.stderr + done.stdout
+
+
+def test_the_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TABLE", str(tmp_path / "t"))
+    resource = DeltaTableResource(table_uri=dg.EnvVar("TABLE"), storage_options={"secret": "hunter2"})
+    assert "hunter2" not in repr(resource) + str(resource)
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"n": [1]}))
+    table.append(pa.table({"n": [2]}))
+    plain = DeltaTableResource(table_uri=dg.EnvVar("TABLE"))
+    assert plain.table().uri == table.uri
+    assert plain.snapshot().version == 1
+    assert plain.snapshot(version=0).num_files == 1
+    assert [entry.version for entry in plain.history()] == [1, 0]
+    assert plain.changes(starting_version=1).to_arrow().column("n").to_pylist() == [2]
+
+    @dg.asset
+    def count(delta: DeltaTableResource) -> int:
+        return delta.snapshot().scan().to_arrow().num_rows
+
+    assert dg.materialize([count], resources={"delta": plain}).output_for_node("count") == 2
+
+
+def test_importing_the_package_imports_no_orchestrator() -> None:
+    script = "import sys, delta_orch, delta_orch.pipeline.incremental; sys.exit('dagster' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0

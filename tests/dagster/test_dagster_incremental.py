@@ -1,0 +1,206 @@
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.table import DeltaTable
+
+
+def rows(*days: str, value: int = 1) -> pa.Table:
+    return pa.table({"day": list(days), "value": pa.array([value] * len(days), pa.int64())})
+
+
+class Pipeline:
+    """A source that tests append to, and an incremental asset that doubles its values."""
+
+    def __init__(self, root: Path, **arguments: Any) -> None:
+        self.source = DeltaTable(root / "bronze")
+        self.target = DeltaTable(root / "silver")
+        self.batches: list[ChangeBatch] = []
+        self.instance = dg.DagsterInstance.ephemeral()
+        pipeline = self
+
+        @delta_asset(
+            incremental_from=DeltaTableResource(table_uri=self.source.uri),
+            table=DeltaTableResource(table_uri=self.target.uri),
+            **{"partition_by": ["day"], **arguments},
+        )
+        def silver(context, batch: ChangeBatch) -> Any:  # type: ignore[no-untyped-def]
+            """Doubled."""
+            pipeline.batches.append(batch)
+            changed = batch.changes if arguments.get("write") == "append" and not batch.is_bootstrap else batch.scan()
+            table = changed.to_arrow().select(["day", "value"])
+            return table.set_column(
+                1, "value", pa.array([2 * v for v in table.column("value").to_pylist()], pa.int64())
+            )
+
+        self.asset = silver
+
+    def run(self, **extras: Any) -> dict[str, Any]:
+        result = dg.materialize([self.asset], instance=self.instance, **extras)
+        (event,) = result.asset_materializations_for_node("silver")
+        return {name: value.value for name, value in event.metadata.items()}
+
+    def silver(self) -> list[tuple[str, int]]:
+        found = self.target.snapshot().scan().to_arrow().to_pylist()
+        return sorted((row["day"], row["value"]) for row in found)
+
+
+def test_days_that_changed_are_recomputed(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a", "b"), partition_by=["day"])
+    first = pipeline.run()
+    assert first["delta/is_bootstrap"] is True
+    assert first["dagster/row_count"] == 2
+    assert pipeline.target.snapshot().partition_columns == ("day",)
+    pipeline.source.append(rows("b", value=10))
+    pipeline.source.append(rows("c", value=3))
+    second = pipeline.run()
+    assert pipeline.silver() == [("a", 2), ("b", 2), ("b", 20), ("c", 6)]
+    assert (second["delta/source_starting_version"], second["delta/source_ending_version"]) == (1, 2)
+    assert second["delta/touched_partitions"] == 2
+    assert pipeline.batches[1].partitions().num_rows == 2
+    assert pipeline.asset.descriptions_by_key[dg.AssetKey("silver")] == "Doubled."
+
+
+def test_nothing_new_commits_nothing_and_computes_nothing(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a"), partition_by=["day"])
+    pipeline.run()
+    version = pipeline.target.version()
+    metadata = pipeline.run()
+    assert metadata["delta/skipped"] is True
+    assert metadata["delta/skip_reason"] == "nothing new in the source"
+    assert metadata["delta/version"] == pipeline.target.version() == version
+    assert len(pipeline.batches) == 1
+
+
+def test_the_cursor_is_in_the_commit_of_the_rows(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a"), partition_by=["day"])
+    pipeline.run()
+    table_id = pipeline.source.snapshot().metadata.id
+    newest = pipeline.target.log.read_commit(pipeline.target.version())
+    assert [(txn.app_id, txn.version) for txn in newest.txns] == [(f"cdc:silver<-{table_id}", 0)]
+    assert newest.adds.num_rows == 1
+    assert '"asset_key":"silver"' in (pipeline.target.history(1)[0].user_metadata or "")
+
+
+def test_a_lost_instance_loses_nothing(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, write="append")
+    pipeline.source.append(rows("a"), partition_by=["day"])
+    pipeline.run()
+    pipeline.instance = dg.DagsterInstance.ephemeral()
+    pipeline.source.append(rows("b"))
+    pipeline.run()
+    assert pipeline.silver() == [("a", 2), ("b", 2)]
+
+
+def test_a_step_that_fails_after_its_commit_is_not_repeated(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a"), partition_by=["day"])
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=pipeline.source.uri),
+        table=DeltaTableResource(table_uri=pipeline.target.uri),
+        write="append",
+        retry_policy=dg.RetryPolicy(max_retries=1),
+    )
+    def silver(context, batch: ChangeBatch) -> Any:  # type: ignore[no-untyped-def]
+        # What the attempt would commit is committed, and then it fails.
+        pipeline.target.append(batch.scan().to_arrow(), txn=batch.txn)
+        raise RuntimeError("lost after the commit")
+
+    pipeline.asset = silver
+    assert pipeline.run()["delta/skip_reason"] == "nothing new in the source"
+    assert pipeline.silver() == [("a", 1)]
+
+
+def test_touched_partitions_lose_what_the_source_lost(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, write="touched_partitions")
+    pipeline.source.append(rows("a", "b", "c"), partition_by=["day"])
+    pipeline.run()
+    pipeline.source.overwrite(rows(), replace_where="day = 'b'")
+    pipeline.run()
+    assert pipeline.silver() == [("a", 2), ("c", 2)]
+
+
+def test_overwrite_replaces_all(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, write="overwrite", partition_by=None)
+    pipeline.source.append(rows("a", "b"))
+    pipeline.run()
+    pipeline.source.append(rows("c"))
+    pipeline.run()
+    assert pipeline.silver() == [("a", 2), ("b", 2), ("c", 2)]
+
+
+def test_touched_partitions_need_a_partitioned_source(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, write="touched_partitions", partition_by=None)
+    pipeline.source.append(rows("a"))
+    pipeline.run()
+    pipeline.source.append(rows("b"))
+    with pytest.raises(InvalidRequestError, match="needs a partitioned source"):
+        pipeline.run()
+    assert pipeline.silver() == [("a", 2)]
+
+
+def test_one_batch_a_run(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, bootstrap="changes", max_versions=1)
+    for day in "abc":
+        pipeline.source.append(rows(day), partition_by=["day"] if day == "a" else None)
+    for expected in (1, 2, 3):
+        pipeline.run()
+        assert len(pipeline.silver()) == expected
+
+
+def test_no_batch_and_no_table(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, bootstrap="changes")
+    pipeline.source.create(pa.schema([("day", pa.string()), ("value", pa.int64())]), partition_by=["day"])
+    assert pipeline.run()["delta/skipped"] is True
+    assert not pipeline.target.exists()
+
+
+def test_a_source_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError):
+        Pipeline(tmp_path).run()
+
+
+def test_resources_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRONZE_URI", str(tmp_path / "bronze"))
+    source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
+    source.append(rows("a"), partition_by=["day"])
+
+    @delta_asset(incremental_from="bronze", table="silver_table", partition_by=["day"])
+    def silver(context, batch: ChangeBatch) -> Any:  # type: ignore[no-untyped-def]
+        return batch.scan().to_arrow()
+
+    resources = {
+        "bronze": DeltaTableResource(table_uri=dg.EnvVar("BRONZE_URI")),
+        "silver_table": DeltaTableResource(table_uri=target.uri),
+    }
+    assert dg.materialize([silver], resources=resources).success
+    assert target.snapshot().scan().to_arrow().num_rows == 1
+
+
+def test_the_function_must_return_rows(tmp_path: Path) -> None:
+    source = DeltaTable(tmp_path / "bronze")
+    source.append(rows("a"))
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        table=DeltaTableResource(table_uri=str(tmp_path / "silver")),
+    )
+    def silver(context, batch: ChangeBatch) -> Any: ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(InvalidRequestError, match="returned None"):
+        dg.materialize([silver])
+
+
+@pytest.mark.parametrize("arguments", [{"write": "merge"}, {"partitions_def": dg.StaticPartitionsDefinition(["a"])}])
+def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        delta_asset(incremental_from="a", table="b", **arguments)
