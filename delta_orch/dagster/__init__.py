@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster import DagsterLibraryRegistry
+import dagster as dg
 
 from delta_orch._version import VERSION
 from delta_orch.dagster.incremental import delta_asset
@@ -23,4 +23,5 @@ __all__ = [
     "delta_asset",
 ]
 
-DagsterLibraryRegistry.register("delta-orch", VERSION, is_dagster_package=False)
+# Public, but not marked as exported.
+dg.DagsterLibraryRegistry.register("delta-orch", VERSION, is_dagster_package=False)  # type: ignore[attr-defined]

@@ -117,11 +117,12 @@ def delta_asset(
         # Dagster looks at the annotations themselves, not at their text.
         compute.__annotations__ = {"context": dg.AssetExecutionContext, "return": dg.MaterializeResult}
         arguments = {"description": function.__doc__, **asset_arguments}
-        return dg.asset(
+        asset: dg.AssetsDefinition = dg.asset(
             kinds={"deltalake", *(kinds or ())},
             required_resource_keys={*keys, *(required_resource_keys or ())},
             **arguments,
         )(compute)
+        return asset
 
     return decorate
 

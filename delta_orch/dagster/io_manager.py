@@ -150,9 +150,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together.
         """
         upstream = context.upstream_output
-        definition = {
-            key: v for key, v in plain_metadata(upstream and upstream.definition_metadata).items() if key != "mode"
-        }
+        definition = plain_metadata(None if upstream is None else upstream.definition_metadata)
+        # How it is written does not matter here, and may be another IO manager's word.
+        definition.pop("mode", None)
         settings = parse_settings(definition, None, "overwrite")
         annotation = context.dagster_type.typing_type
         table = self._table(table_path(context if context.has_asset_key else upstream, settings))

@@ -25,9 +25,10 @@ from delta_orch.protocol.types import BOOLEAN, StructType
 from delta_orch.table import DeltaTable
 
 if TYPE_CHECKING:
-    from delta_orch.log.table_log import Commit
+    from delta_orch.log.commit_reader import Commit
     from delta_orch.operations.changes import ChangeFeed
-    from delta_orch.table import Scan, TableSnapshot
+    from delta_orch.operations.scan import Scan
+    from delta_orch.table import TableSnapshot
 
 logger = logging.getLogger(__name__)
 
