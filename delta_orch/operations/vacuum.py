@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import posixpath
+import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.arrow_building import int64_array
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
 _DELETE_THREADS = 8
+# Escapes, schemes, absolute paths, detours: everything else is the path below the root as it stands.
+_MAY_BE_SPELLED_OTHERWISE = re.compile(r"[%:]|^/|//|(?:^|/)\.{1,2}(?:/|$)").search
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,47 +133,77 @@ def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, e
     return asked_ms
 
 
-def needed_files(snapshot: Snapshot, store: LogStore, oldest_kept_ms: int) -> frozenset[str]:
-    """Where the files lie that the newest version or an unexpired tombstone names (as `store.resolve` spells it)."""
-    tombstones = snapshot.tombstones()
-    removed_ms = pc.fill_null(tombstones.column("deletion_timestamp"), 0)
-    unexpired = tombstones.filter(pc.greater_equal(removed_ms, pa.scalar(oldest_kept_ms, pa.int64())))
+@dataclass(frozen=True, slots=True)
+class NeededFiles:
+    """The files that must stay.
+
+    Attributes:
+        paths: Relative to the table's root, decoded.
+        foreign_names: Names of files that the log places elsewhere. A file of such a name stays wherever it is listed:
+            the other place may be this one by another way (a link, a mount).
+    """
+
+    paths: frozenset[str]
+    foreign_names: frozenset[str]
+
+    def has(self, path: str) -> bool:
+        return path in self.paths or (bool(self.foreign_names) and path.rpartition("/")[2] in self.foreign_names)
+
+
+def needed_files(snapshot: Snapshot, store: LogStore, oldest_kept_ms: int) -> NeededFiles:
+    """The files that the newest version or a tombstone not older than `oldest_kept_ms` names."""
+    tombstones = snapshot.tombstones(["path", "deletion_timestamp"])
+    removed_ms = tombstones.column("deletion_timestamp")
+    # One that does not say when it was written is as old as can be.
+    unexpired = tombstones.filter(pc.greater_equal(removed_ms, int64_array([oldest_kept_ms])[0]))
+    root = store.data_filesystem()[1].rstrip("/") + "/"
     paths: set[str] = set()
+    foreign: set[str] = set()
     for column in (snapshot.files(["path"]).column("path"), unexpired.column("path")):
         for chunk in column.chunks:
-            paths.update(map(store.resolve, chunk.to_pylist()))
-    return frozenset(paths)
+            spelled = chunk.to_pylist()
+            paths.update(spelled)
+            for odd in filter(_MAY_BE_SPELLED_OTHERWISE, spelled):
+                place = posixpath.normpath(store.resolve(odd))
+                if place.startswith(root):
+                    paths.add(place[len(root) :])
+                else:
+                    foreign.add(place.rpartition("/")[2])
+    return NeededFiles(frozenset(paths), frozenset(foreign))
 
 
 def unneeded_files(
-    store: LogStore, partition_columns: Sequence[str], needed: frozenset[str], oldest_kept_ms: int
+    store: LogStore, partition_columns: Sequence[str], needed: NeededFiles, oldest_kept_ms: int
 ) -> Iterator[FileMeta]:
     """The files below the root that vacuum may delete, as they are listed."""
-    root = store.data_filesystem()[1].rstrip("/")
+    hidden: dict[str, bool] = {}
     for file in store.list_recursive():
-        if file.modification_time_ms >= oldest_kept_ms or is_hidden(file.path, partition_columns):
+        if file.modification_time_ms >= oldest_kept_ms:
             continue
-        if f"{root}/{checked_file(file.path)}" not in needed:
+        path = checked_file(file.path)
+        directory, _, name = path.rpartition("/")
+        if directory not in hidden:
+            hidden[directory] = is_hidden(directory, partition_columns)
+        if not (hidden[directory] or name.startswith(("_", ".")) or needed.has(path)):
             yield file
 
 
-def is_hidden(path: str, partition_columns: Sequence[str]) -> bool:
-    """Whether a path belongs to the log or to somebody else. Hadoop's `.name.crc` files belong to their data file."""
-    *directories, name = checked_file(path).split("/")
-    if name.startswith(("_", ".")):
-        return True
+def is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
+    """Whether a directory, or one it lies in, belongs to the log or to somebody else."""
     return any(
         part.startswith(("_", "."))
         and part != "_change_data"
         and not any(part.startswith(f"{column}=") for column in partition_columns)
-        for part in directories
+        for part in directory.split("/")
     )
 
 
 def checked_file(path: str) -> str:
-    """The file a checksum file of Hadoop's local file system stands beside; any other path itself."""
+    """The file a checksum file of Hadoop's local file system (`.name.crc`) stands beside; any other path itself."""
+    if not path.endswith(".crc"):
+        return path
     directory, slash, name = path.rpartition("/")
-    if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
+    if name.startswith(".") and len(name) > len("..crc"):
         return f"{directory}{slash}{name[1:-4]}"
     return path
 

@@ -208,6 +208,21 @@ def test_vacuum_knows_live_files_by_any_spelling(table: DeltaTable) -> None:
     assert table.snapshot().scan().to_arrow().sort_by("id").equals(before)
 
 
+@pytest.mark.parametrize("spelling", ["{uri}/{path}", "{root}/{path}", "./{path}", "day=x/../{path}", "{link}/{path}"])
+def test_vacuum_knows_live_files_by_detours(table: DeltaTable, days: Any, tmp_path: Path, spelling: str) -> None:
+    table.append(days(("a", 1)), partition_by=["day"])
+    (path,) = paths(table)
+    root = Path(table.store.resolve("x")).parent
+    (tmp_path / "link").symlink_to(root)
+    commit = root / "_delta_log" / f"{0:020d}.json"
+    other = spelling.format(uri=table.uri, root=root, path=path, link=tmp_path / "link")
+    commit.write_text(commit.read_text().replace(f'"{path}"', f'"{other}"'))
+    again = DeltaTable(table.uri)
+    assert paths(again) == {other}
+    assert not again.vacuum(retention_hours=0, enforce_retention=False).paths
+    assert (root / path).exists()
+
+
 def test_vacuum_refuses_a_short_retention(table: DeltaTable, days: Any) -> None:
     table.append(days(("a", 1)))
     for hours in (0, 167.9, -1, float("nan"), "7", True):
