@@ -79,18 +79,20 @@ with DAG(
         table_properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
-    def flights(ds: str, spark: SparkSession) -> DataFrame:
+    def flights(ds: str, spark: SparkSession | None = None) -> DataFrame:
         """Flights as delivered. Writing a day replaces exactly that day."""
         return read_flights(spark, LANDING, [date.fromisoformat(ds)])
 
     @task.delta(
         table_uri=table_uri("weather_readings"),
         mode="append",
+        # A day is added once, whichever run does it first.
+        idempotency="partition",
         partition_by=["reading_date"],
         table_properties={**RETENTION, "delta.appendOnly": "true"},
         spark_conf=SPARK_CONF,
     )
-    def weather_readings(ds: str, spark: SparkSession) -> DataFrame:
+    def weather_readings(ds: str, spark: SparkSession | None = None) -> DataFrame:
         """Only ever added to: what protects it from doubling is the transaction id."""
         return read_weather(spark, LANDING, [date.fromisoformat(ds)])
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.run_identity import airflow_txn
+from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_txn
 
 if TYPE_CHECKING:
     from delta_orch.log.txn import TxnId
@@ -75,6 +75,22 @@ class TaskRun:
             run_after=self.ordered_at,
             clear_number=self.clear_count,
         )
+
+    def once_per_partition_txn(self) -> TxnId:
+        """The identity of a write that happens once for the run's partition key or data interval, whichever run or
+        clearing does it first.
+
+        Raises:
+            InvalidRequestError: The run has neither.
+        """
+        if self.partition_key is None and self.data_interval is None:
+            raise InvalidRequestError(
+                f"Run {self.run_id} has neither partition key nor data interval, so idempotency='partition' means "
+                "nothing for it",
+                remedy="Use idempotency='run', or give the DAG a schedule",
+                run_id=self.run_id,
+            )
+        return replace(self.txn(replaces_table=False), version=ONCE_PER_PARTITION)
 
     def user_metadata(self) -> str:
         """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from delta_orch.table import DeltaTable
 
 MODES = ("append", "overwrite", "error", "ignore")
-IDEMPOTENCY = ("run", "off")
+IDEMPOTENCY = ("run", "partition", "off")
 ENGINES = ("auto", "spark", "local")
 PARTITION_OVERWRITE_MODES = ("static", "dynamic")
 
@@ -45,7 +45,8 @@ class DeltaWriteOperator(DeltaTableOperator):
         partition_overwrite_mode: With `overwrite`: `dynamic` replaces the partitions that the rows belong to.
         partition_by: Partition columns, if this write creates the table.
         table_properties: `delta.*` and other properties, if this write creates the table. (templated)
-        idempotency: `run` as described, or `off`: every attempt writes.
+        idempotency: `run` as described; `partition`: once for the run's partition key or data interval, whichever run
+            or clearing does it (what a table needs that is only ever appended to); or `off`: every attempt writes.
         engine: `spark`, `local`, or `auto`: by the data; for `sql` Spark if `spark_conf` is given or a session runs.
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
     """
@@ -115,6 +116,8 @@ class DeltaWriteOperator(DeltaTableOperator):
     def _txn(self, run: TaskRun) -> TxnId | None:
         if self.idempotency == "off":
             return None
+        if self.idempotency == "partition":
+            return run.once_per_partition_txn()
         replaces_table = (
             self.mode == "overwrite" and self.replace_where is None and self.partition_overwrite_mode == "static"
         )

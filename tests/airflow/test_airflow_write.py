@@ -121,6 +121,34 @@ def test_without_idempotency_every_attempt_writes(runs, tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path / "t")).txns() == {}
 
 
+def test_idempotency_partition_writes_an_interval_once_whichever_run_comes(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    with DAG("once_per_interval", schedule="@daily", start_date=DAY_1) as dag:
+        DeltaWriteOperator(
+            task_id="load",
+            python_callable=Source(day_of_flights("2024-01-01", 1), day_of_flights("2024-01-01", 1)),
+            table_uri=str(tmp_path / "t"),
+            idempotency="partition",
+        )
+    assert runs.xcom(runs.run(dag, DAY_1), "load")["skipped"] is False
+    assert runs.xcom(runs.run(dag, DAY_1), "load")["skipped"] is True
+    assert rows(tmp_path / "t") == [("2024-01-01", 1)]
+    runs.run(dag, DAY_2)
+    assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 1)]
+
+
+def test_idempotency_partition_needs_an_interval(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    with DAG("once_per_nothing", schedule=None) as dag:
+        DeltaWriteOperator(
+            task_id="load",
+            python_callable=Source(day_of_flights("2024-01-01", 1)),
+            table_uri=str(tmp_path / "t"),
+            idempotency="partition",
+        )
+    run = runs.run(dag, None)
+    assert runs.state(run, "load") == "failed"
+    assert not DeltaTable(str(tmp_path / "t")).exists()
+
+
 def daily_replace(name: str, uri: Path, source: Callable[..., pa.Table]) -> DAG:
     with DAG(name, schedule="@daily", start_date=DAY_1) as dag:
         DeltaWriteOperator(
