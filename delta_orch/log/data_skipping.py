@@ -21,6 +21,7 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.tree import columns_of
+from delta_orch.features.column_mapping import physical_path
 from delta_orch.log.file_statistics import ColumnBounds, leaf_type, read_bounds
 from delta_orch.log.outcomes import Outcomes, all_of, any_of, constant
 from delta_orch.log.partition_columns import one_chunk, partition_strings
@@ -28,8 +29,6 @@ from delta_orch.log.partition_predicates import compare_columns, compare_with_li
 from delta_orch.log.statistics_predicates import compare_bounds, in_bounds, prefix_in_bounds
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
-
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +68,9 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
     # Files that statistics rule out lose their mark; the rows of `rest` are the marked ones, in order.
     kept = pc.indices_nonzero(by_partition.true).filter(by_statistics.true)
     every = pc.indices_nonzero(constant(True, files.num_rows))
-    return FileMatch(pc.is_in(every, value_set=kept), by_partition.all_true())
-
-
-def physical_name(schema: StructType, name: str) -> str:
-    """The name a top-level column has in the log and in data files (PROTOCOL, "Column Mapping")."""
-    field = schema.find(name)
-    return name if field is None else str(field.metadata.get(_PHYSICAL_NAME, field.name))
-
-
-def _physical_path(schema: StructType, path: Sequence[str]) -> tuple[str, ...]:
-    result, current = [], schema
-    for name in path:
-        result.append(physical_name(current, name))
-        field = current.find(name)
-        if field is not None and isinstance(field.data_type, StructType):
-            current = field.data_type
-    return tuple(result)
+    may_match = pc.is_in(every, value_set=kept)
+    # A file without rows may have both: a predicate that holds for all of them, and none that it holds for.
+    return FileMatch(may_match, pc.and_(may_match, by_partition.all_true()))
 
 
 def _data_columns(
@@ -98,7 +83,7 @@ def _data_columns(
         data_type = leaf_type(schema, column.path)
         is_partition = len(column.path) == 1 and column.path[0].lower() in partitions
         if data_type is not None and not is_partition and not isinstance(data_type, (StructType, ArrayType, MapType)):
-            found[_physical_path(schema, column.path)] = data_type
+            found[physical_path(schema, column.path)] = data_type
     return found
 
 
@@ -197,7 +182,7 @@ class _Evaluator:
         return data_type
 
     def _bounds_of(self, column: Column) -> ColumnBounds | None:
-        return self._bounds.get(_physical_path(self._schema, column.path))
+        return self._bounds.get(physical_path(self._schema, column.path))
 
 
 def partition_column(files: pa.Table, name: str, schema: StructType) -> pa.Array:
@@ -205,7 +190,7 @@ def partition_column(files: pa.Table, name: str, schema: StructType) -> pa.Array
 
     Raises ProtocolViolationError where the log holds a value that is none of the column's type.
     """
-    physical = physical_name(schema, name)
+    (physical,) = physical_path(schema, [name])
     texts = one_chunk(partition_strings(files["partition_values"], [physical])[physical])
     field = schema.find(name)
     return texts if field is None else one_chunk(partition_column_to_arrow(texts, field.data_type))

@@ -207,16 +207,22 @@ def _parse(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -
 
 
 def _parse_all(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
-    """All rows by Arrow's JSON reader at once."""
-    text = pc.replace_substring(pc.coalesce(stats, string_scalar("{}")), "\n", " ")
+    """All rows by Arrow's JSON reader at once. Raises pa.ArrowInvalid where that cannot be relied on."""
+    text = pc.ascii_trim_whitespace(pc.replace_substring(pc.coalesce(stats, string_scalar("{}")), "\n", " "))
+    # The reader goes by objects, not by lines: each line must be one.
+    if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
+        raise pa.ArrowInvalid("a line is no object")
     longest = pc.max(pc.binary_length(text)).as_py() or 0
     offsets = int32_array([0, len(text)])
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, text), string_scalar("\n"))
-    return pj.read_json(
+    table = pj.read_json(
         pa.BufferReader(joined[0].as_buffer()),
         read_options=pj.ReadOptions(block_size=max(_MIN_BLOCK_BYTES, 2 * longest + 2)),
         parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-    ).combine_chunks()
+    )
+    if table.num_rows != len(stats):
+        raise pa.ArrowInvalid("a line is more than one object")
+    return table.combine_chunks()
 
 
 def _json_schema(columns: Mapping[tuple[str, ...], DataType]) -> pa.Schema:
