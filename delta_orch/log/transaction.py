@@ -42,12 +42,12 @@ from delta_orch.log.staged_actions import StagedActions, ensure_file_table, ensu
 from delta_orch.log.table_state import TableState, ensure_joinable
 from delta_orch.log.txn import TxnId
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
 
 if TYPE_CHECKING:
     from delta_orch.log.snapshot import Snapshot
     from delta_orch.log.table_log import TableLog
-    from delta_orch.storage.base import FileMeta
+    from delta_orch.storage.base import FileMeta, StagedFile
 
 __all__ = ["CommitResult", "Transaction"]
 
@@ -116,8 +116,8 @@ class Transaction:
         self._skipped_txns: tuple[TxnId, ...] = ()
         self._reads = ReadSet()
         self._staged = StagedActions()
-        # Derived from what is staged, once: the same for every attempt.
-        self._body: bytes | None = None
+        # Derived from what is staged, once: every attempt has the same content, whatever its version.
+        self._file: StagedFile | None = None
         self._intent: Intent | None = None
         # Identifies this transaction's commit, whatever became of the request that wrote it.
         self._txn_id = str(uuid.uuid4())
@@ -195,14 +195,20 @@ class Transaction:
         if self._base is not None and self._leave_out(self.stale_txns(), self._base):
             return self._skip(self._base, attempt=0)
         self._ensure_follows()
+        try:
+            return self._commit_behind_others()
+        finally:
+            self._drop_file()
+
+    def _commit_behind_others(self) -> CommitResult:
         for attempt in range(1, self._max_attempts + 1):
-            started = time.monotonic()
             version = 0 if self._base is None else self._base.version + 1
+            started = time.monotonic()
             file = self._put(version)
             if file is not None:
                 return self._finish(version, file.modification_time_ms, attempt)
             if attempt > 1:
-                # Spread the writers over about the time one attempt takes, before looking at what they did.
+                # Spread the writers over about the time one request takes, before looking at what they did.
                 time.sleep(random.random() * min(time.monotonic() - started, _LONGEST_PAUSE_S))
             result = self._rebase(version, attempt)
             if result is not None:
@@ -218,7 +224,9 @@ class Transaction:
     def _put(self, version: int) -> FileMeta | None:
         """Write the commit. None where the version is taken, or where nobody knows: then look."""
         try:
-            return self.log.store.put_if_absent(commit_path(version), self._serialize())
+            if self._file is None:
+                self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize())
+            return self._file.put_if_absent(commit_path(version))
         except FileExistsInStoreError as e:
             self._doubt = e
         except StorageOutcomeUnknownError as e:
@@ -279,7 +287,7 @@ class Transaction:
         ensure_joinable(self._result(), created)
         ensure_writable(created.protocol, created.metadata)
         self._staged.metadata = self._staged.protocol = None
-        self._body = self._intent = None
+        self._forget_derived()
         return created
 
     def _leave_out(self, stale: Sequence[TxnId], base: TableState) -> bool:
@@ -294,7 +302,7 @@ class Transaction:
             if txn.scope is not None:
                 self._staged.drop_files_in(txn.scope, base.schema, base.partition_columns)
         self._operation_metrics = self._staged.recount(self._operation_metrics)
-        self._body = self._intent = None
+        self._forget_derived()
         return False
 
     def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
@@ -337,9 +345,7 @@ class Transaction:
 
     def _serialize(self) -> bytes:
         now_ms = time.time_ns() // 1_000_000
-        if self._body is None:
-            txns = [Txn(txn.app_id, txn.version, now_ms) for txn in self._txns]
-            self._body = self._staged.serialize(txns, now_ms)
+        txns = [Txn(txn.app_id, txn.version, now_ms) for txn in self._txns]
         own = {
             "timestamp": now_ms,
             "operation": self._operation,
@@ -352,7 +358,16 @@ class Transaction:
             "userMetadata": self._user_metadata,
             "txnId": self._txn_id,
         }
-        return serialize_commit_info({**self._commit_info, **own}) + self._body
+        return serialize_commit_info({**self._commit_info, **own}) + self._staged.serialize(txns, now_ms)
+
+    def _forget_derived(self) -> None:
+        self._intent = None
+        self._drop_file()
+
+    def _drop_file(self) -> None:
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
 
     def _derive_intent(self, base: TableState) -> Intent:
         self._intent = Intent(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +20,27 @@ class FileMeta:
     path: str
     size: int
     modification_time_ms: int
+
+
+class StagedFile(ABC):
+    """A finished file without a name. Leaving the `with` block, or `discard`, drops what was not created."""
+
+    @abstractmethod
+    def put_if_absent(self, path: str) -> FileMeta:
+        """Create `path`, in the directory it was staged for, as `LogStore.put_if_absent` does; once at most.
+
+        After FileExistsInStoreError or StorageOutcomeUnknownError it may be called again.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Drop it; no error where it is gone."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
 
 class LogStore(ABC):
@@ -69,6 +90,16 @@ class LogStore(ABC):
             StorageError: Nothing was written.
         """
 
+    def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
+        """Make `data` ready to be created in `directory`, under a name that is not known yet.
+
+        A commit keeps its content while it looks for a free version: what can be done once is done here.
+
+        Raises:
+            StorageError: e.g. a full disk. Nothing was written.
+        """
+        return _BufferedFile(self, data)
+
     @abstractmethod
     def put(self, path: str, data: bytes) -> FileMeta:
         """Create or replace atomically. Only for hints (`_last_checkpoint`), never for what a commit relies on."""
@@ -87,3 +118,17 @@ class LogStore(ABC):
 
         Decodes the URI encoding exactly once; absolute URIs (`file:/x`, `s3://…`, `/x`) stay absolute.
         """
+
+
+class _BufferedFile(StagedFile):
+    """For stores where a file gets its name together with its content."""
+
+    def __init__(self, store: LogStore, data: bytes | memoryview) -> None:
+        self._store = store
+        self._data = data
+
+    def put_if_absent(self, path: str) -> FileMeta:
+        return self._store.put_if_absent(path, self._data)
+
+    def discard(self) -> None:
+        """Nothing was written yet."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
-from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.base import FileMeta, LogStore, StagedFile
 from delta_orch.storage.data_location import resolve_data_path
 from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 
@@ -102,26 +103,17 @@ class LocalStore(LogStore):
                     yield meta
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
-        full = self._full(path)
-        # Saves the losers of a race the write and the sync; what decides is the link below.
-        if os.path.lexists(full):
-            raise _exists(full)
-        temporary, status = self._write_temporary(full, data, sync=True)
-        try:
-            _link(temporary, full)
-        finally:
-            _unlink(temporary)
-        try:
-            _sync_directory(os.path.dirname(full))
-        except OSError as e:
-            raise StorageOutcomeUnknownError(
-                f"{full} was created but may not survive a crash of the machine", cause=e.strerror, path=full
-            ) from e
-        return _file_meta(path, status)
+        with self.stage(os.path.dirname(path), data) as staged:
+            return staged.put_if_absent(path)
+
+    def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
+        full = self._full(directory)
+        temporary, status = _write_temporary(full, data, sync=True)
+        return _LocalStagedFile(self.root, temporary, status.st_size)
 
     def put(self, path: str, data: bytes) -> FileMeta:
         full = self._full(path)
-        temporary, status = self._write_temporary(full, data, sync=False)
+        temporary, status = _write_temporary(os.path.dirname(full), data, sync=False)
         try:
             os.replace(temporary, full)
         except OSError as e:
@@ -149,26 +141,56 @@ class LocalStore(LogStore):
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
-    def _write_temporary(self, full: str, data: bytes | memoryview, *, sync: bool) -> tuple[str, os.stat_result]:
-        """A new hidden file beside `full` with all of `data`; missing directories are made. Raises StorageError."""
-        directory, name = os.path.split(full)
-        temporary = f"{directory}/.{name}.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
+
+class _LocalStagedFile(StagedFile):
+    """A temporary file, complete and on disk; it becomes the real one by a second name."""
+
+    def __init__(self, root: str, temporary: str, size: int) -> None:
+        self._root = root
+        self._temporary = temporary
+        self._size = size
+
+    def put_if_absent(self, path: str) -> FileMeta:
+        full = f"{self._root}/{path}"
+        # It may have waited for its name; files are dated by when they got it.
+        now_ns = time.time_ns() // 1_000_000 * 1_000_000
         try:
-            descriptor = _create(temporary)
+            os.utime(self._temporary, ns=(now_ns, now_ns))
         except OSError as e:
-            raise storage_error(e, "create", full) from e
+            raise storage_error(e, "finish", full) from e
+        _link(self._temporary, full)
+        _unlink(self._temporary)
         try:
-            try:
-                _write_all(descriptor, data)
-                if sync:
-                    os.fsync(descriptor)
-                status = os.fstat(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync_directory(os.path.dirname(full))
         except OSError as e:
-            _unlink(temporary)
-            raise storage_error(e, "write", full) from e
-        return temporary, status
+            raise StorageOutcomeUnknownError(
+                f"{full} was created but may not survive a crash of the machine", cause=e.strerror, path=full
+            ) from e
+        return FileMeta(path, self._size, now_ns // 1_000_000)
+
+    def discard(self) -> None:
+        _unlink(self._temporary)
+
+
+def _write_temporary(directory: str, data: bytes | memoryview, *, sync: bool) -> tuple[str, os.stat_result]:
+    """A new hidden file in `directory` with all of `data`; missing directories are made. Raises StorageError."""
+    temporary = f"{directory}/.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
+    try:
+        descriptor = _create(temporary)
+    except OSError as e:
+        raise storage_error(e, "create a file in", directory) from e
+    try:
+        try:
+            _write_all(descriptor, data)
+            if sync:
+                os.fsync(descriptor)
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as e:
+        _unlink(temporary)
+        raise storage_error(e, "write a file in", directory) from e
+    return temporary, status
 
 
 def _create(path: str) -> int:

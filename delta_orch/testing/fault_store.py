@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from delta_orch.errors import StorageError, StorageOutcomeUnknownError
-from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.base import FileMeta, LogStore, StagedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,28 +145,31 @@ class FaultStore(LogStore):
     # The store
 
     def read_bytes(self, path: str) -> bytes:
-        return self._pass("read_bytes", path, lambda: self.inner.read_bytes(path))
+        return self.watch("read_bytes", path, lambda: self.inner.read_bytes(path))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        return self._pass("open_input", path, lambda: self.inner.open_input(path))
+        return self.watch("open_input", path, lambda: self.inner.open_input(path))
 
     def head(self, path: str) -> FileMeta | None:
-        return self._pass("head", path, lambda: self.inner.head(path))
+        return self.watch("head", path, lambda: self.inner.head(path))
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        return self._pass("list_from", directory, lambda: iter(list(self.inner.list_from(directory, start_name))))
+        return self.watch("list_from", directory, lambda: iter(list(self.inner.list_from(directory, start_name))))
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
-        return self._pass("list_recursive", directory, lambda: iter(list(self.inner.list_recursive(directory))))
+        return self.watch("list_recursive", directory, lambda: iter(list(self.inner.list_recursive(directory))))
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
-        return self._pass("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+        return self.watch("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+
+    def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
+        return _WatchedFile(self, self.watch("stage", directory, lambda: self.inner.stage(directory, data)))
 
     def put(self, path: str, data: bytes) -> FileMeta:
-        return self._pass("put", path, lambda: self.inner.put(path, data))
+        return self.watch("put", path, lambda: self.inner.put(path, data))
 
     def delete(self, path: str) -> None:
-        self._pass("delete", path, lambda: self.inner.delete(path))
+        self.watch("delete", path, lambda: self.inner.delete(path))
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         return self.inner.data_filesystem()
@@ -174,7 +177,8 @@ class FaultStore(LogStore):
     def resolve(self, log_path: str) -> str:
         return self.inner.resolve(log_path)
 
-    def _pass(self, method: str, path: str, call_inner: Callable[[], T]) -> T:
+    def watch(self, method: str, path: str, call_inner: Callable[[], T]) -> T:
+        """Count a call, and do what is due before and after it."""
         with self._lock:
             call = StoreCall(len(self.calls), method, path)
             self.calls.append(call)
@@ -190,3 +194,17 @@ class FaultStore(LogStore):
             if rule.when == when and rule.remaining and rule.matches(call):
                 rule.remaining -= 1
                 rule.do(call)
+
+
+class _WatchedFile(StagedFile):
+    """Its creation counts as `put_if_absent`, like any other."""
+
+    def __init__(self, store: FaultStore, inner: StagedFile) -> None:
+        self._store = store
+        self._inner = inner
+
+    def put_if_absent(self, path: str) -> FileMeta:
+        return self._store.watch("put_if_absent", path, lambda: self._inner.put_if_absent(path))
+
+    def discard(self) -> None:
+        self._inner.discard()

@@ -9,7 +9,7 @@ from typing import Any
 
 from delta_orch.storage import local
 
-SYSTEM_CALLS = ("open", "write", "fsync", "link", "unlink", "replace", "mkdir")
+SYSTEM_CALLS = ("open", "write", "fsync", "utime", "link", "unlink", "replace", "mkdir")
 """The calls of `storage.local` that change something, or make it durable."""
 
 

@@ -194,7 +194,7 @@ def test_an_uncontended_commit_is_one_request(store: FaultStore, snapshot: Snaps
     transaction = begin_append(store, snapshot)
     store.forget_calls()
     transaction.commit()
-    assert [call.method for call in store.calls] == ["put_if_absent"]
+    assert [call.method for call in store.calls] == ["stage", "put_if_absent"]
 
 
 @pytest.mark.parametrize("moment", [Moment.CHECKPOINT_PUT, Moment.POINTER_PUT])
