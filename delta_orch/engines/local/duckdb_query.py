@@ -6,15 +6,24 @@ Every query has a connection of its own, in memory, in UTC, without access to ex
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.conform import conform_batch
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_query import TranslatedQuery, qualified, translate_predicate, translate_query
+from delta_orch.engines.local.scan import scan_relation
+from delta_orch.engines.local.sql_query import (
+    QueryInput,
+    TranslatedQuery,
+    qualified,
+    translate_predicate,
+    translate_query,
+)
 from delta_orch.errors import DeltaError, InvalidExpressionError, MissingDependencyError, StorageError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.parse import expression_of_tree, has_only, parse_spark_statement
@@ -23,7 +32,7 @@ from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.protocol.arrow_types import schema_to_arrow
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import BINARY, STRING, PrimitiveType, StructField, StructType
 
 BATCH_ROWS = 131_072
 _INPUT = "input_0"
@@ -82,7 +91,8 @@ def filter_relation(relation: LocalRelation, where: Expression, schema: StructTy
     columns = ", ".join(qualified(_INPUT, name) for name in schema.names)
     source = quote_duckdb_identifier(_INPUT)
     sql = f"SELECT {columns} FROM {source} WHERE {_predicate(where, relation.schema)}"
-    translated = TranslatedQuery(sql, schema, {_INPUT: "rows"})
+    used = {*schema.names, *(column.path[0] for column in columns_of(where))}
+    translated = TranslatedQuery(sql, schema, {_INPUT: QueryInput("rows", used)})
     return LocalRelation(schema, lambda: _run(translated, {"rows": relation}))
 
 
@@ -154,8 +164,8 @@ def _run(query: TranslatedQuery, relations: Mapping[str, LocalRelation]) -> Iter
     target = schema_to_arrow(query.schema)
     try:
         with _own_errors(inputs):
-            for label, name in query.inputs.items():
-                inputs.append(_Input(relations[name]))
+            for label, used in query.inputs.items():
+                inputs.append(_Input(narrowed(relations[used.relation], used.columns)))
                 connection.register(label, inputs[-1].reader)
             reader = connection.sql(query.sql).to_arrow_reader(BATCH_ROWS)
         while True:
@@ -166,6 +176,24 @@ def _run(query: TranslatedQuery, relations: Mapping[str, LocalRelation]) -> Iter
             yield conform_batch(batch, target, lossless=True)
     finally:
         connection.close()
+
+
+def narrowed(relation: LocalRelation, columns: Collection[str]) -> LocalRelation:
+    """The same rows with no more columns than a query uses, where leaving them out saves reading them."""
+    plan = relation.plan
+    if plan is None or len(columns) == len(relation.schema):
+        return relation
+    kept = [field for field in relation.schema if field.name in columns]
+    # DuckDB counts rows by a column: the narrowest will do.
+    kept = kept or [min(relation.schema, key=lambda field: _reading_cost(field, plan))]
+    return scan_relation(replace(plan, columns=tuple(field.name for field in kept)))
+
+
+def _reading_cost(field: StructField, plan: ScanPlan) -> int:
+    if field.name in plan.partition_columns:
+        return 0
+    narrow = isinstance(field.data_type, PrimitiveType) and field.data_type not in (STRING, BINARY)
+    return 1 if narrow else 2
 
 
 class _own_errors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,12 +12,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from delta_orch.engines.local.conform import conform_table, find_name
+from delta_orch.engines.local.prefetch import map_ahead
+from delta_orch.engines.local.row_group_skipping import RowGroupSkipping
 from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, TableError
 from delta_orch.storage.os_errors import storage_error
 
 BATCH_ROWS = 131_072
-SMALL_FILE_BYTES = 64 * 1024 * 1024
-"""Uncompressed size up to which a file is decoded in one go."""
+SMALL_BYTES = 64 * 1024 * 1024
+"""Uncompressed size up to which a file, or a row group, is decoded in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,14 @@ class FileReader:
         needed: The columns to produce before filtering, in order, in the table's types.
         output: The names to return, in order.
         filter: Rows to keep; over the columns `needed`.
+        skipping: A part of `filter` by which row groups may be skipped, None if there is none.
     """
 
     filesystem: pafs.FileSystem
     needed: pa.Schema
     output: tuple[str, ...]
-    filter: pc.Expression | None
+    filter: pc.Expression | None = None
+    skipping: RowGroupSkipping | None = None
 
     def read_small(self, task: FileTask) -> list[pa.RecordBatch] | None:
         """All batches of a file, or None if it is too large to decode in one go.
@@ -56,41 +61,49 @@ class FileReader:
             TableError: It is not a readable Parquet file, or its columns do not fit the schema.
             StorageError: It cannot be read.
         """
-        try:
-            with self._open(task.path) as file:
-                names = self._names_in(file, task)
-                if _uncompressed_bytes(file.metadata) > SMALL_FILE_BYTES:
-                    return None
-                if not names:
-                    return list(self._finish(_rows_only(file.metadata.num_rows), task))
-                table = file.read(columns=names, use_threads=False)
-                return [batch for batch in self._finish(table, task) if batch.num_rows]
-        except (OSError, pa.ArrowException, SchemaMismatchError) as e:
-            raise read_error(e, task.path) from e
+        with _own_errors(task.path), self._open(task.path) as file:
+            names, groups = self._names_in(file, task), self._groups_of(file, task)
+            if not names:
+                rows = _rows_only(sum(file.metadata.row_group(group).num_rows for group in groups))
+            elif sum(_selected_bytes(file.metadata, group, names) for group in groups) > SMALL_BYTES:
+                return None
+            else:
+                rows = file.read_row_groups(groups, columns=names, use_threads=False)
+            return [batch for batch in self._finish(rows, task) if batch.num_rows]
 
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
-        """The batches of a file of any size, a few at a time in memory. Raises as `read_small`."""
-        try:
-            with self._open(task.path) as file:
-                names = self._names_in(file, task)
-                if not names:
-                    yield from self._finish(_rows_only(file.metadata.num_rows), task)
-                    return
-                for batch in file.iter_batches(BATCH_ROWS, columns=names, use_threads=True):
+        """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
+        `read_small`."""
+        with _own_errors(task.path), self._open(task.path) as file:
+            names, groups, metadata = self._names_in(file, task), self._groups_of(file, task), file.metadata
+            if max((_selected_bytes(metadata, group, names) for group in groups), default=0) > SMALL_BYTES:
+                for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True):
                     yield from self._finish(pa.Table.from_batches([batch]), task)
-        except (OSError, pa.ArrowException, SchemaMismatchError) as e:
-            raise read_error(e, task.path) from e
+                return
 
-    def _open(self, path: str) -> pq.ParquetFile:
+        def read_group(group: int) -> list[pa.RecordBatch]:
+            with _own_errors(task.path), self._open(task.path, metadata) as own:
+                return list(self._finish(own.read_row_group(group, columns=names, use_threads=False), task))
+
+        for _, batches in map_ahead(read_group, groups):
+            yield from batches
+
+    def _open(self, path: str, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
         source = self.filesystem.open_input_file(path)
         is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
         # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
-        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
+        return pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         in_file = file.schema_arrow.names
         found = (find_name(field.name, in_file) for field in self.needed if field.name not in task.constants)
         return [in_file[index] for index in found if index is not None]
+
+    def _groups_of(self, file: pq.ParquetFile, task: FileTask) -> list[int]:
+        count = file.metadata.num_row_groups
+        if self.skipping is None or count < 2:
+            return list(range(count))
+        return self.skipping.groups_of(self.filesystem, task.path, file.schema_arrow, count)
 
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         from_file = pa.schema([field for field in self.needed if field.name not in task.constants])
@@ -109,8 +122,31 @@ def _rows_only(num_rows: int) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(num_rows)], names=["\0"])
 
 
-def _uncompressed_bytes(metadata: pq.FileMetaData) -> int:
-    return sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+def _selected_bytes(metadata: pq.FileMetaData, group: int, names: Sequence[str]) -> int:
+    """Uncompressed size of the columns to read of a row group; at most what the group has in all."""
+    row_group = metadata.row_group(group)
+    total = int(row_group.total_byte_size)
+    if total <= SMALL_BYTES:
+        return total
+    wanted = set(names)
+    columns = map(row_group.column, range(row_group.num_columns))
+    return sum(
+        column.total_uncompressed_size
+        for column in columns
+        if column.path_in_schema in wanted or column.path_in_schema.split(".", 1)[0] in wanted
+    )
+
+
+@contextmanager
+def _own_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except DeltaError as e:
+        if isinstance(e, SchemaMismatchError):
+            raise read_error(e, path) from e
+        raise
+    except (OSError, pa.ArrowException) as e:
+        raise read_error(e, path) from e
 
 
 def read_error(error: Exception, path: str) -> DeltaError:

@@ -10,6 +10,7 @@ from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.parquet_read import FileReader, FileTask, ordered_columns
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.local.row_group_skipping import row_group_skipping
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
 from delta_orch.expressions.nodes import And, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
@@ -62,6 +63,7 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         ordered_columns(schema_to_arrow(plan.schema), [*output, *used]),
         output,
         None if plan.where is None else to_arrow_expression(plan.where, plan.schema),
+        row_group_skipping(plan.where, plan.schema, plan.partition_columns),
     )
     for task, batches in map_ahead(reader.read_small, _file_tasks(plan, reader.needed.names)):
         yield from reader.stream(task) if batches is None else batches

@@ -36,20 +36,29 @@ class TranslatedQuery:
 
     Attributes:
         schema: What it returns.
-        inputs: DuckDB's name of each place where a relation is read, and which relation that is.
+        inputs: Where relations are read, by DuckDB's name of the place.
     """
 
     sql: str
     schema: StructType
-    inputs: Mapping[str, str]
+    inputs: Mapping[str, QueryInput]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInput:
+    """One mention of a relation in a query, with the top-level columns it uses there. A stream serves one mention."""
+
+    relation: str
+    columns: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One relation in FROM."""
+    """One relation in FROM; `used` gathers the columns that are looked at."""
 
     alias: str
     schema: StructType
+    used: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -57,7 +66,7 @@ class _Context:
     """Names that can stand in FROM, and the inputs found so far (shared by nested queries)."""
 
     relations: Mapping[str, tuple[str, StructType]]
-    inputs: dict[str, str]
+    inputs: dict[str, QueryInput]
     with_queries: dict[str, tuple[Any, _Context]] = field(default_factory=dict)
 
 
@@ -135,7 +144,11 @@ class _SourceColumns:
 
     def _in(self, source: _Source, path: tuple[str, ...]) -> Typed:
         columns = {f.name: qualified(source.alias, f.name) for f in source.schema}
-        return _descend(columns, source.schema, path)
+        value = _descend(columns, source.schema, path)
+        top = source.schema.find(path[0])
+        assert top is not None
+        source.used.add(top.name)
+        return value
 
 
 def qualified(alias: str, name: str) -> str:
@@ -299,27 +312,26 @@ class _Select:
             raise unsupported(describe(tree))
         if name == "Subquery":
             inner = _query(tree, self._context)
-            alias = tree.alias or f"q{len(self._sources)}"
+            source = _Source(tree.alias or f"q{len(self._sources)}", inner.schema)
             text = f"({inner.sql})"
-            schema = inner.schema
         else:
-            alias, text, schema = self._table(tree)
-        if any(source.alias.lower() == alias.lower() for source in self._sources):
+            source, text = self._table(tree)
+        alias = source.alias
+        if any(other.alias.lower() == alias.lower() for other in self._sources):
             raise InvalidExpressionError(f"Two relations in FROM are called {alias!r}", remedy="Give one an alias")
-        source = _Source(alias, schema)
         self._sources.append(source)
         if visible:
             self._visible.append(source)
         return f"{text} AS {quote_duckdb_identifier(alias)}"
 
-    def _table(self, tree: Any) -> tuple[str, str, StructType]:
+    def _table(self, tree: Any) -> tuple[_Source, str]:
         name = tree.name
         if type(tree.this).__name__ != "Identifier" or (tree.args.get("alias") and tree.args["alias"].columns):
             raise unsupported(describe(tree))
         alias = tree.alias or name
         if (found_query := self._context.with_queries.get(name.lower())) is not None:
             inner = _query(*found_query)
-            return alias, f"({inner.sql})", inner.schema
+            return _Source(alias, inner.schema), f"({inner.sql})"
         found = self._context.relations.get(name.lower())
         if found is None:
             raise InvalidExpressionError(
@@ -327,10 +339,10 @@ class _Select:
                 remedy=f"Relations: {', '.join(key for key, _ in self._context.relations.values())}",
                 relation=name,
             )
-        # Each mention is an input of its own: a stream serves one reader.
         label = f"input_{len(self._context.inputs)}"
-        self._context.inputs[label] = found[0]
-        return alias, quote_duckdb_identifier(label), found[1]
+        source = _Source(alias, found[1])
+        self._context.inputs[label] = QueryInput(found[0], source.used)
+        return source, quote_duckdb_identifier(label)
 
     def _join(self, tree: Any) -> str:
         keyword = _JOINS.get((tree.side or "", tree.kind or ""))
@@ -386,6 +398,8 @@ class _Select:
         if not sources:
             raise InvalidExpressionError(f"There is no relation {alias!r} in FROM" if alias else "There is no FROM")
         outer = len(self._sources) > 1
+        for source in sources:
+            source.used.update(source.schema.names)
         return [
             (qualified(source.alias, f.name), StructField(f.name, f.data_type, f.nullable or outer))
             for source in sources

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local.conform import conform_batch
+from delta_orch.engines.local.durability import sync_directories
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.prefetch import thread_count
@@ -116,6 +117,8 @@ class _Sink:
         self._collect(0)
         for writer in list(self._idle_order):
             self._close(writer)
+        layout = self._layout
+        sync_directories(layout.filesystem, layout.root, (f"{layout.root}/{file.path}" for file in self._finished))
         return self._finished
 
     def _flush(self, key: PartitionKey, *, last: bool = False) -> None:
