@@ -1,0 +1,81 @@
+"""The README's examples run as they stand there, each in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from delta_orch import DeltaTable
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+MATERIALIZE_TWICE = """
+for _ in range(2):
+    assert dg.materialize([visits], resources=defs.resources, partition_key="2026-01-02").success
+assert dg.materialize([visits], resources=defs.resources, partition_key="2026-01-03").success
+"""
+
+
+def run(code: str, cwd: Path, **environment: str) -> None:
+    path = cwd / "example.py"
+    path.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def example(marker: str) -> str:
+    found = [code for code in EXAMPLES if marker in code]
+    assert len(found) == 1, f"one example with {marker!r} was expected, found {len(found)}"
+    return found[0]
+
+
+def lines_of_code(code: str) -> int:
+    return sum(1 for line in code.splitlines() if line.strip())
+
+
+@pytest.mark.slow
+def test_the_dagster_example(tmp_path):
+    code = example("DeltaLakeIOManager")
+    assert lines_of_code(code) <= 10
+    run(code + MATERIALIZE_TWICE, tmp_path)
+    rows = DeltaTable(tmp_path / "build/readme/visits").snapshot().scan().to_arrow()
+    assert sorted(rows["day"].to_pylist()) == ["2026-01-02", "2026-01-03"]
+
+
+@pytest.mark.slow
+def test_the_airflow_example(tmp_path):
+    code = example("task.delta")
+    assert lines_of_code(code) <= 10
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "visits.py").write_text(code.replace("/tmp/readme", str(tmp_path)))
+    environment = {
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    commands = [["db", "migrate"], ["dags", "reserialize"], ["dags", "test", "visits", "2026-01-02"]]
+    run(
+        "import subprocess\n" + "".join(f"subprocess.run(['airflow', *{c}], check=True)\n" for c in commands),
+        tmp_path,
+        **environment,
+    )
+    assert DeltaTable(tmp_path / "visits").snapshot().scan().to_arrow()["day"].to_pylist() == ["2026-01-02"]
+
+
+def test_the_table_example(tmp_path):
+    check = 'assert rows["id"].to_pylist() == [9] and changed_days["day"].to_pylist() == ["tue"]\n'
+    run(example("import DeltaTable") + check, tmp_path)
+    assert DeltaTable(tmp_path / "build/readme/events").snapshot().num_files == 2
