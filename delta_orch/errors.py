@@ -7,12 +7,14 @@
     │   ├── VersionNotFoundError         the version was never written, or its log is gone
     │   ├── TimestampOutOfRangeError     no version is that old, or that new
     │   ├── MissingFileError             the log names a file that is not there
-    │   └── CorruptLogError              the log breaks the protocol
-    │       ├── LogGapError              a commit between two others is missing
-    │       ├── IncompleteCheckpointError
-    │       ├── ChecksumMismatchError
-    │       ├── CorruptDeletionVectorError
-    │       └── ProtocolViolationError
+    │   ├── CorruptLogError              the log breaks the protocol
+    │   │   ├── LogGapError              a commit between two others is missing
+    │   │   ├── IncompleteCheckpointError
+    │   │   ├── ChecksumMismatchError
+    │   │   ├── CorruptDeletionVectorError
+    │   │   └── ProtocolViolationError
+    │   └── CorruptDataError             a data file holds what no reader can make sense of
+    │       └── InvalidVariantError      the bytes or the columns of a variant
     ├── UnsupportedError                 valid, but this release does not do it
     │   ├── UnsupportedFeatureError      a table feature
     │   ├── UnsupportedVersionError      a protocol version
@@ -135,6 +137,14 @@ class CorruptDeletionVectorError(CorruptLogError):
 
 class ProtocolViolationError(CorruptLogError):
     code = "PROTOCOL_VIOLATION"
+
+
+class CorruptDataError(TableError):
+    code = "CORRUPT_DATA"
+
+
+class InvalidVariantError(CorruptDataError):
+    code = "INVALID_VARIANT"
 
 
 class UnsupportedError(DeltaError):
