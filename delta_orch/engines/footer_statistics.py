@@ -161,7 +161,7 @@ def serialize_footer_statistics(
         if isinstance(column.data_type, (ArrayType, MapType)) or column.path not in chunks:
             continue
         index, arrow_type = chunks[column.path]
-        found = _merge_row_groups(metadata, index)
+        found = _merge_row_groups(metadata, index, arrow_type)
         if found.null_count is not None:
             _put(null_counts, column.path, found.null_count)
         rule = _bound_rule(column.data_type)
@@ -228,7 +228,7 @@ class _Found:
     maximum: Any = None
 
 
-def _merge_row_groups(metadata: pq.FileMetaData, index: int) -> _Found:
+def _merge_row_groups(metadata: pq.FileMetaData, index: int, kind: pa.DataType) -> _Found:
     """Raw physical bounds over all row groups; None where one that has values has no bounds."""
     found = _Found()
     has_bounds = True
@@ -246,6 +246,9 @@ def _merge_row_groups(metadata: pq.FileMetaData, index: int) -> _Found:
             has_bounds = has_bounds and null_count == row_group.num_rows
             continue
         lower, upper = statistics.min_raw, statistics.max_raw
+        if pa.types.is_decimal(kind):
+            # As bytes, negative numbers would come after positive ones.
+            lower, upper = _unscaled(lower), _unscaled(upper)
         if _is_nan(lower) or found.minimum is None or (not _is_nan(found.minimum) and lower < found.minimum):
             found.minimum = lower
         if _is_nan(upper) or found.maximum is None or (not _is_nan(found.maximum) and upper > found.maximum):
@@ -296,11 +299,15 @@ def _float_bound(raw: Any, is_upper: bool, _type: pa.DataType) -> float | None:
 def _decimal_bound(raw: Any, _is_upper: bool, kind: pa.DataType) -> orjson.Fragment | None:
     if not pa.types.is_decimal(kind):
         return None
-    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+    unscaled = _unscaled(raw)
     digits = str(abs(unscaled)).rjust(kind.scale + 1, "0")
     whole, fraction = digits[: len(digits) - kind.scale], digits[len(digits) - kind.scale :]
     sign = "-" if unscaled < 0 else ""
     return orjson.Fragment(f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}")
+
+
+def _unscaled(raw: Any) -> int:
+    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
 
 
 def _string_bound(raw: Any, is_upper: bool, _type: pa.DataType) -> str | None:

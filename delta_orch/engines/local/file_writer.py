@@ -107,6 +107,8 @@ class FileWriter:
                 metadata_collector=self._metadata,
                 # Spark and other readers take types from the log; Arrow's own schema would only repeat them.
                 store_schema=False,
+                # Smaller, and what other engines read fastest.
+                store_decimal_as_integer=True,
             )
         except OSError as e:
             raise storage_error(e, "create", self._full_path) from e
@@ -148,11 +150,14 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Let go of a file that will never be named by a commit; vacuum removes what there is of it."""
-        try:
-            self._sink.close()
-        except OSError:
-            # The error that made the caller give up is the one to report.
-            return
+        for part in (self._writer, self._sink):
+            try:
+                part.close()
+            except (OSError, pa.ArrowException):
+                # The error that made the caller give up is the one to report, and this is most likely the same.
+                continue
+        # Left open, it would try again when it is collected.
+        self._writer.is_open = False
 
 
 def _has_nan(rows: pa.Table, path: ColumnPath) -> bool:

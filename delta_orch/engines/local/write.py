@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local.conform import conform_batch
@@ -23,6 +24,7 @@ from delta_orch.engines.local.prefetch import thread_count
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.types import BINARY, STRING
 
 DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -46,12 +48,26 @@ def write_relation(
     checks = batch_checks(spec.schema, spec.checks)
     with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
         for batch in _slices(relation.open_batches()):
-            rows = conform_batch(batch, target, lossless=True)
+            rows = blank_to_null(conform_batch(batch, target, lossless=True), spec)
             for check in checks:
                 check(rows)
             for key, part in split_by_partition(rows, spec.schema, spec.partition_columns):
                 sink.add(key, part)
         return sink.finish()
+
+
+def blank_to_null(rows: pa.RecordBatch, spec: WriteSpec) -> pa.RecordBatch:
+    """The rows as the table will hold them: an empty string in a partition column is null (PROTOCOL, "Partition Value
+    Serialization"), which is what NOT NULL and other checks must see."""
+    for index, field in enumerate(spec.schema):
+        if field.name in spec.partition_columns and field.data_type in (STRING, BINARY):
+            column = rows.column(index)
+            # A length of zero casts to false.
+            is_blank = pc.invert(pc.cast(pc.binary_length(column), pa.bool_()))
+            if pc.any(is_blank).as_py():
+                column = pc.if_else(is_blank, pa.nulls(1, column.type)[0], column)
+                rows = rows.set_column(index, rows.schema.field(index), column)
+    return rows
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
