@@ -23,6 +23,7 @@ from delta_orch.errors import (
     IncompleteCheckpointError,
     ProtocolViolationError,
 )
+from delta_orch.log.arrow_plain import plain
 from delta_orch.log.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.listing import CheckpointFiles
 from delta_orch.protocol.action_json import parse_action
@@ -112,7 +113,7 @@ class RowGroup:
                 )
             )
         structs = [batch.column(0) for batch in batches]
-        found = {name: pa.chunked_array([_child(struct, name) for struct in structs]) for name in wanted}
+        found = {name: pa.chunked_array([plain(_child(struct, name)) for struct in structs]) for name in wanted}
         return {name: found.get(name) for name in fields}
 
     def read_rows(self, action: str) -> list[dict[str, Any]]:
@@ -122,7 +123,7 @@ class RowGroup:
         with _readable(self.part.path):
             file = pq.ParquetFile(self.part.store.open_input(self.part.path), metadata=self.part.metadata)
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[self.index], columns=[action], use_threads=False):
-                struct = batch.column(0)
+                struct = plain(batch.column(0))
                 present = _child(struct, probe).is_valid()
                 if present.true_count:
                     rows += struct.filter(present).to_pylist(maps_as_pydicts="strict")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -64,9 +65,11 @@ class LogActions:
     sidecars: tuple[Sidecar, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Commit:
     """One commit, complete (PROTOCOL, "Delta Log Entries").
+
+    Its files become columns when they are asked for: whoever only wants to know what else it did pays nothing for them.
 
     Attributes:
         version: Its version.
@@ -75,9 +78,7 @@ class Commit:
         commit_info: The `commitInfo` action as parsed, None where the commit has none.
         protocol, metadata: None unless this commit changes them.
         txns, domain_metadata: In the order of the commit.
-        adds: Columns of `file_columns.ADD_SCHEMA`.
-        removes: Columns of `file_columns.REMOVE_SCHEMA`. Removes apply before adds.
-        cdc: Columns of `file_columns.CDC_SCHEMA`.
+        files: Where `adds`, `removes` and `cdc` come from.
     """
 
     version: int
@@ -87,9 +88,22 @@ class Commit:
     metadata: Metadata | None
     txns: tuple[Txn, ...]
     domain_metadata: tuple[DomainMetadata, ...]
-    adds: pa.Table
-    removes: pa.Table
-    cdc: pa.Table
+    files: _Run = field(repr=False, compare=False)
+
+    @cached_property
+    def adds(self) -> pa.Table:
+        """Columns of `file_columns.ADD_SCHEMA`. Raises ProtocolViolationError where one is malformed."""
+        return self.files.adds.finish()[0]
+
+    @cached_property
+    def removes(self) -> pa.Table:
+        """Columns of `file_columns.REMOVE_SCHEMA`; they apply before the adds. Raises as `adds`."""
+        return self.files.removes.finish()[0]
+
+    @cached_property
+    def cdc(self) -> pa.Table:
+        """Columns of `file_columns.CDC_SCHEMA`. Raises as `adds`."""
+        return self.files.cdc.finish()[0]
 
 
 def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequence[int]) -> Iterator[LogFile]:
@@ -132,21 +146,20 @@ def read_commit(store: LogStore, meta: FileMeta, version: int) -> Commit:
 
     Raises:
         CorruptLogError: It is empty or not JSON; the error names the file.
-        ProtocolViolationError: An action lacks what the protocol requires.
+        ProtocolViolationError: An action that is no file lacks what the protocol requires.
     """
     (file,) = read_commits(store, [meta], [version])
-    actions = parse_log_files([file])
+    run = _Run()
+    run.add_file(file)
     return Commit(
         version=version,
-        timestamp_ms=commit_timestamp_ms(actions.commit_info, meta),
-        commit_info=actions.commit_info,
-        protocol=actions.protocol,
-        metadata=actions.metadata,
-        txns=tuple(actions.txns.values()),
-        domain_metadata=tuple(actions.domain_metadata.values()),
-        adds=actions.adds,
-        removes=actions.removes,
-        cdc=actions.cdc,
+        timestamp_ms=commit_timestamp_ms(run.commit_info, meta),
+        commit_info=run.commit_info,
+        protocol=run.protocol,
+        metadata=run.metadata,
+        txns=tuple(run.txns.values()),
+        domain_metadata=tuple(run.domain_metadata.values()),
+        files=run,
     )
 
 
