@@ -8,6 +8,7 @@ from typing import Literal as OneOf
 
 import dagster as dg
 
+from delta_orch.dagster.conflicts import DEFAULT_CONFLICT_RETRIES, retry_conflicts
 from delta_orch.dagster.identity import read_run_identity, user_metadata
 from delta_orch.dagster.metadata import commit_metadata, data_version, table_metadata
 from delta_orch.dagster.resource import DeltaTableResource
@@ -37,6 +38,7 @@ def delta_asset(
     partition_by: list[str] | None = None,
     table_properties: Mapping[str, str] | None = None,
     engine: str = "auto",
+    conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
     kinds: set[str] | None = None,
     required_resource_keys: set[str] | None = None,
     **asset_arguments: Any,
@@ -66,6 +68,7 @@ def delta_asset(
         partition_by: Partition columns of the table when it is created.
         table_properties: Its properties.
         engine: `auto`, `spark` or `local`.
+        conflict_retries: How often the step runs again when another writer's commit stood in the way.
         kinds: Beside `deltalake`.
         required_resource_keys: Beside those of the two tables.
         asset_arguments: As `dg.asset` takes them.
@@ -111,7 +114,9 @@ def delta_asset(
                 "engine": engine,
                 "user_metadata": user_metadata(read_run_identity(context), context.asset_key.to_user_string()),
             }
-            return _result(context, target, batch, _write(target, rows, batch, write, extras))
+            with retry_conflicts(conflict_retries):
+                result = _write(target, rows, batch, write, extras)
+            return _result(context, target, batch, result)
 
         compute.__name__ = function.__name__
         # Dagster looks at the annotations themselves, not at their text.

@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, field_validator
 
+from delta_orch.dagster.conflicts import DEFAULT_CONFLICT_RETRIES, retry_conflicts
 from delta_orch.dagster.identity import read_run_identity, user_metadata
 from delta_orch.dagster.metadata import commit_metadata, data_version, partition_row_counts, table_metadata
 from delta_orch.dagster.output_write import (
@@ -30,10 +31,14 @@ from delta_orch.dagster.settings import (
 from delta_orch.dagster.values import loader_for, wants_snapshot, wants_table
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.log.transaction import CommitResult
 from delta_orch.protocol.types import BOOLEAN
 from delta_orch.table import DeltaTable
 
 ENGINES = ("auto", "spark", "local")
+
+MANY_FILES = 100
+"""More files than that for one partition are worth a word."""
 
 
 class DeltaLakeIOManager(dg.ConfigurableIOManager):
@@ -55,7 +60,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     mode: str = Field(
         default="overwrite",
         description="overwrite: replace the run's partitions, or the table of an asset without partitions. append: add "
-        "rows. error, ignore: write only where there is no data yet, and else fail or do nothing.",
+        "rows. error, ignore: look before writing, and fail or do nothing where there is data already.",
     )
     partition_overwrite: str = Field(
         default="replace_where",
@@ -74,6 +79,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         "to write is kept out. partition: every partition is written once, whichever run does it. off: always write.",
     )
     engine: str = Field(default="auto", description="auto, spark or local. auto follows the value.")
+    conflict_retries: int = Field(
+        default=DEFAULT_CONFLICT_RETRIES,
+        description="How often a step is run again when another writer's commit stood in the way.",
+    )
     code_location: str | None = Field(
         default=None,
         description="Names the code location in transaction ids; by default the one a run was launched from.",
@@ -117,7 +126,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             table_properties=self.table_properties,
             user_metadata=None if identity is None else user_metadata(identity, "/".join(step), _keys_text(selection)),
         )
-        self._report(context, settings, write_output(write, obj))
+        with retry_conflicts(self.conflict_retries):
+            written = write_output(write, obj)
+        self._report(context, settings, written)
 
     def _report(self, context: dg.OutputContext, settings: AssetSettings, written: WrittenOutput) -> None:
         snapshot, result = written.snapshot, written.result
@@ -126,6 +137,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             metadata |= {"delta/skipped": True, "delta/skip_reason": "mode 'ignore' found data"}
         else:
             metadata |= commit_metadata(result, snapshot.txns)
+        if result is not None:
+            _warn_of_many_files(context, result, len(written.scopes), snapshot.partition_columns)
         if metadata["delta/skipped"]:
             context.log.warning("Nothing was written: %s.", metadata.get("delta/skip_reason", "nothing to do"))
         counts = partition_row_counts(snapshot, written.scopes)
@@ -198,6 +211,20 @@ def table_path(context: Any, settings: AssetSettings) -> tuple[str, ...]:
                 remedy="Use another name",
             )
     return path
+
+
+def _warn_of_many_files(
+    context: dg.OutputContext, result: CommitResult, num_partitions: int, partition_columns: Sequence[str]
+) -> None:
+    files = result.operation_metrics.get("numFiles")
+    if num_partitions and isinstance(files, int) and files > MANY_FILES * num_partitions:
+        context.log.warning(
+            "The run's partitions (%d) were written as %d files: each value of %s is a directory of its own. "
+            "The metadata 'partition_by' names other columns, or [] for none.",
+            num_partitions,
+            files,
+            ", ".join(partition_columns),
+        )
 
 
 def _step_of(context: dg.OutputContext) -> tuple[str, ...]:

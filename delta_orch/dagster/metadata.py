@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.tree import disjunction
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.transaction import CommitResult
+from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.row_counts import ROW_COUNT_COLUMNS, count_rows
 from delta_orch.protocol.types import StructType
 
@@ -76,19 +77,19 @@ def partition_row_counts(snapshot: Snapshot, scopes: Mapping[str, Expression]) -
 
     Returns: nothing where a scope looks at other than partition columns, or where there are too many.
     """
-    partition_columns = set(snapshot.partition_columns)
-    if len(scopes) > MOST_COUNTED_PARTITIONS or any(
-        column.path[0] not in partition_columns for scope in scopes.values() for column in columns_of(scope)
+    resolved = {key: resolve_expression(scope, snapshot.schema) for key, scope in scopes.items()}
+    if not 0 < len(scopes) <= MOST_COUNTED_PARTITIONS or not all(
+        looks_only_at(scope, snapshot.partition_columns) for scope in resolved.values()
     ):
         return {}
-    files = snapshot.files(["partition_values", *ROW_COUNT_COLUMNS])
-    counts = {key: _count_scope(files, scope, snapshot) for key, scope in scopes.items()}
+    # What lies in none of them is left out once, and not once a partition.
+    files = snapshot.files(["partition_values", *ROW_COUNT_COLUMNS], disjunction(*resolved.values()))
+    counts = {key: _count_scope(files, scope, snapshot) for key, scope in resolved.items()}
     return {key: rows for key, rows in counts.items() if rows is not None}
 
 
 def _count_scope(files: pa.Table, scope: Expression, snapshot: Snapshot) -> int | None:
-    resolved = resolve_expression(scope, snapshot.schema)
-    match = match_files(files, resolved, snapshot.schema, snapshot.partition_columns)
+    match = match_files(files, scope, snapshot.schema, snapshot.partition_columns)
     return count_rows(files.filter(match.all_match))
 
 

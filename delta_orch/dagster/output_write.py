@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow.compute as pc
-
 from delta_orch.dagster.identity import RunIdentity
 from delta_orch.dagster.partition_selection import PartitionSelection
 from delta_orch.dagster.settings import AssetSettings
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.data_skipping import match_files
 from delta_orch.log.transaction import CommitResult
 from delta_orch.log.txn import TxnId
 from delta_orch.pipeline.first_write import ensure_table_for, schema_of_new_table
+from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.run_identity import (
     ONCE_PER_PARTITION,
     dagster_app_id,
@@ -172,9 +170,10 @@ def _holds_data(write: OutputWrite, before: TableSnapshot | None) -> bool:
     if write.selection is None:
         return before.num_files > 0
     where = resolve_expression(write.selection.predicate(before.schema), before.schema)
-    files = before.files(["path", "dv_id", "partition_values", "stats"])
-    match = match_files(files, where, before.schema, before.partition_columns)
-    return bool(pc.any(match.may_match).as_py())
+    if looks_only_at(where, before.partition_columns):
+        return bool(before.files(["path"], where).num_rows)
+    # Statistics can tell that a file holds no such row, but not that it holds one: look.
+    return any(batch.num_rows for batch in before.scan([before.schema.names[0]], where).to_reader())
 
 
 def _is_recorded(before: TableSnapshot | None, txns: tuple[TxnId, ...]) -> bool:

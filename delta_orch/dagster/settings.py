@@ -6,10 +6,13 @@ Output metadata goes before definition metadata, that before the configuration. 
 |---|---|---|
 | `partition_expr` | definition | the partition column; for multi-dimensional partitions a column for each dimension |
 | `partition_format` | definition | `strftime` format of a string or integer column that does not hold the key itself |
-| `partition_by` | definition | partition columns of the new table; by default those of `partition_expr` |
+| `partition_by` | definition | partition columns of the new table, by default those of `partition_expr` |
 | `schema` | definition | the folder of the table, instead of the asset key's prefix |
 | `columns` | definition of an input | which columns to load |
 | `mode` | definition, output | as the configuration's |
+
+Each value of a partition column is a directory of its own: for a column of instants let `partition_by` name a coarser
+one, or `[]` for none.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from typing import Any
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal, Or
+from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.types import DataType, PrimitiveType
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -206,6 +207,12 @@ def parse_key(text: str, data_type: DataType) -> Any:
     except ValueError:
         return None
     return None
+
+
+def looks_only_at(predicate: Expression, columns: Sequence[str]) -> bool:
+    """Whether a resolved predicate looks at no other column. Over partition columns it is then true or false for whole
+    files."""
+    return {column.path[0] for column in columns_of(predicate)} <= set(columns)
 
 
 def key_text(value: Any) -> str:

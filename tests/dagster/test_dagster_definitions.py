@@ -1,7 +1,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 
 import dagster as dg
 import pyarrow as pa
@@ -12,31 +11,14 @@ from delta_orch import __version__
 from delta_orch.dagster import DeltaTableResource
 from delta_orch.table import DeltaTable
 
-EXAMPLE = """
-    import dagster as dg
-    import pyarrow as pa
-    from delta_orch.dagster import (
-        ChangeBatch, DeltaLakeIOManager, DeltaTableResource, build_delta_log_sensor, build_delta_maintenance_assets,
-        delta_asset,
-    )
+GUIDE = Path(__file__).parents[2] / "docs" / "dagster.md"
 
-    days = dg.DailyPartitionsDefinition("2013-01-01")
-    bronze, silver = DeltaTableResource(table_uri="{root}/flights"), DeltaTableResource(table_uri="{root}/silver")
 
-    @dg.asset(partitions_def=days, metadata={{"partition_expr": "day"}}, kinds={{"deltalake"}})
-    def flights(context) -> pa.Table:
-        return pa.table({{"day": [context.partition_key], "n": [1]}})
-
-    @delta_asset(incremental_from=bronze, table=silver, partition_by=["day"], deps=[flights])
-    def enriched(context, batch: ChangeBatch):
-        return batch.scan().to_arrow()
-
-    defs = dg.Definitions(
-        assets=[flights, enriched, *build_delta_maintenance_assets({{"flights": bronze}}, deps={{"flights": flights}})],
-        sensors=[build_delta_log_sensor(name="watch", table_uri="{root}/flights", target=[enriched])],
-        resources={{"io_manager": DeltaLakeIOManager(root_uri="{root}")}},
-    )
-"""
+def example(root: Path) -> str:
+    """The pipeline of the guide, on a folder of the test's."""
+    code = GUIDE.read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    assert 'ROOT = "lake"' in code
+    return code.replace('ROOT = "lake"', f"ROOT = {str(root)!r}")
 
 
 def test_all_names_are_there_and_listed() -> None:
@@ -47,7 +29,7 @@ def test_all_names_are_there_and_listed() -> None:
 
 def test_definitions_load_and_run(tmp_path: Path) -> None:
     namespace: dict[str, object] = {}
-    exec(compile(dedent(EXAMPLE.format(root=tmp_path)), "example", "exec"), namespace)
+    exec(compile(example(tmp_path), "docs/dagster.md", "exec"), namespace)
     defs = namespace["defs"]
     assert isinstance(defs, dg.Definitions)
     dg.Definitions.validate_loadable(defs)
@@ -60,7 +42,7 @@ def test_definitions_load_and_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_dagster_validates_the_definitions(tmp_path: Path) -> None:
-    (tmp_path / "pipeline.py").write_text(dedent(EXAMPLE.format(root=tmp_path)))
+    (tmp_path / "pipeline.py").write_text(example(tmp_path))
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-f", "pipeline.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.dagster import DeltaLakeIOManager
+from delta_orch.dagster.conflicts import retry_conflicts
 from delta_orch.errors import (
     ColumnNotFoundError,
+    ConcurrentAppendError,
     ConstraintViolationError,
     InvalidRequestError,
+    SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -57,6 +60,9 @@ class Lake:
             error = error.__cause__
         assert error is not None, caught.value
         return error
+
+    def logs(self, result: Any) -> str:
+        return "\n".join(str(entry) for entry in self.instance.all_logs(result.run_id))
 
     def table(self, *path: str) -> DeltaTable:
         return DeltaTable(self.root.joinpath(*path))
@@ -146,7 +152,9 @@ def test_each_partition_of_a_range_has_its_row_count(lake: Lake) -> None:
     assert lake.table("events").version() == 1
 
 
-def test_secrets_stay_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_stay_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("LAKE_SECRET", "hunter2-from-env")
     options = {"password": dg.EnvVar("LAKE_SECRET"), "token": "hunter2-plain"}
     lake = Lake(tmp_path, storage_options=options)
@@ -155,9 +163,10 @@ def test_secrets_stay_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     def numbers() -> pa.Table:
         return pa.table({"n": [1]})
 
-    with caplog.at_level("DEBUG"):
-        result = lake.run(numbers)
-    shown = [repr(lake.io_manager), str(lake.io_manager), caplog.text, repr(metadata_of(result, "numbers"))]
+    result = lake.run(numbers)
+    shown = [repr(lake.io_manager), str(lake.io_manager), lake.logs(result), repr(metadata_of(result, "numbers"))]
+    assert "STEP_SUCCESS" in shown[2]
+    shown += capfd.readouterr()
     shown += [str(event) for event in result.all_events]
     shown += [path.read_text(errors="replace") for path in tmp_path.rglob("*.json")]
     assert not any("hunter2" in text for text in shown)
@@ -607,3 +616,87 @@ def test_an_empty_partition_clears_the_partition_only(lake: Lake) -> None:
     result = lake.run(empty, partition="2013-01-02")
     assert [row["day"] for row in lake.rows("events")] == ["2013-01-01", "2013-01-03"]
     assert metadata_of(result, "events")["dagster/partition_row_count"] == 0
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_modes_that_look_first_see_rows_and_not_files(tmp_path: Path, mode: str) -> None:
+    # Not partitioned by day: the first file's statistics span the second day, which has no row yet.
+    lake = Lake(tmp_path)
+    written = partitioned("day", lambda key: [key], pa.string(), DAYS, partition_by=[])
+    lake.table("events").append(pa.table({"day": ["2013-01-01", "2013-01-03"], "key": ["a", "c"], "run": ["x", "x"]}))
+    lake.io_manager = DeltaLakeIOManager(root_uri=str(tmp_path), mode=mode)
+    lake.run(written, partition="2013-01-02")
+    assert sorted(row["day"] for row in lake.rows("events")) == ["2013-01-01", "2013-01-02", "2013-01-03"]
+    if mode == "error":
+        assert isinstance(lake.fails(written, partition="2013-01-02"), TableExistsError)
+    else:
+        lake.run(written, partition="2013-01-02")
+    assert len(lake.rows("events")) == 3
+
+
+def test_a_multi_asset_writes_a_table_for_each(lake: Lake) -> None:
+    @dg.multi_asset(
+        outs={
+            "orders": dg.AssetOut(metadata={"partition_expr": "day"}),
+            "items": dg.AssetOut(key_prefix="marts", metadata={"partition_expr": "on"}),
+        },
+        partitions_def=DAYS,
+    )
+    def load(context):  # type: ignore[no-untyped-def]
+        day = context.partition_key
+        return pa.table({"day": [day], "n": [1]}), pa.table({"on": [date.fromisoformat(day)], "n": [2]})
+
+    for day in ("2013-01-01", "2013-01-02"):
+        lake.run(load, partition=day)
+    assert len(lake.rows("orders")) == 2
+    assert [row["on"].day for row in lake.rows("marts", "items")] == [1, 2]
+
+
+def test_a_conflict_runs_the_step_again(lake: Lake) -> None:
+    attempts: list[int] = []
+
+    class Overtaken(DeltaLakeIOManager):
+        """Another writer replaces the same day between the rows of the first attempt and their commit."""
+
+        def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+            attempts.append(context.step_context.previous_attempt_count)
+            super().handle_output(context, slow(obj) if len(attempts) == 1 else obj)
+
+    def slow(table: pa.Table) -> pa.RecordBatchReader:
+        def batches() -> Any:
+            other = pa.table({"day": ["2013-01-01"], "key": ["other"], "run": ["other"]})
+            lake.table("events").overwrite(other, replace_where="day = '2013-01-01'")
+            yield from table.to_batches()
+
+        return pa.RecordBatchReader.from_batches(table.schema, batches())
+
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    lake.run(asset, partition="2013-01-02")
+    lake.io_manager = Overtaken(root_uri=str(lake.root))
+    result = lake.run(asset, partition="2013-01-01")
+    assert result.success
+    assert attempts == [0, 1]
+    assert [(row["day"], row["run"] == "other") for row in lake.rows("events")] == [
+        ("2013-01-01", False),
+        ("2013-01-02", False),
+    ]
+
+
+def test_conflicts_may_be_left_to_the_user() -> None:
+    with pytest.raises(ConcurrentAppendError), retry_conflicts(0):
+        raise ConcurrentAppendError("overtaken")
+    with pytest.raises(dg.RetryRequested), retry_conflicts(1):
+        raise ConcurrentAppendError("overtaken")
+    with pytest.raises(SchemaMismatchError), retry_conflicts(1):
+        raise SchemaMismatchError("wrong")
+
+
+def test_many_files_for_one_partition_are_worth_a_word(lake: Lake) -> None:
+    def instants(key: str) -> list[datetime]:
+        return [datetime.fromisoformat(key).replace(microsecond=number) for number in range(101)]
+
+    result = lake.run(partitioned("at", instants, pa.timestamp("us"), DAYS), partition="2013-01-01")
+    assert (
+        "The run's partitions (1) were written as 101 files: each value of at is a directory of its own"
+        in lake.logs(result)
+    )
