@@ -114,10 +114,11 @@ def plan_compaction(snapshot: Snapshot, where: Expression | None, target_file_si
             "row": int64_array(range(small.num_rows)),
         }
     ).sort_by([("partition", "ascending"), ("size", "ascending"), ("row", "ascending")])
-    rows = keyed.column("row")
+    # Sorted, the files of a bin are neighbours: each is a slice, nothing is copied twice.
+    in_order = small.combine_chunks().take(keyed.column("row"))
     partitions = keyed.column("partition").combine_chunks().dictionary_encode()
     bins = pack_bins(partitions.indices.to_pylist(), keyed.column("size").to_pylist(), target_file_size_bytes)
-    return CompactionPlan(tuple(small.take(rows.slice(start, stop - start)) for start, stop in bins))
+    return CompactionPlan(tuple(in_order.slice(start, stop - start) for start, stop in bins))
 
 
 def pack_bins(partitions: Sequence[int], sizes: Sequence[int], limit_bytes: int) -> Iterator[tuple[int, int]]:

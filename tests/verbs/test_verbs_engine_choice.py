@@ -1,0 +1,72 @@
+"""Which engine runs a verb."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.engines.select import is_spark_value, local_engine, select_engine
+from delta_orch.errors import InvalidRequestError
+
+
+def test_values_choose_the_local_engine(days: Any) -> None:
+    for data in (days(("a", 1)), days(("a", 1)).to_pandas(), None):
+        assert select_engine(data).name == "local"
+        assert not is_spark_value(data)
+    engine = local_engine()
+    assert select_engine(days(), engine) is engine
+    for choice in ("duck", "", "Spark "):
+        with pytest.raises(InvalidRequestError, match="no engine"):
+            select_engine(days(), choice)
+
+
+def test_spark_needs_a_session() -> None:
+    code = (
+        "import pyarrow as pa\n"
+        "from delta_orch.engines.select import select_engine\n"
+        "from delta_orch.errors import InvalidRequestError\n"
+        "try: select_engine(pa.table({'a': [1]}), 'spark')\n"
+        "except InvalidRequestError as e: assert 'session' in str(e)\n"
+        "else: raise SystemExit('no error')\n"
+        "import sys; assert 'pyspark' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spark
+def test_spark_values_choose_spark(spark: Any, table: DeltaTable, days: Any) -> None:
+    frame = spark.createDataFrame(days(("a", 1)))
+    assert select_engine(frame).name == "spark"
+    with pytest.raises(InvalidRequestError, match="toArrow"):
+        select_engine(frame, "local")
+    table.append(days(("a", 1)), engine="spark")
+    table.append(days(("a", 2)).to_pandas(), engine="spark")
+    table.append(frame)
+    assert sorted(table.snapshot().scan(["id"]).to_arrow().column("id").to_pylist()) == [1, 1, 2]
+
+
+@pytest.mark.spark
+def test_the_same_verbs_through_connect(spark_connect: Any, table: DeltaTable, days: Any) -> None:
+    def frame(*rows: Any) -> Any:
+        return spark_connect.createDataFrame(days(*rows))
+
+    def ids() -> list[int]:
+        return sorted(table.snapshot().scan(["id"]).to_arrow().column("id").to_pylist())
+
+    table.append(frame(("a", 1), ("b", 2)), partition_by=["day"], txn=("job", 1))
+    assert table.append(frame(("a", 1)), txn=("job", 1)).skipped
+    table.append(frame(("b", 3)))
+    table.overwrite(frame(("b", 4)), replace_where="day = 'b'")
+    assert ids() == [1, 4]
+    table.overwrite(frame(("c", 5)), partition_overwrite_mode="dynamic")
+    table.overwrite(frame(("n", 6)), replace_where="id = 4 OR day = 'n'")
+    assert ids() == [1, 5, 6]
+    frame_of_table = table.snapshot().scan(where="id > 1").to_spark(spark_connect)
+    assert sorted(row.id for row in frame_of_table.collect()) == [5, 6]
+    changed = table.changes(starting_version=0).to_spark(spark_connect)
+    assert changed.where("_change_type = 'delete'").count() == 3
