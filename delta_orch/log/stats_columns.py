@@ -46,14 +46,13 @@ def parse_stats(texts: pa.ChunkedArray, wanted: pa.StructType) -> pa.StructArray
     column = one_chunk(texts)
     if column.null_count == len(column):
         return pa.nulls(len(column), wanted)
-    read_type = _json_type(wanted)
-    parsed = _read_json(column, read_type)
+    parsed = _read_json(column, wanted)
     if parsed is None:
         # Somebody spelled a value in another way (`NaN` as text, say): find out who, one by one.
-        column = string_array([_understandable(text, read_type) for text in column.to_pylist()])
-        parsed = _read_json(column, read_type)
+        column = string_array([_understandable(text, wanted) for text in column.to_pylist()])
+        parsed = _read_json(column, wanted)
         assert parsed is not None
-    return pc.if_else(column.is_valid(), pc.cast(parsed, wanted), pa.nulls(len(column), wanted))
+    return pc.if_else(column.is_valid(), parsed, pa.nulls(len(column), wanted))
 
 
 def _read_json(column: pa.StringArray, wanted: pa.StructType) -> pa.StructArray | None:
@@ -63,14 +62,15 @@ def _read_json(column: pa.StringArray, wanted: pa.StructType) -> pa.StructArray 
     )
     data = joined_text(lines)
     options = pa_json.ReadOptions(block_size=max(_SMALLEST_BLOCK_BYTES, len(data)))
-    parsing = pa_json.ParseOptions(explicit_schema=pa.schema(list(wanted)), unexpected_field_behavior="ignore")
+    read_type = _json_type(wanted)
+    parsing = pa_json.ParseOptions(explicit_schema=pa.schema(list(read_type)), unexpected_field_behavior="ignore")
     try:
         table = pa_json.read_json(io.BytesIO(data), options, parsing)
+        if table.num_rows != len(column):
+            return None
+        return pc.cast(struct_array(read_type, [one_chunk(table[field.name]) for field in read_type]), wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    if table.num_rows != len(column):
-        return None
-    return struct_array(wanted, [one_chunk(table[field.name]) for field in wanted])
 
 
 def _understandable(text: str | None, wanted: pa.StructType) -> str | None:
@@ -81,11 +81,9 @@ def _understandable(text: str | None, wanted: pa.StructType) -> str | None:
         values = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    kept = (
-        {name: part for name, part in values.items() if _can_read({name: part}, wanted)}
-        if isinstance(values, dict)
-        else {}
-    )
+    if not isinstance(values, dict):
+        return None
+    kept = {name: part for name, part in values.items() if _can_read({name: part}, wanted)}
     for bounds in ("minValues", "maxValues"):
         if isinstance(values.get(bounds), dict) and bounds not in kept:
             kept[bounds] = {c: v for c, v in values[bounds].items() if _can_read({bounds: {c: v}}, wanted)}

@@ -1,0 +1,412 @@
+"""Checkpoints as written: what is in them, who can read them, and what a reader may see meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_orch.errors import StorageError, UnsupportedFeatureError
+from delta_orch.features.registry import protocol_for_new_table
+from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.log.txn import TxnId
+from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
+from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DecimalType,
+    StructField,
+    StructType,
+)
+from delta_orch.storage.open import open_store
+from delta_orch.testing.fault_store import FaultStore, Moment
+from delta_orch.testing.table_builder import append_days, begin_creation, create_table, day_files, new_metadata
+
+
+@pytest.fixture
+def log() -> TableLog:
+    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+
+
+def rows_of(log: TableLog, version: int, action: str) -> list[dict[str, Any]]:
+    rows = pq.read_table(log.store.open_input(checkpoint_path(version)), columns=[action])[action].to_pylist()
+    return [row for row in rows if row is not None]
+
+
+def busy_table(log: TableLog, **properties: str) -> Snapshot:
+    """A table with everything a checkpoint holds: files, tombstones, identifiers, a domain."""
+    snapshot = create_table(log, "1", "2", "3", properties={"delta.checkpointInterval": "1000", **properties})
+    transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", 1), TxnId("b", 2)])
+    files = snapshot.files()
+    transaction.remove_files(files.slice(0, 1))
+    transaction.add_files(day_files("4"))
+    transaction.set_domain_metadata("app", '{"x":1}')
+    transaction.set_domain_metadata("gone", "old")
+    transaction.commit()
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[TxnId("b", 3)])
+    transaction.set_domain_metadata("gone", "old", removed=True)
+    transaction.commit()
+    return log.snapshot()
+
+
+def ensure_same_table(left: Snapshot, right: Snapshot) -> None:
+    assert (left.version, left.protocol, left.metadata) == (right.version, right.protocol, right.metadata)
+    assert left.txn_actions == right.txn_actions
+    assert left.domain_metadata == right.domain_metadata
+    columns = [name for name in ADD_SCHEMA.names if name != "data_change"]
+    assert left.files(columns).sort_by("path").to_pylist() == right.files(columns).sort_by("path").to_pylist()
+
+
+def test_a_checkpoint_holds_the_whole_table(log: TableLog) -> None:
+    before = busy_table(log)
+    write_checkpoint(log, before)
+    after = log.snapshot()
+    assert after.checkpoint is not None
+    assert not after.segment.commits
+    ensure_same_table(before, after)
+    assert [row["version"] for row in sorted(rows_of(log, 2, "txn"), key=lambda r: r["appId"])] == [1, 3]
+    assert rows_of(log, 2, "domainMetadata") == [{"domain": "app", "configuration": '{"x":1}', "removed": False}]
+    assert len(rows_of(log, 2, "protocol")) == len(rows_of(log, 2, "metaData")) == 1
+    assert rows_of(log, 2, "protocol")[0]["writerFeatures"] is None
+    assert all(row["dataChange"] is False for row in rows_of(log, 2, "add"))
+    (tombstone,) = rows_of(log, 2, "remove")
+    assert dict(tombstone["partitionValues"]) == {"day": "1"}
+    assert {"stats", "tags"}.isdisjoint(tombstone)
+    assert after.tombstones(["path"]).to_pylist() == before.tombstones(["path"]).to_pylist()
+
+
+def test_each_row_group_holds_one_kind(log: TableLog) -> None:
+    write_checkpoint(log, busy_table(log))
+    file = pq.ParquetFile(log.store.open_input(checkpoint_path(2)))
+    kinds = []
+    for number in range(file.num_row_groups):
+        columns = file.read_row_group(number)
+        kinds.append({name for name in columns.column_names if columns[name].null_count < columns.num_rows})
+    assert kinds == [{"protocol", "metaData", "txn", "domainMetadata"}, {"add"}, {"remove"}]
+
+
+def test_the_pointer_says_what_the_checkpoint_is(log: TableLog) -> None:
+    write_checkpoint(log, busy_table(log))
+    last = parse_last_checkpoint(log.store.read_bytes(LAST_CHECKPOINT_PATH))
+    file = log.store.head(checkpoint_path(2))
+    assert file is not None
+    rows = sum(len(rows_of(log, 2, a)) for a in ("add", "remove", "txn", "protocol", "metaData", "domainMetadata"))
+    assert last == LastCheckpoint(version=2, size=rows, size_in_bytes=file.size, num_of_add_files=3)
+    assert "checksum" in orjson.loads(log.store.read_bytes(LAST_CHECKPOINT_PATH))
+
+
+def test_writing_it_twice_changes_nothing(log: TableLog) -> None:
+    snapshot = busy_table(log)
+    write_checkpoint(log, snapshot)
+    first = {f.path: log.store.read_bytes(f.path) for f in log.store.list_recursive()}
+    write_checkpoint(log, snapshot)
+    assert {f.path: log.store.read_bytes(f.path) for f in log.store.list_recursive()} == first
+
+
+def test_the_pointer_is_mended_but_not_moved_back(log: TableLog) -> None:
+    old = create_table(log, "1")
+    append_days(log, old, "2")
+    new = log.snapshot()
+    write_checkpoint(log, new)
+    write_checkpoint(log, old)
+    assert parse_last_checkpoint(log.store.read_bytes(LAST_CHECKPOINT_PATH)).version == 1
+    log.store.put(LAST_CHECKPOINT_PATH, b"{garbage")
+    write_checkpoint(log, new)
+    assert parse_last_checkpoint(log.store.read_bytes(LAST_CHECKPOINT_PATH)).version == 1
+
+
+def test_expired_tombstones_are_left_out(log: TableLog) -> None:
+    snapshot = busy_table(log, **{"delta.deletedFileRetentionDuration": "interval 1 hour"})
+    old = int(time.time() * 1000) - 3_600_000
+    lines = [
+        {"remove": {"path": "long-gone", "dataChange": True, "deletionTimestamp": old - 60_000}},
+        {"remove": {"path": "undated", "dataChange": True}},
+        {"remove": {"path": "just-now", "dataChange": True, "deletionTimestamp": old + 60_000}},
+    ]
+    log.store.put_if_absent("_delta_log/00000000000000000003.json", b"\n".join(map(orjson.dumps, lines)))
+    snapshot = log.snapshot()
+    assert snapshot.tombstones().num_rows == 4
+    write_checkpoint(log, snapshot)
+    paths = {row["path"] for row in rows_of(log, 3, "remove")}
+    assert "just-now" in paths
+    assert {"long-gone", "undated"}.isdisjoint(paths)
+    assert len(paths) == 2
+
+
+def test_expired_identifiers_are_left_out(log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties={"delta.setTransactionRetentionDuration": "interval 1 day"})
+    old = int(time.time() * 1000) - 2 * 86_400_000
+    lines = [{"txn": {"appId": "old", "version": 1, "lastUpdated": old}}, {"txn": {"appId": "undated", "version": 1}}]
+    log.store.put_if_absent("_delta_log/00000000000000000001.json", b"\n".join(map(orjson.dumps, lines)))
+    append_days(log, log.advance(snapshot), "1", txns=[TxnId("new", 1)])
+    write_checkpoint(log, log.snapshot())
+    assert sorted(row["appId"] for row in rows_of(log, 2, "txn")) == ["new", "undated"]
+
+
+def test_table_features_are_written_as_lists(log: TableLog) -> None:
+    schema = StructType((StructField("day", STRING), StructField("at", TIMESTAMP_NTZ)))
+    transaction = begin_creation(log, new_metadata(schema))
+    transaction.update_protocol(protocol_for_new_table(schema, {}))
+    transaction.commit()
+    write_checkpoint(log, log.snapshot())
+    (protocol,) = rows_of(log, 0, "protocol")
+    assert protocol["readerFeatures"] == ["timestampNtz"]
+    assert "timestampNtz" in protocol["writerFeatures"]
+    assert log.snapshot().protocol.reader_features == ("timestampNtz",)
+
+
+def test_unwritable_tables_get_no_checkpoint(log: TableLog) -> None:
+    create_table(log, "1")
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking", "domainMetadata"]}
+    log.store.put_if_absent("_delta_log/00000000000000000001.json", orjson.dumps({"protocol": protocol}))
+    with pytest.raises(UnsupportedFeatureError):
+        write_checkpoint(log, log.snapshot())
+    assert log.store.head(checkpoint_path(1)) is None
+
+
+@pytest.mark.parametrize(("interval", "expected"), [("1", [1, 2, 3, 4, 5, 6]), ("3", [3, 6]), ("10", [])])
+def test_checkpoints_come_by_interval(log: TableLog, interval: str, expected: list[int]) -> None:
+    snapshot = create_table(log, properties={"delta.checkpointInterval": interval})
+    for _ in range(6):
+        append_days(log, snapshot, "1")
+    assert [v for v in range(8) if log.store.head(checkpoint_path(v))] == expected
+    assert log.snapshot().num_files == 6
+
+
+def test_many_files_make_several_row_groups(log: TableLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    from delta_orch.log import checkpoint_writer
+
+    monkeypatch.setattr(checkpoint_writer, "_ROW_GROUP_ROWS", 7)
+    snapshot = create_table(log, *(f"{n}" for n in range(20)))
+    write_checkpoint(log, snapshot)
+    file = pq.ParquetFile(log.store.open_input(checkpoint_path(0)))
+    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [2, 7, 7, 6]
+    ensure_same_table(snapshot, log.snapshot())
+
+
+def test_deletion_vectors_survive(log: TableLog) -> None:
+    from delta_orch.log.checkpoint_columns import CheckpointColumns
+
+    snapshot = create_table(log, "1")
+    files = day_files("1", "2")
+    vectors = [None, {"storage_type": "u", "path_or_inline_dv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4,
+                      "size_in_bytes": 40, "cardinality": 6}]  # fmt: skip
+    index = files.schema.get_field_index("deletion_vector")
+    files = files.set_column(index, files.schema.field(index), pa.array(vectors, files.schema.field(index).type))
+    columns = CheckpointColumns.of_table(snapshot.schema, snapshot.partition_columns, snapshot.properties)
+    written = [row["deletionVector"] for row in columns.adds(files)["add"].to_pylist()]
+    assert written == [
+        None,
+        {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40,
+         "cardinality": 6},
+    ]  # fmt: skip
+
+
+# Statistics as columns
+
+
+STATS_SCHEMA = StructType(
+    (
+        StructField("day", DATE),
+        StructField("n", INTEGER),
+        StructField("tiny", BYTE),
+        StructField("big", LONG),
+        StructField("price", DecimalType(10, 2)),
+        StructField("ratio", DOUBLE),
+        StructField("coarse", FLOAT),
+        StructField("name", STRING),
+        StructField("ok", BOOLEAN),
+        StructField("raw", BINARY),
+        StructField("born", DATE),
+        StructField("at", TIMESTAMP),
+        StructField("tags", ArrayType(STRING)),
+        StructField("inner", StructType((StructField("x", LONG), StructField("y", STRING)))),
+    )
+)
+STATS = {
+    "numRecords": 3,
+    "tightBounds": True,
+    "minValues": {
+        "n": -5, "tiny": 1, "big": -(2**60), "price": 1.25, "ratio": 0.1, "coarse": 0.5, "name": "a\"\u00e9",
+        "born": "2013-01-01", "at": "2013-01-01T05:00:00.123456Z", "inner": {"x": 1, "y": "q"},
+    },
+    "maxValues": {"n": 7, "ratio": 2.5, "name": "z", "born": "2013-12-31", "at": "2013-12-31T05:00:00.000Z"},
+    "nullCount": {"n": 0, "ok": 1, "raw": 2, "tags": 3, "inner": {"x": 0, "y": 1}},
+}  # fmt: skip
+
+
+def stats_table(log: TableLog, stats: list[Any], **properties: str) -> Snapshot:
+    properties = {"delta.checkpoint.writeStatsAsStruct": "true", **properties}
+    transaction = begin_creation(log, new_metadata(STATS_SCHEMA, properties=properties))
+    texts = [s if s is None or isinstance(s, str) else orjson.dumps(s).decode() for s in stats]
+    files = day_files(*(f"2013-01-0{n + 1}" for n in range(len(stats))))
+    index = files.schema.get_field_index("stats")
+    transaction.add_files(files.set_column(index, "stats", pa.array(texts, pa.string())))
+    transaction.commit()
+    snapshot = log.snapshot()
+    write_checkpoint(log, snapshot)
+    return snapshot
+
+
+def parsed(log: TableLog) -> list[Any]:
+    return [row["stats_parsed"] for row in sorted(rows_of(log, 0, "add"), key=lambda row: row["path"])]
+
+
+def test_statistics_as_columns(log: TableLog) -> None:
+    stats_table(log, [STATS, None])
+    full, none = parsed(log)
+    assert none is None
+    assert full["numRecords"] == 3
+    assert full["tightBounds"] is True
+    assert full["minValues"] == {
+        "n": -5, "tiny": 1, "big": -(2**60), "price": Decimal("1.25"), "ratio": 0.1, "coarse": 0.5, "name": 'a"\u00e9',
+        "born": date(2013, 1, 1), "at": datetime(2013, 1, 1, 5, 0, 0, 123456, UTC), "inner": {"x": 1, "y": "q"},
+    }  # fmt: skip
+    assert full["maxValues"]["born"] == date(2013, 12, 31)
+    assert full["maxValues"]["big"] is None
+    assert full["nullCount"]["tags"] == 3
+    assert full["nullCount"]["inner"] == {"x": 0, "y": 1}
+    assert "day" not in full["nullCount"]
+    rows = rows_of(log, 0, "add")
+    assert sorted(row["partitionValues_parsed"]["day"] for row in rows) == [date(2013, 1, 1), date(2013, 1, 2)]
+    assert sum(row["stats"] is not None for row in rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("bounds", "kept"),
+    [
+        ({"n": 1, "ratio": "NaN"}, {"n": 1, "ratio": None}),
+        ({"n": 1, "price": 1.23456789}, {"n": 1, "price": None}),
+        ({"n": 2**40, "name": "x"}, {"n": None, "name": "x"}),
+        ({"n": 1, "born": "yesterday"}, {"n": 1, "born": None}),
+        ({"n": 1, "name": 5}, {"n": 1, "name": None}),
+    ],
+)
+def test_bounds_that_cannot_be_read_are_dropped_one_by_one(log: TableLog, bounds: Any, kept: Any) -> None:
+    stats_table(log, [{"numRecords": 9, "minValues": bounds}, STATS])
+    odd, full = parsed(log)
+    assert odd["numRecords"] == 9
+    assert {name: odd["minValues"][name] for name in kept} == kept
+    assert full["minValues"]["n"] == -5
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "", "5", '{"numRecords": 1}\n{"numRecords": 2}'])
+def test_statistics_that_are_no_statistics_are_null(log: TableLog, text: str) -> None:
+    stats_table(log, [text, STATS])
+    odd, full = parsed(log)
+    assert odd is None or all(v is None for v in odd.values())
+    assert full["numRecords"] == 3
+
+
+def test_statistics_spread_over_lines_are_read(log: TableLog) -> None:
+    stats_table(log, [orjson.dumps(STATS, option=orjson.OPT_INDENT_2).decode()])
+    assert parsed(log)[0]["numRecords"] == 3
+
+
+def test_only_indexed_columns_have_parsed_statistics(log: TableLog) -> None:
+    stats_table(log, [STATS], **{"delta.dataSkippingNumIndexedCols": "2"})
+    assert set(parsed(log)[0]["minValues"]) == {"n", "tiny"}
+
+
+def test_named_statistics_columns(log: TableLog) -> None:
+    stats_table(log, [STATS], **{"delta.dataSkippingStatsColumns": "name,inner.x"})
+    assert set(parsed(log)[0]["minValues"]) == {"name", "inner"}
+    assert set(parsed(log)[0]["minValues"]["inner"]) == {"x"}
+
+
+def test_without_json_the_statistics_come_back_from_the_columns(log: TableLog) -> None:
+    before = stats_table(log, [STATS], **{"delta.checkpoint.writeStatsAsJson": "false"})
+    assert "stats" not in rows_of(log, 0, "add")[0]
+    after = log.snapshot()
+    assert after.checkpoint is not None
+    assert not after.segment.commits
+    stats = orjson.loads(after.files(["stats"])["stats"][0].as_py())
+    assert before.num_files == after.num_files == 1
+    assert stats["minValues"]["n"] == -5
+    assert stats["maxValues"]["born"] == "2013-12-31"
+
+
+# Concurrency and failure
+
+
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+    """Snapshots are loaded all the while checkpoints are written by several writers."""
+    log = TableLog(open_store(tmp_path / "table"))
+    snapshot = create_table(log, properties={"delta.checkpointInterval": "1"})
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                seen = log.snapshot()
+                assert seen.num_files == seen.version
+            except BaseException as e:
+                failures.append(e)
+                raise
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(30):
+        append_days(log, snapshot, "1")
+        snapshot = log.snapshot()
+        write_checkpoint(log, snapshot)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not failures
+
+
+def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
+    store = FaultStore(open_store(tmp_path / "table"))
+    log = TableLog(store)
+    snapshot = create_table(log, "1")
+    store.at(Moment.CHECKPOINT_PUT, "before", do=lambda call: write_checkpoint(TableLog(store.inner), snapshot))
+    write_checkpoint(log, snapshot)
+    assert log.snapshot().num_files == 1
+    assert parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH)).version == 0
+
+
+def test_a_failed_checkpoint_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+    store = FaultStore(open_store(tmp_path / "table"))
+    log = TableLog(store)
+    snapshot = create_table(log, "1")
+    store.at(Moment.CHECKPOINT_PUT, "before", do=store.fail)
+    with pytest.raises(StorageError):
+        write_checkpoint(log, snapshot)
+    assert [f.path for f in store.list_from("_delta_log")] == ["_delta_log/00000000000000000000.json"]
+
+
+def test_metadata_with_all_fields(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    transaction = Transaction(log, snapshot, operation="TEST")
+    full = replace(snapshot.metadata, name="n\u00e4me", description="d", configuration={"k": "v", "delta.x": ""})
+    transaction.update_metadata(full)
+    transaction.commit()
+    write_checkpoint(log, log.snapshot())
+    assert log.snapshot().metadata == full
