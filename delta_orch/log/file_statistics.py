@@ -18,6 +18,7 @@ import pyarrow.json as pj
 
 from delta_orch.log.arrow_building import bool_array, int32_array, int64_array, string_array, string_scalar
 from delta_orch.log.literal_scalar import float64_array
+from delta_orch.log.partition_columns import one_chunk
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
@@ -255,19 +256,15 @@ def _leaf_of(table: pa.Table, path: tuple[str, ...], data_type: DataType) -> _Le
         minimum=nothing if json_type is None else _descend(table, "minValues", path),
         maximum=nothing if json_type is None else _descend(table, "maxValues", path),
         null_count=_descend(table, "nullCount", path),
-        num_records=_one(table["numRecords"]),
+        num_records=one_chunk(table["numRecords"]),
     )
 
 
 def _descend(table: pa.Table, name: str, path: tuple[str, ...]) -> pa.Array:
-    column = _one(table[name])
+    column = one_chunk(table[name])
     for step in path:
         column = pc.struct_field(column, [column.type.get_field_index(step)])
     return column
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _parse_each(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -> _Read:

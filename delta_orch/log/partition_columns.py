@@ -71,4 +71,7 @@ def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one array, copied only where it is in several pieces."""
     if isinstance(column, pa.Array):
         return column
+    if column.num_chunks == 0:
+        # `combine_chunks` would import pandas for it.
+        return pa.nulls(0, column.type)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from delta_orch.log.arrow_building import int64_array, int64_range, string_array, string_scalar
 from delta_orch.log.commit_reader import LogActions
 from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.partition_columns import one_chunk
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_orch.protocol.data_path import canonical_paths
 
@@ -98,7 +99,7 @@ class Tail:
 
 def file_keys(paths: pa.Array | pa.ChunkedArray, dv_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One string for each logical file, from canonical paths and deletion vector ids."""
-    return _flat(
+    return one_chunk(
         pc.binary_join_element_wise(paths, dv_ids, string_scalar("\x00"), null_handling="replace", null_replacement="")
     )
 
@@ -140,7 +141,7 @@ def _first_of_each(keys: pa.Array, sequence: pa.Array) -> pa.Array:
     codes = keys.take(sequence).dictionary_encode().indices
     highest = pc.cumulative_max(codes)
     grows = pc.not_equal(highest[1:], highest[:-1])
-    first = pa.concat_arrays([_flat(grows).slice(0, 0), _one_true(), grows]) if len(keys) else grows
+    first = pa.concat_arrays([one_chunk(grows).slice(0, 0), _one_true(), grows]) if len(keys) else grows
     return pc.cast(sequence.filter(first), pa.int64())
 
 
@@ -157,8 +158,4 @@ def _concat(*columns: pa.Array | pa.ChunkedArray) -> pa.Array:
     chunks = [chunk for c in columns for chunk in (c.chunks if isinstance(c, pa.ChunkedArray) else [c]) if len(chunk)]
     if len(chunks) == 1:
         return chunks[0]
-    return pa.concat_arrays(chunks) if chunks else _flat(columns[0])
-
-
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return pa.concat_arrays(chunks) if chunks else one_chunk(columns[0])
