@@ -222,7 +222,7 @@ def _refuse_foreign_nodes(tree: Any, source: str) -> None:
 def _mentioned_columns(tree: Any) -> tuple[Column, ...]:
     from sqlglot import exp
 
-    paths = (tuple(part.name for part in node.parts) for node in tree.find_all(exp.Column))
+    paths = (tuple(part.name for part in node.parts) for node in tree.find_all(exp.Column, bfs=False))
     return tuple(dict.fromkeys(Column(path) for path in paths))
 
 
@@ -299,12 +299,12 @@ def _map_in(tree: Any) -> Expression | None:
 def _map_is(tree: Any) -> Expression | None:
     from sqlglot import exp
 
-    child = _operand(tree.this)
+    child = _operand(tree.this) or expression_of_tree(tree.this)
     if child is None:
         return None
     if isinstance(tree.expression, exp.Null):
         return IsNull(child)
-    if isinstance(tree.expression, exp.Boolean) and isinstance(child, Column):
+    if isinstance(tree.expression, exp.Boolean) and not isinstance(child, Literal):
         return Comparison("<=>", child, Literal(bool(tree.expression.this), BOOLEAN))
     return None
 

@@ -123,6 +123,8 @@ def _cast(tree: Any) -> Literal | None:
 
     if isinstance(tree.this, exp.Neg) and isinstance(tree.this.this, exp.Literal) and tree.this.this.is_number:
         return _cast_number("-" + tree.this.this.this, tree)
+    if isinstance(tree.this, exp.Null):
+        return Literal(None)
     if not isinstance(tree.this, exp.Literal):
         return None
     name = tree.to.this.name

@@ -59,8 +59,8 @@ def write_relation(
 def blank_to_null(rows: pa.RecordBatch, spec: WriteSpec) -> pa.RecordBatch:
     """The rows as the table will hold them: an empty string in a partition column is null (PROTOCOL, "Partition Value
     Serialization"), which is what NOT NULL and other checks must see."""
-    for index, field in enumerate(spec.schema):
-        if field.name in spec.partition_columns and field.data_type in (STRING, BINARY):
+    for index, declared in enumerate(spec.schema):
+        if declared.name in spec.partition_columns and declared.data_type in (STRING, BINARY):
             column = rows.column(index)
             # A length of zero casts to false.
             is_blank = pc.invert(pc.cast(pc.binary_length(column), pa.bool_()))
