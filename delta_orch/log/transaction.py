@@ -132,6 +132,24 @@ class Transaction:
         """Identifiers that the snapshot has recorded at the same version or a later one. Worth asking before work."""
         return _stale(self._txns, self._recorded())
 
+    def ensure_follows(self) -> None:
+        """Check what `TxnId.follows` asks for against the snapshot. Worth doing before work; `commit` does it again.
+
+        Raises:
+            ConcurrentTransactionError: Another version is recorded.
+        """
+        recorded = self._recorded()
+        for txn in self._txns:
+            found = recorded.get(txn.app_id)
+            if txn.follows is not None and (-1 if found is None else found) != txn.follows:
+                raise ConcurrentTransactionError(
+                    f"The transaction of {txn.app_id!r} follows version {txn.follows}, but {found} is recorded",
+                    cause="Another run has moved on in the meantime",
+                    remedy="Run the operation again: it will start from what is recorded now",
+                    winning_version=None if self.snapshot is None else self.snapshot.version,
+                    app_ids=[txn.app_id],
+                )
+
     def read_whole_table(self) -> None:
         """The change depends on every row."""
         self._reads.whole_table = True
@@ -194,7 +212,7 @@ class Transaction:
         self._ensure_committable()
         if self._base is not None and self._leave_out(self.stale_txns(), self._base):
             return self._skip(self._base, attempt=0)
-        self._ensure_follows()
+        self.ensure_follows()
         try:
             return self._commit_behind_others()
         finally:
@@ -412,19 +430,6 @@ class Transaction:
                 cause="Its property delta.appendOnly is true",
                 remedy="Append instead, or set the property to false first",
             )
-
-    def _ensure_follows(self) -> None:
-        recorded = self._recorded()
-        for txn in self._txns:
-            found = recorded.get(txn.app_id)
-            if txn.follows is not None and (-1 if found is None else found) != txn.follows:
-                raise ConcurrentTransactionError(
-                    f"The transaction of {txn.app_id!r} follows version {txn.follows}, but {found} is recorded",
-                    cause="Another run has moved on in the meantime",
-                    remedy="Run the operation again: it will start from what is recorded now",
-                    winning_version=None if self.snapshot is None else self.snapshot.version,
-                    app_ids=[txn.app_id],
-                )
 
     def _recorded(self) -> dict[str, int | None]:
         if self.snapshot is None:

@@ -77,6 +77,7 @@ def begin_write(
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError, InvalidRequestError (and its kinds): The table is unchanged.
+        ConcurrentTransactionError: A `TxnId` follows another version than is recorded. The data was not consumed.
     """
     if snapshot is None:
         relation = engine.relation(data)
@@ -100,6 +101,7 @@ def begin_write(
     stale = transaction.stale_txns()
     if is_wholly_stale(txns, stale):
         return transaction
+    transaction.ensure_follows()
     if snapshot is None:
         transaction.update_protocol(target.protocol)
         transaction.update_metadata(target.metadata)

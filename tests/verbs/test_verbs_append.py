@@ -13,6 +13,7 @@ import pytest
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import (
+    ConcurrentTransactionError,
     ConstraintViolationError,
     InvalidPropertyError,
     InvalidRequestError,
@@ -151,6 +152,20 @@ def test_stale_txn_does_not_consume_the_data(table: DeltaTable, days: Any) -> No
 
     reader = pa.RecordBatchReader.from_batches(days(("a", 2)).schema, never())
     assert table.append(reader, txn=("job", 1)).skipped
+
+
+def test_a_txn_that_follows_another_version_does_not_consume_the_data(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), txn=TxnId("cursor", 4, follows=-1))
+
+    def never() -> Any:
+        raise AssertionError("the data was consumed")
+        yield
+
+    for follows in (-1, 3, 5):
+        reader = pa.RecordBatchReader.from_batches(days().schema, never())
+        with pytest.raises(ConcurrentTransactionError):
+            table.append(reader, txn=TxnId("cursor", 9, follows=follows))
+    assert table.append(days(("a", 2)), txn=TxnId("cursor", 9, follows=4)).version == 1
 
 
 def test_scoped_txns_leave_out_what_is_recorded(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
