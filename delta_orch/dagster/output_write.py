@@ -64,8 +64,9 @@ class WrittenOutput:
 def write_output(write: OutputWrite, data: Any) -> WrittenOutput:
     """Write a step's value; nothing is replaced but the rows of the run's own partitions.
 
-    A partitioned step's rows must lie in the run's partitions; where that cannot be told, or where the partitions
-    cannot be told from the table's columns, the write is refused. An asset without partitions overwrites its table.
+    What overwrites a partitioned step's rows must lie in the run's partitions (so must what is appended to a table
+    partitioned by them); where the partitions cannot be told from the table's columns, the write is refused. An asset
+    without partitions overwrites its table.
 
     Returns: `result` is None where mode `ignore` found data.
 
@@ -80,6 +81,7 @@ def write_output(write: OutputWrite, data: Any) -> WrittenOutput:
     partition_columns = before.partition_columns if before is not None else new_partition_columns(write)
     scopes = write.selection.scopes(schema) if write.selection is not None else {}
     txns = plan_txns(write, scopes, partition_columns)
+    _ensure_rows_can_be_checked(write, txns)
     if not _is_recorded(before, txns) and _holds_data(write, before) and write.settings.mode in ("error", "ignore"):
         if write.settings.mode == "error":
             raise _data_exists(write)
@@ -139,6 +141,19 @@ def plan_txns(
         return dagster_range_txns(code_location=location, asset_key=write.step, root_run_created=created, scopes=scopes)
     (key,) = scopes
     return (TxnId(dagster_app_id(location, write.step, key), dagster_version(created)),)
+
+
+def _ensure_rows_can_be_checked(write: OutputWrite, txns: tuple[TxnId, ...]) -> None:
+    """With `dynamic` the rows decide what is replaced: that they lie in the run's partitions is checked by scopes."""
+    is_dynamic = write.settings.mode == "overwrite" and write.partition_overwrite == "dynamic"
+    if not is_dynamic or write.selection is None or (txns and all(txn.scope is not None for txn in txns)):
+        return
+    raise InvalidRequestError(
+        "partition_overwrite='dynamic' could replace other partitions than those of the run",
+        cause=f"Nothing ties the table's partitions to {', '.join(write.selection.columns)}: it is partitioned by other "
+        "columns, or idempotency is off",
+        remedy="Use partition_overwrite='replace_where'",
+    )
 
 
 def _commit(

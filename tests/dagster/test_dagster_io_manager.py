@@ -700,3 +700,23 @@ def test_many_files_for_one_partition_are_worth_a_word(lake: Lake) -> None:
         "The run's partitions (1) were written as 101 files: each value of at is a directory of its own"
         in lake.logs(result)
     )
+
+
+@pytest.mark.parametrize(("idempotency", "partition_by"), [("run", ["key"]), ("off", ["day"])])
+def test_dynamic_overwrite_that_could_reach_other_partitions_is_refused(
+    tmp_path: Path, idempotency: str, partition_by: list[str]
+) -> None:
+    lake = Lake(tmp_path)
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS, partition_by=partition_by)
+    lake.run(asset, partition="2013-01-01")
+    lake.io_manager = DeltaLakeIOManager(root_uri=str(tmp_path), partition_overwrite="dynamic", idempotency=idempotency)
+    assert "could replace other partitions" in str(lake.fails(asset, partition="2013-01-02"))
+    assert len(lake.rows("events")) == 1
+
+
+def test_dynamic_overwrite_of_a_partitioned_asset(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, partition_overwrite="dynamic")
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    lake.run(asset, span=("2013-01-01", "2013-01-03"))
+    again = lake.run(asset, partition="2013-01-02")
+    assert [row["run"] == again.run_id for row in lake.rows("events")] == [False, True, False]

@@ -60,15 +60,13 @@ def commit_partitions(target: DeltaTable, batch: ChangeBatch) -> None:
 
 def commit_changes(target: DeltaTable, batch: ChangeBatch) -> None:
     """A step that writes down each change: what it has written once must never be written again."""
-    if batch.is_bootstrap and batch.starting_version is None:
-        data = (
-            batch.scan()
-            .to_arrow()
-            .append_column("_change_type", pa.array(["insert"] * batch.scan().to_arrow().num_rows))
-        )
+    if batch.starting_version is None:
+        data = batch.scan().to_arrow()
+        kinds = pa.array(["insert"] * data.num_rows, pa.string())
     else:
         data = batch.changes.to_arrow()
-    target.append(data.select(["day", "n", "_change_type"]), txn=batch.txn)
+        kinds = data.column("_change_type")
+    target.append(data.select(["day", "n"]).append_column("change", kinds), txn=batch.txn)
 
 
 def run_story(story: list[tuple[str, object]], folder: Path, *, by_changes: bool, bootstrap: str) -> None:
@@ -96,7 +94,7 @@ def run_story(story: list[tuple[str, object]], folder: Path, *, by_changes: bool
     changes = target.snapshot().scan().to_arrow().to_pylist()
     balance: Counter[tuple[str | None, int]] = Counter()
     for change in changes:
-        balance[change["day"], change["n"]] += 1 if change["_change_type"] == "insert" else -1
+        balance[change["day"], change["n"]] += 1 if change["change"] == "insert" else -1
     assert +balance == counted(source)
     assert not -balance
 
