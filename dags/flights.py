@@ -1,7 +1,8 @@
-"""The flights pipeline as an Airflow DAG: thin wiring around the functions in `delta_orch.demo.flights`.
+"""The flights pipeline as Airflow DAGs: thin wiring around the functions in `delta_orch.demo.flights`.
 
-    flights ──────────► flights_enriched ──► carrier_daily ──► for each table: optimize, checkpoint, vacuum
-    weather_readings ──┘
+    flights, daily:              flights ──────────► flights_enriched ──► carrier_daily
+                                 weather_readings ──┘
+    flights_maintenance, weekly: for each table optimize ──► checkpoint ──► vacuum (dry run) ──► vacuum
 
 Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: bronze commits under a
 transaction id made of the DAG, the task and the data interval; silver and gold commit how far they have read.
@@ -10,11 +11,11 @@ transaction id made of the DAG, the task and the data interval; silver and gold 
 from __future__ import annotations
 
 import os
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, task, task_group
+from airflow.sdk import DAG, task
 
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.maintenance_operators import (
@@ -63,8 +64,8 @@ with DAG(
     "flights",
     description="New York's flights of 2013: bronze, silver and gold Delta tables, day by day",
     schedule="@daily",
-    start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
-    end_date=datetime(2013, 12, 31, tzinfo=timezone.utc),
+    start_date=datetime(2013, 1, 1, tzinfo=UTC),
+    end_date=datetime(2013, 12, 31, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     default_args={"retries": 2},
@@ -117,15 +118,22 @@ with DAG(
         spark_conf=SPARK_CONF,
     )
 
-    @task_group
-    def maintenance() -> None:
-        for name in ("flights", "weather_readings", "flights_enriched", "carrier_daily"):
-            uri = table_uri(name)
-            (
-                DeltaOptimizeOperator(task_id=f"optimize_{name}", table_uri=uri)
-                >> DeltaCheckpointOperator(task_id=f"checkpoint_{name}", table_uri=uri)
-                >> DeltaVacuumOperator(task_id=f"vacuum_dry_run_{name}", table_uri=uri, dry_run=True)
-                >> DeltaVacuumOperator(task_id=f"vacuum_{name}", table_uri=uri)
-            )
+    [flights(), weather_readings()] >> flights_enriched >> carrier_daily
 
-    [flights(), weather_readings()] >> flights_enriched >> carrier_daily >> maintenance()
+with DAG(
+    "flights_maintenance",
+    description="Keeps the tables of `flights` fast and small",
+    schedule="@weekly",
+    start_date=datetime(2013, 1, 1, tzinfo=UTC),
+    catchup=False,
+    default_args={"retries": 2},
+    tags=["delta"],
+) as maintenance_dag:
+    for name in ("flights", "weather_readings", "flights_enriched", "carrier_daily"):
+        uri = table_uri(name)
+        (
+            DeltaOptimizeOperator(task_id=f"optimize_{name}", table_uri=uri)
+            >> DeltaCheckpointOperator(task_id=f"checkpoint_{name}", table_uri=uri)
+            >> DeltaVacuumOperator(task_id=f"vacuum_dry_run_{name}", table_uri=uri, dry_run=True)
+            >> DeltaVacuumOperator(task_id=f"vacuum_{name}", table_uri=uri)
+        )

@@ -11,11 +11,17 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from delta_orch.storage.base import FileMeta, StagedFile
 from delta_orch.storage.local import LocalStore
 
+Hook = Callable[[], None]
+
 HOLD_TIMEOUT_SECONDS = 300
+
+
+def _nothing() -> None:
+    pass
 
 
 def kill_after_commit(table: str) -> None:
@@ -38,6 +44,19 @@ def hold_before_commit(table: str, ready: Path, go: Path) -> None:
     _around_commits(table, before=hold)
 
 
+def fail_after_commit(table: str) -> None:
+    """Raise, once, the moment the next commit to `table` exists: its writer takes it for failed."""
+    failed = False
+
+    def fail() -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise RuntimeError(f"The worker was lost right after its commit to {table}")
+
+    _around_commits(table, after=fail)
+
+
 def wait_for(path: Path, timeout_seconds: float, is_hopeless: Callable[[], bool] = lambda: False) -> None:
     """Return once `path` exists.
 
@@ -51,18 +70,32 @@ def wait_for(path: Path, timeout_seconds: float, is_hopeless: Callable[[], bool]
         time.sleep(0.02)
 
 
-def _around_commits(
-    table: str, *, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None
-) -> None:
-    create = LocalStore.put_if_absent
+def _around_commits(table: str, *, before: Hook = _nothing, after: Hook = _nothing) -> None:
+    """Call hooks around every exclusive create of a commit of `table`, from now on, in this process."""
+    stage = LocalStore.stage
 
-    def put_if_absent(store: LocalStore, path: str, data: Any) -> Any:
-        is_commit = store.uri.endswith(f"/{table}") and path.startswith("_delta_log/") and path.endswith(".json")
-        if is_commit and before is not None:
-            before()
-        meta = create(store, path, data)
-        if is_commit and after is not None:
-            after()
+    def stage_watched(store: LocalStore, directory: str, data: bytes | memoryview) -> StagedFile:
+        staged = stage(store, directory, data)
+        return _WatchedFile(staged, before, after) if store.uri.endswith(f"/{table}") else staged
+
+    LocalStore.stage = stage_watched  # type: ignore[method-assign, assignment]
+
+
+class _WatchedFile(StagedFile):
+    """A staged file whose becoming a commit is noticed."""
+
+    def __init__(self, staged: StagedFile, before: Hook, after: Hook) -> None:
+        self._staged = staged
+        self._before = before
+        self._after = after
+
+    def put_if_absent(self, path: str) -> FileMeta:
+        if not path.endswith(".json"):
+            return self._staged.put_if_absent(path)
+        self._before()
+        meta = self._staged.put_if_absent(path)
+        self._after()
         return meta
 
-    LocalStore.put_if_absent = put_if_absent  # type: ignore[method-assign, assignment]
+    def discard(self) -> None:
+        self._staged.discard()
