@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +25,8 @@ from delta_orch.protocol.data_path import canonical_paths
 
 Chooser = Callable[[pa.Table], pa.BooleanArray]
 """Which of some file actions to keep: one value a row, no nulls."""
+
+_GROUPS_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,21 @@ class CheckpointFileActions:
         if names == ["path"]:
             tables = [pa.table({"path": rows.paths}) for rows in groups]
         else:
-            tables = run_parallel(lambda rows: self._table(rows, names, use_threads=len(groups) == 1), groups)
+            tables = self._tables(groups, names)
         schema = SCHEMAS[self._action]
         return {
             name: pa.chunked_array([chunk for table in tables for chunk in table[name].chunks], schema.field(name).type)
             for name in names
         }
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """`columns` in pieces: no more than a few row groups are decoded at a time. Raises as `columns`."""
+        groups = [rows for rows in self._live if len(rows.paths)]
+        for start in range(0, len(groups), _GROUPS_AT_ONCE):
+            yield from self._tables(groups[start : start + _GROUPS_AT_ONCE], names)
+
+    def _tables(self, groups: Sequence[LiveRows], names: Sequence[str]) -> list[pa.Table]:
+        return run_parallel(lambda rows: self._table(rows, names, use_threads=len(groups) == 1), groups)
 
     @cached_property
     def _live(self) -> list[LiveRows]:

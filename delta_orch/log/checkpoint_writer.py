@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -96,23 +96,34 @@ _DICTIONARIES = [
 
 def _row_groups(snapshot: Snapshot, columns: CheckpointColumns) -> Iterator[pa.Table]:
     yield columns.small_actions(snapshot)
-    for files in _slices(snapshot.files()):
+    for files in _in_pieces(snapshot.iter_files()):
         yield columns.adds(files)
-    for files in _slices(_unexpired_tombstones(snapshot)):
+    for files in _in_pieces(_unexpired_tombstones(snapshot)):
         yield columns.removes(files)
 
 
-def _slices(files: pa.Table) -> Iterator[pa.Table]:
-    for start in range(0, files.num_rows, _ROW_GROUP_ROWS):
-        yield files.slice(start, _ROW_GROUP_ROWS).combine_chunks()
+def _in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in tables of `_ROW_GROUP_ROWS`, the last one smaller; however they were cut before."""
+    pending: list[pa.Table] = []
+    count = 0
+    for table in tables:
+        pending.append(table)
+        count += table.num_rows
+        while count >= _ROW_GROUP_ROWS:
+            rows = pa.concat_tables(pending)
+            yield rows.slice(0, _ROW_GROUP_ROWS).combine_chunks()
+            pending = [rows.slice(_ROW_GROUP_ROWS)]
+            count -= _ROW_GROUP_ROWS
+    if count:
+        yield pa.concat_tables(pending).combine_chunks()
 
 
-def _unexpired_tombstones(snapshot: Snapshot) -> pa.Table:
+def _unexpired_tombstones(snapshot: Snapshot) -> Iterator[pa.Table]:
     """PROTOCOL, "Add File and Remove File": a tombstone expires once its retention has passed."""
-    tombstones = snapshot.tombstones(TOMBSTONE_COLUMNS)
-    oldest_ms = time.time_ns() // 1_000_000 - snapshot.properties.deleted_file_retention_ms
-    # One that does not say when it was written counts as written at the epoch.
-    return tombstones.filter(pc.greater(tombstones["deletion_timestamp"], int64_array([oldest_ms])[0]))
+    oldest_ms = int64_array([time.time_ns() // 1_000_000 - snapshot.properties.deleted_file_retention_ms])[0]
+    for tombstones in snapshot.iter_tombstones(TOMBSTONE_COLUMNS):
+        # One that does not say when it was written counts as written at the epoch.
+        yield tombstones.filter(pc.greater(tombstones["deletion_timestamp"], oldest_ms))
 
 
 def _point_at(store: LogStore, snapshot: Snapshot, path: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -176,6 +176,18 @@ class Snapshot:
         Checkpoints keep neither statistics nor tags of them. Raises as `files`.
         """
         return self._table(self._removes, self.tail.tombstones, REMOVE_SCHEMA, columns)
+
+    def iter_files(self) -> Iterator[pa.Table]:
+        """`files()` in pieces, for who must not hold all of it: each is dropped before the next is decoded."""
+        for actions in self._adds:
+            yield from actions.tables(ADD_SCHEMA.names)
+        yield self.tail.adds
+
+    def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """`tombstones(columns)` in pieces, as `iter_files`."""
+        for actions in self._removes:
+            yield from actions.tables(columns)
+        yield self.tail.tombstones.select(list(columns))
 
     def _table(
         self, base: list[CheckpointFileActions], tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None
