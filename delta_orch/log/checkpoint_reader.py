@@ -197,8 +197,13 @@ class Checkpoint:
         try:
             return [parse_action(row) for found in rows for row in found]
         except ProtocolViolationError as e:
+            path = self.files.files[0].path
             raise ProtocolViolationError(
-                e.problem, cause=e.cause, path=self.files.files[0].path, version=self.version, **e.context
+                f"Checkpoint file {path.rpartition('/')[2]}: {e.problem}",
+                cause=e.cause,
+                path=path,
+                version=self.version,
+                **e.context,
             ) from None
 
     @cached_property

@@ -235,8 +235,14 @@ class _Run:
                 case Sidecar() as sidecar:
                     self.sidecars.append(sidecar)
         except ProtocolViolationError as e:
+            name = file.path.rpartition("/")[2]
             raise ProtocolViolationError(
-                e.problem, cause=e.cause, path=file.path, version=file.version, **e.context
+                f"Log file {name}: {e.problem}",
+                cause=e.cause,
+                remedy="Restore the file from a backup, or read a version before it",
+                path=file.path,
+                version=file.version,
+                **e.context,
             ) from None
 
     def finish(self) -> LogActions:

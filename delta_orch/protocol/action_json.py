@@ -51,8 +51,9 @@ def parse_action(obj: Mapping[str, Any]) -> Action | None:
             try:
                 return parse(body)
             except (KeyError, TypeError, ValueError, AttributeError) as e:
+                cause = f"{e} is missing" if isinstance(e, KeyError) else str(e)
                 raise ProtocolViolationError(
-                    f"A {name} action of the log is malformed", cause=f"{type(e).__name__}: {e}", action=name
+                    f"a {name} action of the log is malformed", cause=cause, action=name
                 ) from None
     return None
 
