@@ -23,18 +23,18 @@ class BridgeUnavailable(Exception):
 
 
 class Bridge:
-    """The compiled classes of one JVM.
-
-    Attributes:
-        java: An instance of `Bridge.java`.
-    """
+    """The compiled classes of one JVM."""
 
     def __init__(self, session: Any) -> None:
         self._gateway = session.sparkContext._gateway
         self._jvm = session._jvm
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         self._index_class = self._compile("LogFileIndex", loader)
-        self.java = self._new(self._compile("Bridge", loader))
+        self._bridge_class = self._compile("Bridge", loader)
+
+    def new_java(self) -> Any:
+        """An instance of `Bridge.java`: one a session, as it keeps that session's clones."""
+        return self._new(self._bridge_class)
 
     def file_index(self, root_uri: str, partition_schema: Any, partition_rows: str, file_rows: str) -> Any:
         """A Spark `FileIndex`; see `LogFileIndex.java` for the two texts."""
@@ -82,7 +82,8 @@ def connect_bridge(session: Any) -> Bridge:
     """
     from py4j.protocol import Py4JError
 
-    # The JVM outlives a stopped session, and py4j remembers methods by class name: compiled twice, they would be mixed up.
+    # The JVM outlives a stopped session, and py4j remembers methods by class name: compiled twice, they would be
+    # mixed up.
     gateway = session.sparkContext._gateway
     with _lock:
         bridge = _bridges.get(gateway)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.engines.spark.bridge import Bridge
 from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
 from delta_orch.engines.spark.scan_files import ScanFiles, file_rows, partition_rows
-from delta_orch.engines.spark.settings import PINNED_SETTINGS, READ_OPTIONS
+from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, READ_OPTIONS
 from delta_orch.protocol.schema import serialize_schema
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class ClassicHost(SparkHost):
     def __init__(self, session: Any, bridge: Bridge) -> None:
         self.session = session
         self._bridge = bridge
+        self._java = bridge.new_java()
 
     def pinned(self, rows: DataFrame, settings: Mapping[str, str]) -> DataFrame:
         return self._rehome(rows, self._pinned_session(settings))
@@ -42,16 +43,16 @@ class ClassicHost(SparkHost):
         return nullcontext()
 
     def pinned_session(self) -> Any:
-        return self._pinned_session(PINNED_SETTINGS)
+        return self._pinned_session(ANALYSIS_SETTINGS)
 
     def _pinned_session(self, settings: Mapping[str, str]) -> Any:
         from pyspark.sql import SparkSession
 
-        java = self._bridge.java.pinnedSession(self.session._jsparkSession, dict(settings))
+        java = self._java.pinnedSession(self.session._jsparkSession, dict(settings))
         return SparkSession(self.session.sparkContext, java)
 
     def _rehome(self, rows: DataFrame, session: Any) -> DataFrame:
-        return self._frame(self._bridge.java.rehome(rows._jdf, session._jsparkSession), session)
+        return self._frame(self._java.rehome(rows._jdf, session._jsparkSession), session)
 
     def _frame(self, java_rows: Any, session: Any) -> DataFrame:
         from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -67,7 +68,7 @@ class ClassicHost(SparkHost):
             file_rows(files),
         )
         data_schema = bridge.struct_type(serialize_schema(files.data_schema))
-        java = bridge.java.scan(self.session._jsparkSession, index, data_schema, dict(READ_OPTIONS))
+        java = self._java.scan(self.session._jsparkSession, index, data_schema, dict(READ_OPTIONS))
         return self._frame(java, self.session)
 
     def write_files(
@@ -79,7 +80,7 @@ class ClassicHost(SparkHost):
         options: Mapping[str, str],
     ) -> list[WrittenFile]:
         columns = self._bridge.string_array(list(partition_columns))
-        manifest = self._bridge.java.write(rows._jdf, root_uri, columns, dict(options))
+        manifest = self._java.write(rows._jdf, root_uri, columns, dict(options))
         # Hive's escaping leaves no newline in a directory name, and file names are Spark's own.
         lines = (line.split("\t", 2) for line in manifest.split("\n") if line)
         return [WrittenFile(path, int(size), int(modification_time)) for size, modification_time, path in lines]

@@ -12,8 +12,8 @@ from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.host import SparkHost, host_for, session_of
 from delta_orch.engines.spark.rewrite import rewrite_files
-from delta_orch.engines.spark.scan_files import prepare_scan
-from delta_orch.engines.spark.settings import PINNED_SETTINGS
+from delta_orch.engines.spark.scan_files import prepare_scan, with_void_columns
+from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS
 from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import is_arrow_like, is_spark_frame, value_to_frame
 from delta_orch.engines.spark.write import write_rows
@@ -54,7 +54,8 @@ class SparkEngine:
             InvalidRequestError: A value of another kind, or a streaming DataFrame.
         """
         if not is_spark_frame(data):
-            return self.host.unpinned(value_to_frame(self.host.pinned_session(), data))
+            # createDataFrame makes its session the active one, so it has to be the user's own.
+            return value_to_frame(self.host.session, data)
         if data.isStreaming:
             raise InvalidRequestError(
                 "A streaming DataFrame cannot be written by a batch verb",
@@ -85,11 +86,11 @@ class SparkEngine:
         if missing:
             raise ColumnNotFoundError(f"The table has no column {missing[0]}", columns=missing)
         with spark_errors(f"read {plan.store.uri}", is_analysis=True):
-            rows = self.host.scan_files(files)
+            rows = with_void_columns(self.host.scan_files(files), plan.schema)
             if plan.where is not None:
-                rows = self.host.pinned(rows, PINNED_SETTINGS).where(to_spark_sql(plan.where))
+                rows = self.host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where))
                 rows = self.host.unpinned(rows)
-            return rows.select(*[quote_identifier(f.name) for f in fields if f is not None])
+            return self.host.analysed(rows.select(*[quote_identifier(f.name) for f in fields if f is not None]))
 
     def union(self, relations: Sequence[Relation]) -> Relation:
         """All rows of relations of one schema, matched by column name."""
@@ -115,8 +116,8 @@ class SparkEngine:
         ]
         text = f"WITH {', '.join(tables)} (\n{escape_braces(query)}\n)" if tables else query
         with spark_errors("run a query", is_analysis=True):
-            pinned = {key: self.host.pinned(relation, PINNED_SETTINGS) for key, relation in frames.items()}
-            return self.host.unpinned(self.host.pinned_session().sql(text, **pinned))
+            pinned = {key: self.host.pinned(relation, ANALYSIS_SETTINGS) for key, relation in frames.items()}
+            return self.host.analysed(self.host.unpinned(self.host.pinned_session().sql(text, **pinned)))
 
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; see `Engine.write`.
@@ -138,7 +139,7 @@ class SparkEngine:
 
         Raises MissingFileError: A file the log names is not there.
         """
-        return collect_arrow(self.host, relation)
+        return collect_arrow(relation)
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
         """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""

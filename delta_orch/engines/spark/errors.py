@@ -31,15 +31,24 @@ _UNREADABLE = (
     "ParquetDecodingException",
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
 )
+_NOT_A_DIRECTORY = (
+    "A file stands where a directory is needed",
+    "Give the directory of the table, not a file in or beside it",
+)
 _STORE = {
     "No space left on device": ("The disk is full", "Free some space and try again; the table is as it was before"),
     "Disk quota exceeded": ("The disk quota is used up", "Free some space; the table is as it was before"),
     "File too large": ("A file would exceed the largest size allowed here", "Raise the limit (`ulimit -f`)"),
     "Read-only file system": ("The file system is mounted read-only", "Mount it writable, or write elsewhere"),
     "Permission denied": ("Permission denied", "Grant the user of the Spark executors access to the directory"),
-    "Mkdirs failed to create": ("A directory cannot be created", "Check the permissions of the table's directory"),
     "File name too long": ("A partition value is too long for a directory name", "Partition by a shorter value"),
+    "ParentNotDirectoryException": _NOT_A_DIRECTORY,
+    "Destination exists and is not a directory": _NOT_A_DIRECTORY,
+    "Not a directory": _NOT_A_DIRECTORY,
+    "Mkdirs failed to create": ("A directory cannot be created", "Check the permissions of the table's directory"),
 }
+# What is left of the reason where Java only says that a directory could not be made.
+_LONG_NAME = re.compile(r"Mkdirs failed to create \S*?/[^/\s]{256,}")
 _COLUMN_CONDITIONS = ("UNRESOLVED_COLUMN", "FIELD_NOT_FOUND")
 _EXPRESSION_CONDITIONS = (
     "PARSE_SYNTAX_ERROR",
@@ -85,17 +94,11 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
     found = _VIOLATION.search(text)
     if found and int(found[1]) < len(checks):
         return _violation(checks[int(found[1])], found[2])
-    for sign, (cause, remedy) in _STORE.items():
-        if sign in text:
-            return StorageError(f"Spark could not {action}", cause=cause, remedy=remedy)
+    store_error = _store_error(text, action)
+    if store_error is not None:
+        return store_error
     if condition in _MISSING or any(sign in text for sign in _MISSING):
-        path = _path_in(text)
-        return MissingFileError(
-            f"Spark could not {action}: the data file {path or ''} is not there",
-            cause="The log names the file, but it was deleted or moved",
-            remedy="Restore the file, or read a version of the table without it",
-            path=path,
-        )
+        return missing_file_error(action, _path_in(text))
     if any(sign in text for sign in _UNREADABLE):
         path = _path_in(text)
         return TableError(
@@ -104,6 +107,31 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
             path=path,
         )
     return _expression_error(condition, text, action) if is_analysis else None
+
+
+def missing_file_error(action: str, path: str | None) -> MissingFileError:
+    """`action` completes "Spark could not …"."""
+    if path is not None and path.rpartition("/")[2].startswith(("_", ".")):
+        return MissingFileError(
+            f"Spark could not {action}: it does not see the data file {path}",
+            cause="The name starts with _ or ., which Spark's listing takes for hidden",
+            remedy="Read the table in a classic Spark session or with the local engine",
+            path=path,
+        )
+    return MissingFileError(
+        f"Spark could not {action}: the data file {path or ''} is not there",
+        cause="The log names the file, but it was deleted or moved",
+        remedy="Restore the file, or read a version of the table without it",
+        path=path,
+    )
+
+
+def _store_error(text: str, action: str) -> StorageError | None:
+    sign = "File name too long" if _LONG_NAME.search(text) else next((s for s in _STORE if s in text), None)
+    if sign is None:
+        return None
+    cause, remedy = _STORE[sign]
+    return StorageError(f"Spark could not {action}", cause=cause, remedy=remedy)
 
 
 def _expression_error(condition: str, text: str, action: str) -> DeltaError | None:

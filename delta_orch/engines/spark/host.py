@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from delta_orch.errors import InvalidRequestError
 
@@ -49,13 +48,17 @@ class SparkHost(ABC):
     def unpinned(self, rows: DataFrame) -> DataFrame:
         """The same rows in the user's session, as a user may get them."""
 
+    def analysed(self, rows: DataFrame) -> DataFrame:
+        """The same rows, with whatever is wrong with their plan raised now. Classic Spark always does that."""
+        return rows
+
     @abstractmethod
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
         """Holds where the rows of `pinned` are pulled; afterwards the session is as it was."""
 
     @abstractmethod
     def pinned_session(self) -> Any:
-        """The session in which users' values become DataFrames."""
+        """The session in which SQL text over `pinned` rows is analysed."""
 
     @abstractmethod
     def scan_files(self, files: ScanFiles) -> DataFrame:
@@ -77,16 +80,20 @@ class SparkHost(ABC):
         """The rows as a stream; of classic Spark at most one partition is held at a time."""
 
 
-_hosts: WeakKeyDictionary[Any, SparkHost] = WeakKeyDictionary()
-_hosts_lock = threading.Lock()
+_HOST_ATTRIBUTE = "_delta_orch_host"
+_lock = threading.Lock()
 
 
 def host_for(session: Any) -> SparkHost:
-    """The host of a session, made once: classic with the JVM bridge where that works, portable otherwise."""
-    with _hosts_lock:
-        host = _hosts.get(session)
+    """The host of a session, made once: classic with the JVM bridge where that works, portable otherwise.
+
+    It is kept on the session itself, and so lives exactly as long.
+    """
+    with _lock:
+        host: SparkHost | None = getattr(session, _HOST_ATTRIBUTE, None)
         if host is None:
-            host = _hosts[session] = _new_host(session)
+            host = _new_host(session)
+            setattr(session, _HOST_ATTRIBUTE, host)
         return host
 
 

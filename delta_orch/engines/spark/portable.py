@@ -33,6 +33,11 @@ class PortableHost(SparkHost):
     def unpinned(self, rows: DataFrame) -> DataFrame:
         return rows
 
+    def analysed(self, rows: DataFrame) -> DataFrame:
+        # Connect analyses on the server, when first asked for the schema.
+        _ = rows.schema
+        return rows
+
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
         return self._overlay.hold(settings)
 

@@ -52,7 +52,7 @@ def plan_projection(source: StructType, spec: WriteSpec, *, is_time_zone_pinned:
     """
     partition_fields = [spec.schema.find(name) for name in spec.partition_columns]
     partition_names = {f.name for f in partition_fields if f is not None}
-    data_names = [name for name in spec.schema.names if name not in partition_names]
+    data_names = [f.name for f in spec.schema if f.name not in partition_names and f.data_type != VOID]
     if not data_names:
         raise SchemaMismatchError(
             "The table has no column besides its partition columns", cause="A data file needs at least one column"

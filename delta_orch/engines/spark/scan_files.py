@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import ScanPlan
+from delta_orch.engines.spark.host import DataFrame
 from delta_orch.errors import UnsupportedFeatureError, UnsupportedStoreError
+from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.arrow_building import int32_array, int64_array, string_array
 from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import VOID, ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.storage.base import LogStore
 
 
@@ -56,12 +58,35 @@ def prepare_scan(plan: ScanPlan) -> ScanFiles:
     return ScanFiles(
         store=plan.store,
         root_uri=hadoop_root(plan.store),
-        data_schema=StructType(tuple(_plain(f) for f in plan.schema if partition_schema.find(f.name) is None)),
+        data_schema=StructType(
+            tuple(_plain(f) for f in plan.schema if partition_schema.find(f.name) is None and f.data_type != VOID)
+        ),
         partition_schema=partition_schema,
         partitions=partitions,
         partition_index=index,
-        files=plan.files.select(["path", "size", "modification_time"]),
+        files=_with_sizes(plan.store, plan.files.select(["path", "size", "modification_time"])),
     )
+
+
+def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
+    """Spark reads as many bytes as it is told a file has: a log that says nothing, or zero, would lose its rows."""
+    sizes = pc.fill_null(one_chunk(files.column("size")), 0)
+    unknown = pc.indices_nonzero(pc.less_equal(sizes, 0)).to_pylist()
+    if not unknown:
+        return files
+    filesystem, _ = store.data_filesystem()
+    paths = [store.resolve(files.column("path")[i].as_py()) for i in unknown]
+    found = sizes.to_pylist()
+    for i, info in zip(unknown, filesystem.get_file_info(paths), strict=True):
+        # A file that is not there has to be opened to be missed.
+        found[i] = info.size or 1
+    return files.set_column(1, "size", int64_array(found))
+
+
+def with_void_columns(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Add the columns that no file holds because they hold nothing (PROTOCOL, "Primitive Types", void)."""
+    void = [f"NULL AS {quote_identifier(f.name)}" for f in schema if f.data_type == VOID]
+    return rows.selectExpr(*map(quote_identifier, rows.columns), *void) if void else rows
 
 
 def ensure_no_deletion_vectors(files: pa.Table) -> None:

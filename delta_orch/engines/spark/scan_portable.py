@@ -10,10 +10,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.engines.spark.errors import missing_file_error
 from delta_orch.engines.spark.host import DataFrame
 from delta_orch.engines.spark.settings import READ_OPTIONS
 from delta_orch.engines.spark.values import arrow_to_frame, spark_schema
-from delta_orch.errors import MissingFileError
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.arrow_building import string_array
 from delta_orch.log.partition_columns import one_chunk
@@ -71,12 +71,7 @@ def _ensure_all_listed(rows: DataFrame, paths: list[str]) -> None:
     listed = {_key(unquote(uri)) for uri in rows.inputFiles()}
     missing = sorted({_key(path) for path in paths} - listed)
     if missing:
-        raise MissingFileError(
-            f"Spark does not see {len(missing)} of {len(paths)} data files, the first of them {missing[0]}",
-            cause="The file is gone, or its name starts with _ or . and Spark takes it for hidden",
-            remedy="Restore the file, or read the table in a classic Spark session or with the local engine",
-            path=missing[0],
-        )
+        raise missing_file_error(f"find {len(missing)} of {len(paths)} data files", missing[0])
 
 
 def _join_partitions(session: Any, files: ScanFiles, rows: DataFrame, paths: list[str]) -> DataFrame:

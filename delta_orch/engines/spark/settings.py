@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PINNED_SETTINGS: Mapping[str, str] = {
-    # Casts of timestamps to dates and strings, and partition values, must not depend on who runs them.
+ANALYSIS_SETTINGS: Mapping[str, str] = {
+    # Casts of timestamps to dates and strings must not depend on who runs them.
     "spark.sql.session.timeZone": "UTC",
+    # How our SQL text is read.
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+"""For the analysis of SQL this package makes or is given; once analysed, a plan keeps what it was analysed with."""
+
+STREAM_SETTINGS: Mapping[str, str] = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
+"""For the layout in which rows travel to Python."""
+
+_WRITE_SETTINGS: Mapping[str, str] = {
     # INT96, the default, has no statistics in footers.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Days before 1582-10-15 are written as they are named in the proleptic Gregorian calendar.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     # Shredded variants need a table feature of their own.
     "spark.sql.variant.writeShredding.enabled": "false",
-    # How our SQL text is read.
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    # How results travel to Python.
-    "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 
 READ_OPTIONS: Mapping[str, str] = {
@@ -44,8 +47,10 @@ WRITE_OPTIONS: Mapping[str, str] = {
 
 
 def write_settings(target_file_size_bytes: int | None) -> dict[str, str]:
-    """The settings of one write."""
-    settings = dict(PINNED_SETTINGS)
+    """The settings under which the rows of one write are pulled and become files."""
+    settings = dict(_WRITE_SETTINGS)
     if target_file_size_bytes is not None:
+        settings["spark.sql.adaptive.enabled"] = "true"
         settings["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{target_file_size_bytes}b"
+        settings["spark.sql.adaptive.coalescePartitions.parallelismFirst"] = "false"
     return settings

@@ -15,7 +15,7 @@ from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
 from delta_orch.engines.spark.partition_text import parse_partition_directory
 from delta_orch.engines.spark.projection import WriteProjection, plan_projection
 from delta_orch.engines.spark.scan_files import hadoop_root
-from delta_orch.engines.spark.settings import WRITE_OPTIONS, write_settings
+from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, WRITE_OPTIONS, write_settings
 from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.spark_literals import quote_identifier
@@ -34,15 +34,15 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
         raise InvalidRequestError(
             f"There is no Parquet codec {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
         )
-    settings = write_settings(spec.target_file_size_bytes)
-    with host.settings(settings):
+    with host.settings(ANALYSIS_SETTINGS), host.settings(write_settings(spec.target_file_size_bytes)):
         source = parse_schema(rows.schema.json())
         projection = plan_projection(source, spec, is_time_zone_pinned=host.is_time_zone_pinned)
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
-            projected = _project(host.pinned(rows, settings), projection)
+            projected = host.analysed(_project(host.pinned(rows, ANALYSIS_SETTINGS), projection))
+            clustered = _clustered(projected, spec, projection)
         with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names):
             files = host.write_files(
-                _clustered(projected, spec, projection),
+                host.pinned(clustered, write_settings(spec.target_file_size_bytes)),
                 spec.store,
                 root_uri,
                 projection.partition_columns,

@@ -1,0 +1,185 @@
+"""Bad input ends in an error of ours that says what to do, not in a stack trace of the JVM's."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from spark_files import Files
+
+from delta_orch.engines.base import RowCheck, WriteSpec
+from delta_orch.engines.spark.engine import SparkEngine, spark_engine_for
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    InvalidExpressionError,
+    InvalidRequestError,
+    MissingFileError,
+    StorageError,
+    TableError,
+    UnsupportedFeatureError,
+)
+from delta_orch.expressions.nodes import Column, Opaque
+from delta_orch.protocol.data_path import decode_path
+
+pytestmark = pytest.mark.spark
+
+
+def written(engine: SparkEngine, files: Files) -> tuple[pa.Table, Any, Path]:
+    adds, schema = files.write(engine, pa.table({"id": [1, 2], "p": ["x", "x"]}), partition_by=("p",))
+    return adds, schema, files.root / decode_path(adds["path"][0].as_py())
+
+
+def test_a_missing_data_file(engine: SparkEngine, files: Files) -> None:
+    adds, schema, path = written(engine, files)
+    # On Connect the files are looked for when the scan is made, on classic when it runs.
+    ready = None if not engine.host.is_time_zone_pinned else files.scan(engine, adds, schema, ("p",))
+    path.unlink()
+    for pull in (engine.to_arrow, lambda rows: engine.to_reader(rows).read_all()):
+        with pytest.raises(MissingFileError) as caught:
+            pull(ready if ready is not None else files.scan(engine, adds, schema, ("p",)))
+        assert path.name in str(caught.value.context["path"])
+        assert "\tat " not in str(caught.value)
+        assert type(pickle.loads(pickle.dumps(caught.value))) is MissingFileError
+
+
+def test_a_file_that_vanishes_between_scan_and_read(engine: SparkEngine, files: Files) -> None:
+    adds, schema, path = written(engine, files)
+    rows = files.scan(engine, adds, schema, ("p",))
+    path.unlink()
+    with pytest.raises(MissingFileError):
+        engine.to_arrow(rows)
+    with pytest.raises(MissingFileError):
+        engine.write(rows, WriteSpec(files.store, schema, ("p",)))
+
+
+def test_files_spark_takes_for_hidden_are_read_or_refused_but_never_lost(engine: SparkEngine, files: Files) -> None:
+    adds, schema, path = written(engine, files)
+    hidden = path.with_name("_" + path.name)
+    path.rename(hidden)
+    index = adds.schema.get_field_index("path")
+    renamed = adds.set_column(index, adds.schema.field(index), pa.array([f"p=x/{hidden.name}"]))
+    if engine.host.is_time_zone_pinned:
+        assert engine.to_arrow(files.scan(engine, renamed, schema, ("p",))).num_rows == 2
+    else:
+        visible, _, _ = written(engine, files)
+        for table in (renamed, pa.concat_tables([renamed, visible])):
+            with pytest.raises(MissingFileError, match="hidden"):
+                files.scan(engine, table, schema, ("p",))
+
+
+@pytest.mark.parametrize("content", [b"P", b"PAR1 no parquet", b"x" * 5000])
+def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, content: bytes) -> None:
+    adds, schema, path = written(engine, files)
+    path.write_bytes(content)
+    size = adds.schema.get_field_index("size")
+    adds = adds.set_column(size, "size", pa.array([len(content)]))
+    with pytest.raises(TableError, match="cannot be read"):
+        engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
+
+
+@pytest.mark.parametrize("size", [None, 0])
+def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, size: int | None) -> None:
+    adds, schema, path = written(engine, files)
+    adds = adds.set_column(adds.schema.get_field_index("size"), "size", pa.array([size], pa.int64()))
+    assert engine.to_arrow(files.scan(engine, adds, schema, ("p",))).num_rows == 2
+    path.unlink()
+    with pytest.raises(MissingFileError):
+        engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
+
+
+def test_a_column_whose_type_in_the_file_is_another(engine: SparkEngine, files: Files) -> None:
+    import pyarrow.parquet as pq
+
+    adds, schema, path = written(engine, files)
+    pq.write_table(pa.table({"id": ["no number"]}), path)
+    size = adds.schema.get_field_index("size")
+    adds = adds.set_column(size, "size", pa.array([path.stat().st_size]))
+    with pytest.raises(TableError):
+        engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("no_such_function(id) = 1", InvalidExpressionError),
+        ("id = = 1", InvalidExpressionError),
+        ("nowhere = 1", ColumnNotFoundError),
+        ("id", InvalidExpressionError),
+    ],
+)
+def test_expressions_only_spark_understands_and_does_not(
+    engine: SparkEngine, files: Files, text: str, kind: type[Exception]
+) -> None:
+    adds, schema, _ = written(engine, files)
+    opaque = Opaque(text, (Column(("id",)),))
+    with pytest.raises(kind):
+        engine.to_arrow(files.scan(engine, adds, schema, ("p",), where=opaque))
+
+
+def test_a_check_spark_cannot_evaluate(engine: SparkEngine, files: Files) -> None:
+    check = RowCheck("odd", Opaque("no_such_function(id)", (Column(("id",)),)))
+    with pytest.raises(InvalidExpressionError):
+        files.write(engine, pa.table({"id": [1]}), checks=(check,))
+
+
+def test_a_query_that_does_not_fit(engine: SparkEngine) -> None:
+    rows = engine.host.session.range(1)
+    with pytest.raises(ColumnNotFoundError):
+        engine.to_arrow(engine.sql("SELECT nope FROM source", {"source": rows}))
+    with pytest.raises(InvalidExpressionError):
+        engine.to_arrow(engine.sql("SELEKT 1", {"source": rows}))
+    with pytest.raises(InvalidExpressionError):
+        engine.to_arrow(engine.sql("SELECT * FROM another", {"source": rows}))
+
+
+def test_the_users_own_failures_stay_theirs(engine: SparkEngine, files: Files) -> None:
+    from pyspark.errors import PySparkException
+
+    rows = engine.host.session.range(3).selectExpr("id", "1 / (id - 1) AS x")
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+        engine.to_arrow(rows)
+    raising = engine.host.session.range(3).selectExpr("id", "raise_error('[delta_orch check 0] mine') AS x", "1 AS y")
+    with pytest.raises(PySparkException, match="mine"):
+        files.write(engine, raising.selectExpr("id", "CAST(x AS STRING) AS x"))
+
+
+def test_types_delta_does_not_have(engine: SparkEngine) -> None:
+    rows = engine.host.session.sql("SELECT INTERVAL '1' DAY AS i")
+    with pytest.raises(UnsupportedFeatureError):
+        engine.schema(rows)
+
+
+def test_a_full_disk(engine: SparkEngine, files: Files, spark: Any) -> None:
+    """The JVM may write no file above 256 KiB: what a full disk is to it, without filling one."""
+    pid = spark._jvm.java.lang.ProcessHandle.current().pid()
+    limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    rows = engine.host.session.range(0, 300_000, 1, 1).selectExpr("id", "uuid() AS u")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (256 << 10, limits[1]))
+    try:
+        with pytest.raises(StorageError) as caught:
+            files.write(engine, rows)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+    assert "\tat " not in str(caught.value)
+    adds, _ = files.write(engine, rows)
+    assert adds.num_rows == 1
+
+
+def test_no_session_no_engine() -> None:
+    with pytest.raises(InvalidRequestError, match="neither"):
+        spark_engine_for(object())
+
+
+def test_a_path_that_leaves_the_table(engine: SparkEngine, files: Files) -> None:
+    from delta_orch.errors import ProtocolViolationError
+
+    adds, schema, _ = written(engine, files)
+    index = adds.schema.get_field_index("path")
+    for path in ("../elsewhere.parquet", "a/%2e%2E/../../b.parquet"):
+        bad = adds.set_column(index, "path", pa.array([path]))
+        with pytest.raises(ProtocolViolationError):
+            files.scan(engine, bad, schema, ("p",))

@@ -1,0 +1,160 @@
+"""One engine a session, whatever becomes of it: views, settings, restarts, clusters."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from spark_files import Files
+
+from delta_orch.engines.spark.classic import ClassicHost
+from delta_orch.engines.spark.engine import SparkEngine, spark_engine_for
+from delta_orch.engines.spark.portable import PortableHost
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_host_is_chosen_by_what_the_session_can_do_and_kept(spark: Any, spark_connect: Any) -> None:
+    assert isinstance(SparkEngine(spark).host, ClassicHost)
+    assert isinstance(SparkEngine(spark_connect).host, PortableHost)
+    for session in (spark, spark_connect):
+        assert spark_engine_for(session).host is spark_engine_for(session.range(1)).host
+        assert spark_engine_for(session).name == "spark"
+
+
+def test_a_session_is_not_kept_alive(spark: Any, tmp_path: Path) -> None:
+    session = spark.newSession()
+    files = Files(tmp_path / "t")
+    adds, schema = files.write(SparkEngine(session), session.range(3))
+    files.scan(SparkEngine(session), adds, schema).count()
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+
+
+def test_settings_changed_later_take_effect(classic: SparkEngine, files: Files, spark: Any) -> None:
+    rows = spark.range(0, 100, 1, 4)
+    adds, _ = files.write(classic, rows)
+    assert adds.num_rows == 4
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", "5")
+    try:
+        adds, _ = files.write(classic, rows)
+        assert adds.num_rows == 20
+    finally:
+        spark.conf.unset("spark.sql.files.maxRecordsPerFile")
+
+
+def test_the_active_session_stays_the_users(classic: SparkEngine, files: Files, spark: Any) -> None:
+    from pyspark.sql import SparkSession
+
+    adds, schema = files.write(classic, pa.table({"id": [1]}))
+    classic.to_arrow(classic.sql("SELECT * FROM t", {"t": files.scan(classic, adds, schema)}))
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    assert active._jsparkSession.equals(spark._jsparkSession)
+    rows = files.scan(classic, adds, schema)
+    assert rows.sparkSession is spark
+    assert rows._jdf.sparkSession().equals(spark._jsparkSession)
+
+
+def test_temporary_views_and_functions_of_the_user_reach_a_write(engine: SparkEngine, files: Files) -> None:
+    session = engine.host.session
+    session.range(3).createOrReplaceTempView("mine")
+    try:
+        adds, schema = files.write(engine, session.sql("SELECT id + 1 AS id FROM mine"))
+        assert sorted(engine.to_arrow(files.scan(engine, adds, schema))["id"].to_pylist()) == [1, 2, 3]
+    finally:
+        session.catalog.dropTempView("mine")
+
+
+def test_python_functions_and_cached_rows_reach_a_write(classic: SparkEngine, files: Files, spark: Any) -> None:
+    from pyspark.sql.functions import udf
+
+    twice = udf(lambda x: x * 2, "bigint")
+    cached = spark.range(3).cache()
+    try:
+        cached.count()
+        adds, schema = files.write(classic, cached.select(twice("id").alias("id")))
+        assert sorted(classic.to_arrow(files.scan(classic, adds, schema))["id"].to_pylist()) == [0, 2, 4]
+    finally:
+        cached.unpersist()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from delta_orch.engines.base import RowCheck, ScanPlan, WriteSpec
+from delta_orch.engines.spark.classic import ClassicHost
+from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.errors import ConstraintViolationError
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.storage.open import open_store
+
+def session():
+    return (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g").config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executor.memory", "512m").config("spark.local.dir", sys.argv[3]).getOrCreate())
+
+for attempt in range(int(sys.argv[4])):
+    spark = session()
+    spark.sparkContext.setLogLevel("OFF")
+    engine = SparkEngine(spark)
+    assert isinstance(engine.host, ClassicHost)
+    store = open_store(f"{sys.argv[2]}/t{attempt}")
+    rows = spark.range(0, 1000, 1, 4).selectExpr("id", "concat('p ', id % 3) AS p", "timestamp_seconds(id) AS ts")
+    schema = engine.schema(rows)
+    check = RowCheck("low", resolve_expression(parse_expression("id < 1000"), schema))
+    adds = engine.write(rows, WriteSpec(store, schema, ("p",), checks=(check,)))
+    scan = engine.scan(ScanPlan(store, schema, ("p",), adds))
+    assert scan.where("p = 'p 1' AND ts IS NOT NULL").count() == 333
+    assert engine.to_arrow(scan).num_rows == 1000
+    assert engine.to_reader(scan).read_all().num_rows == 1000
+    compacted = engine.rewrite([ScanPlan(store, schema, ("p",), adds)], WriteSpec(store, schema, ("p",)))
+    assert engine.scan(ScanPlan(store, schema, ("p",), compacted)).count() == 1000
+    wrong = RowCheck("low", resolve_expression(parse_expression("id < 999"), schema))
+    try:
+        engine.write(rows, WriteSpec(store, schema, ("p",), checks=(wrong,)))
+    except ConstraintViolationError as e:
+        assert e.context["row"]["id"] == 999, e.context
+    else:
+        raise AssertionError("the check did not run")
+    spark.stop()
+print("all well")
+"""
+
+
+def run(tmp_path: Path, master: str, attempts: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        environment.pop(name, None)
+    command = [sys.executable, str(script), master, str(tmp_path / "tables"), str(tmp_path / "scratch"), str(attempts)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=280, check=False, cwd=tmp_path
+    )
+    assert done.stdout.strip().endswith("all well"), done.stderr[-4000:]
+
+
+@pytest.mark.slow
+def test_executors_in_jvms_of_their_own(spark: Any, tmp_path: Path) -> None:
+    """What is compiled in the driver must never be needed elsewhere."""
+    run(tmp_path, "local-cluster[2,1,1024]", 1)
+
+
+@pytest.mark.slow
+def test_a_session_after_another_in_one_process(spark: Any, tmp_path: Path) -> None:
+    run(tmp_path, "local[2]", 2)
