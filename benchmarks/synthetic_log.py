@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +22,18 @@ _SCHEMA_STRING = json.dumps(
         ],
     }
 )
+_CREATED_MS = 1_700_000_000_000
 _METADATA = {
     "id": "6f6a5f0e-9d3c-4d0a-8f0b-0d7a5a1c2b3e",
     "format": {"provider": "parquet", "options": {}},
     "schemaString": _SCHEMA_STRING,
     "partitionColumns": ["date"],
     "configuration": {},
-    "createdTime": 1_700_000_000_000,
+    "createdTime": _CREATED_MS,
 }
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
-_FIRST_DAY = np.datetime64("2020-01-01")
-NUM_DATES = 1000
+FIRST_DAY = np.datetime64("2020-01-01")
+FILES_PER_DATE = 1000
 ROWS_PER_FILE = 1000
 
 
@@ -65,7 +66,9 @@ def write_large_checkpoint(table: Path, num_files: int, row_group_rows: int, tai
     for n in range(tail_commits):
         removed = [paths[i * (num_files // 26) + n].as_py() for i in range(25)]
         actions = [_commit_info(version + 1 + n)]
-        actions += [{"remove": {"path": p, "deletionTimestamp": 1_700_000_000_000, "dataChange": True}} for p in removed]
+        actions += [
+            {"remove": {"path": p, "deletionTimestamp": 1_700_000_000_000, "dataChange": True}} for p in removed
+        ]
         actions += [{"add": _add_json(row)} for row in new.slice(50 * n, 50).to_pylist()]
         (log / f"{version + 1 + n:020d}.json").write_bytes(_lines(actions))
 
@@ -86,7 +89,8 @@ def write_many_commits(table: Path, num_commits: int) -> None:
 def _adds(count: int, seed: int) -> pa.StructArray:
     """`add` actions as a checkpoint holds them."""
     number = np.arange(count, dtype=np.int64)
-    day = (_FIRST_DAY + (number % NUM_DATES)).astype("datetime64[D]")
+    # In the order of commits: date after date.
+    day = (FIRST_DAY + number // FILES_PER_DATE).astype("datetime64[D]")
     date = pa.array(day).cast(pa.string())
     unique = np.random.default_rng(seed).bytes(16 * count).hex().encode()
     unique_ids = pa.Array.from_buffers(pa.binary(32), count, [None, pa.py_buffer(unique)])
@@ -172,8 +176,3 @@ def _padded(number: np.ndarray) -> pa.Array:
 
 def _repeat(value: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [value]).cast(pa.string())
-
-
-def live_files(num_files: int, tail_commits: int) -> Iterator[int]:
-    """How many files `write_large_checkpoint` leaves live."""
-    yield num_files + 25 * tail_commits

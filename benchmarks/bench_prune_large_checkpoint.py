@@ -1,0 +1,56 @@
+"""G1: which files hold a range of ids on one date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.bench_open_large_checkpoint import prepare
+from benchmarks.synthetic_log import FILES_PER_DATE, FIRST_DAY, ROWS_PER_FILE
+
+TITLE = "G1: open, prune 1,000,000 files by partition and id range"
+DATE = FIRST_DAY + 500
+FIRST_ID = 500 * FILES_PER_DATE * ROWS_PER_FILE + 400 * ROWS_PER_FILE
+LAST_ID = FIRST_ID + 3 * ROWS_PER_FILE - 1
+
+Run = Callable[[Path], object]
+
+
+def delta_orch() -> Run:
+    """Partition values first, statistics of what they leave."""
+    from delta_orch.expressions.nodes import And, Column, Comparison, Literal
+    from delta_orch.log.table_log import TableLog
+    from delta_orch.protocol.types import DATE as DATE_TYPE
+    from delta_orch.protocol.types import LONG
+    from delta_orch.storage.local import LocalStore
+
+    where = And(
+        (
+            Comparison("=", Column(("date",)), Literal(DATE.astype(object), DATE_TYPE)),
+            Comparison(">=", Column(("id",)), Literal(FIRST_ID, LONG)),
+            Comparison("<=", Column(("id",)), Literal(LAST_ID, LONG)),
+        )
+    )
+    return lambda table: TableLog(LocalStore(table)).snapshot().files(["path"], where).num_rows
+
+
+def deltalake() -> Run:
+    """delta-rs: its file actions as a table, filtered by partition, the range by its flattened statistics."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    def run(table: Path) -> int:
+        actions = pa.table(DeltaTable(str(table)).get_add_actions(flatten=True))
+        kept = actions.filter(
+            (pc.field("partition.date") == DATE.astype(object))
+            & (pc.field("max.id") >= FIRST_ID)
+            & (pc.field("min.id") <= LAST_ID)
+        )
+        return kept.num_rows
+
+    return run
+
+
+CONTESTANTS = {"delta_orch": delta_orch, "deltalake": deltalake}
+__all__ = ["CONTESTANTS", "TITLE", "prepare"]
