@@ -77,6 +77,7 @@ class Transaction:
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
+        UnsupportedStoreError: The store cannot keep concurrent writers apart.
         InvalidRequestError: Two `txns` with one app id, or an unknown isolation level.
     """
 
@@ -99,6 +100,7 @@ class Transaction:
             raise InvalidRequestError(
                 f"Unknown isolation level {isolation_level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}"
             )
+        log.store.ensure_can_commit()
         self.log = log
         self.snapshot = snapshot
         # The newest version this transaction is known to fit behind; None while it means to create the table.

@@ -76,6 +76,13 @@ class LogStore(ABC):
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         """Every file below `directory`, in no order. For vacuum."""
 
+    def ensure_can_commit(self) -> None:  # noqa: B027 - a store that can has nothing to do
+        """Know before any data is written whether `put_if_absent` is there at all.
+
+        Raises:
+            UnsupportedStoreError: The store has no exclusive create.
+        """
+
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         """Create `path` holding exactly `data`, or change nothing.

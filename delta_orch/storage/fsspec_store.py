@@ -112,7 +112,7 @@ class FsspecStore(LogStore):
         for name, info in infos.items():
             yield _file_meta(name[cut:], info)
 
-    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
+    def ensure_can_commit(self) -> None:
         if not self._single_writer:
             raise UnsupportedStoreError(
                 f"Cannot write the table at {self.uri}",
@@ -122,6 +122,9 @@ class FsspecStore(LogStore):
                 f"{SINGLE_WRITER_OPTION}=true",
                 store=self._protocol,
             )
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
+        self.ensure_can_commit()
         if self.head(path) is not None:
             raise FileExistsInStoreError(f"{self.uri}/{path} exists already", path=path)
         return self.put(path, bytes(data))
@@ -160,14 +163,29 @@ class FsspecStore(LogStore):
     def _filesystem(self) -> Any:
         made = self._made
         if made is None or made[0] != os.getpid():
-            made = (os.getpid(), _filesystem_class(self._protocol)(**self._options))
+            made = (os.getpid(), self._connect())
             self._made = made
         return made[1]
+
+    def _connect(self) -> Any:
+        make = _filesystem_class(self._protocol)
+        try:
+            return make(**self._options)
+        except (TypeError, ValueError, OSError) as e:
+            # The library's own text may repeat an option, and options hold secrets: only its kind is shown.
+            raise StorageError(
+                f"Cannot open the store of {self.uri}",
+                cause=f"{type(e).__name__} from fsspec's {self._protocol} file system",
+                remedy="Check the storage options that file system takes, and that it can be reached",
+                store=self._protocol,
+            ) from None
 
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
     def _error(self, error: OSError, action: str, path: str) -> StorageError:
+        if isinstance(error, StorageError):
+            return error
         kind = FileMissingInStoreError if isinstance(error, FileNotFoundError) else StorageError
         # The library's own text may hold a signed request: only its kind is shown.
         return kind(f"Cannot {action} {self.uri}/{path}", cause=error.strerror or type(error).__name__, path=path)

@@ -10,7 +10,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.engines.select import is_spark_value, local_engine, select_engine
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, StorageError, UnsupportedStoreError
 
 
 def test_values_choose_the_local_engine(days: Any) -> None:
@@ -28,7 +28,7 @@ def test_spark_needs_a_session() -> None:
     code = (
         "import pyarrow as pa\n"
         "from delta_orch.engines.select import select_engine\n"
-        "from delta_orch.errors import InvalidRequestError\n"
+        "from delta_orch.errors import InvalidRequestError, StorageError, UnsupportedStoreError\n"
         "try: select_engine(pa.table({'a': [1]}), 'spark')\n"
         "except InvalidRequestError as e: assert 'session' in str(e)\n"
         "else: raise SystemExit('no error')\n"
@@ -36,6 +36,39 @@ def test_spark_needs_a_session() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_tables_in_memory(days: Any) -> None:
+    import uuid
+
+    table = DeltaTable(f"memory://{uuid.uuid4()}")
+    table.append(days(("a", 1), ("b", 2)), partition_by=["day"])
+    table.append(days(("a", 3)))
+    table.overwrite(days(("b", 4)), replace_where="day = 'b'")
+    table.optimize()
+    table.checkpoint()
+    assert table.vacuum(retention_hours=0, enforce_retention=False).num_files == 3
+    assert sorted(DeltaTable(table.uri).snapshot().scan(["id"]).to_arrow().column("id").to_pylist()) == [1, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_store_that_cannot_commit_is_refused_before_data_is_written(days: Any) -> None:
+    import uuid
+
+    from delta_orch.storage.fsspec_store import FsspecStore
+
+    table = DeltaTable(f"memory://{uuid.uuid4()}")
+    table.append(days(("a", 1)))
+    uri = f"memory://{uuid.uuid4()}"
+    table.store = table.log.store = FsspecStore(uri)
+    for verb in (table.append, table.overwrite):
+        with pytest.raises(UnsupportedStoreError, match="single_writer"):
+            verb(days(("a", 2)))
+    with pytest.raises(UnsupportedStoreError):
+        table.create(days().schema)
+    assert not list(FsspecStore(uri).list_recursive())
+    with pytest.raises(StorageError, match="storage options"):  # it wants a host
+        DeltaTable("ftp://localhost/x").append(days(("a", 1)))
 
 
 @pytest.mark.spark
