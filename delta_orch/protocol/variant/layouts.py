@@ -1,0 +1,206 @@
+"""Headers of many encoded values at once (Variant binary encoding, "Value encoding"): read and written with numpy.
+
+The counterpart of `decode` and `encode` for columns. Every size is checked against the space there is before it is
+used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, Mask, offsets_of, ragged_positions
+from delta_orch.protocol.variant.metadata import invalid_variant
+from delta_orch.protocol.variant.values import PRIMITIVE_SIZE_BYTES, BasicType
+
+_UNKNOWN, _SIZED = -1, 0
+_SIZES = np.full(64, _UNKNOWN, np.int64)
+_SIZES[: len(PRIMITIVE_SIZE_BYTES)] = [_SIZED if size is None else size for size in PRIMITIVE_SIZE_BYTES]
+_MAX_SIZE_BYTES = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Containers:
+    """Where the parts of many objects, or of many arrays, lie; all int64, one entry each.
+
+    Attributes:
+        counts: Number of children.
+        ids_start, id_widths: Field ids, one per child (objects only).
+        offsets_start, offset_widths: Offsets, one more than children.
+        values_start: What the offsets count from.
+        values_size: Size of all children, the last offset.
+    """
+
+    counts: Ints
+    ids_start: Ints
+    id_widths: Ints
+    offsets_start: Ints
+    offset_widths: Ints
+    values_start: Ints
+    values_size: Ints
+
+    @property
+    def ends(self) -> Ints:
+        return self.values_start + self.values_size
+
+
+def read_uints_at(data: Bytes, at: Ints, widths: Ints) -> Ints:
+    """Little-endian unsigned integers of 1 to 4 bytes. The caller has checked that they are there."""
+    numbers = data[at].astype(np.int64)
+    for byte in range(1, 4):
+        wide = np.flatnonzero(widths > byte)
+        if not len(wide):
+            break
+        numbers[wide] |= data[at[wide] + byte].astype(np.int64) << 8 * byte
+    return numbers
+
+
+def basic_types(data: Bytes, starts: Ints, ends: Ints) -> Bytes:
+    """Basic types of values that must have at least one byte each."""
+    if (starts >= ends).any():
+        raise invalid_variant("a value has no bytes")
+    return data[starts] & 3
+
+
+def containers(data: Bytes, starts: Ints, ends: Ints, *, objects: bool) -> Containers:
+    """The layout of values that all are objects, or all arrays.
+
+    Raises:
+        InvalidVariantError: One does not fit into its space.
+    """
+    headers = data[starts].astype(np.int64) >> 2
+    offset_widths = (headers & 3) + 1
+    id_widths = (headers >> 2 & 3) + 1 if objects else np.zeros_like(headers)
+    count_widths = np.where(headers & (0x10 if objects else 4), 4, 1)
+    ids_start = starts + 1 + count_widths
+    _ensure(ids_start <= ends)
+    counts = read_uints_at(data, starts + 1, count_widths)
+    offsets_start = ids_start + counts * id_widths
+    values_start = offsets_start + (counts + 1) * offset_widths
+    _ensure(values_start <= ends)
+    values_size = read_uints_at(data, values_start - offset_widths, offset_widths)
+    _ensure(values_start + values_size <= ends)
+    return Containers(counts, ids_start, id_widths, offsets_start, offset_widths, values_start, values_size)
+
+
+def _ensure(fits: Mask) -> None:
+    if not fits.all():
+        raise invalid_variant("an object or array is cut short")
+
+
+def value_sizes(data: Bytes, starts: Ints, ends: Ints) -> Ints:
+    """How many bytes each value takes of the space it has.
+
+    Raises:
+        InvalidVariantError: One takes more, or its type does not exist.
+    """
+    kinds = basic_types(data, starts, ends)
+    upper = data[starts] >> 2
+    sizes = np.where(kinds == BasicType.SHORT_STRING, upper.astype(np.int64) + 1, _SIZES[upper])
+    for kind in (BasicType.OBJECT, BasicType.ARRAY):
+        rows = np.flatnonzero(kinds == kind)
+        if len(rows):
+            layout = containers(data, starts[rows], ends[rows], objects=kind == BasicType.OBJECT)
+            sizes[rows] = layout.ends - starts[rows]
+    if (sizes == _UNKNOWN).any():
+        raise invalid_variant("a value has an unknown type")
+    rows = np.flatnonzero(sizes == _SIZED)
+    if len(rows):
+        if (starts[rows] + 5 > ends[rows]).any():
+            raise invalid_variant("a string or binary value is cut short")
+        sizes[rows] = 5 + read_uints_at(data, starts[rows] + 1, np.full(len(rows), 4))
+    if (starts + sizes > ends).any():
+        raise invalid_variant("a value is cut short")
+    return sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Children:
+    """The children of many containers, in the order of their headers.
+
+    Attributes:
+        rows: Which container each belongs to, ascending.
+        ids: Field ids; all 0 in arrays.
+        offsets: Where each starts, counted from its container's `values_start`.
+    """
+
+    rows: Ints
+    ids: Ints
+    offsets: Ints
+
+
+def children_of(data: Bytes, layout: Containers) -> Children:
+    """All children of some containers.
+
+    Raises:
+        InvalidVariantError: One starts beyond its container's end.
+    """
+    rows, id_at = ragged_positions(layout.ids_start, layout.counts, layout.id_widths)
+    _, offset_at = ragged_positions(layout.offsets_start, layout.counts, layout.offset_widths)
+    offsets = read_uints_at(data, offset_at, layout.offset_widths[rows])
+    if (offsets >= layout.values_size[rows]).any():
+        raise invalid_variant("an object or array is cut short")
+    ids = read_uints_at(data, id_at, layout.id_widths[rows])
+    return Children(rows, ids, offsets)
+
+
+def container_headers(is_container: Mask, children: Children, value_bytes: Ints, *, objects: bool) -> ByteColumn:
+    """The headers of containers, everything but their values, in as few bytes as it takes.
+
+    Args:
+        is_container: Rows that are one; the others get no bytes.
+        children: Of these rows, in the order they are to have.
+        value_bytes: Size of all values of each row.
+        objects: Objects or arrays.
+    """
+    if value_bytes.max(initial=0) > _MAX_SIZE_BYTES:
+        raise InvalidRequestError("An object or array is larger than a variant can be")
+    counts = np.bincount(children.rows, minlength=len(is_container))
+    large = counts > 255
+    offset_widths = _widths(value_bytes)
+    id_widths = _id_widths(children, counts) if objects else np.zeros(len(counts), np.int64)
+    ids_start = np.where(large, 5, 2)
+    offsets_start = ids_start + counts * id_widths
+    offsets = offsets_of(np.where(is_container, offsets_start + (counts + 1) * offset_widths, 0))
+    data = np.zeros(offsets[-1], np.uint8)
+    starts = offsets[:-1]
+    rows = np.flatnonzero(is_container)
+    upper = offset_widths - 1
+    upper |= (id_widths - 1) << 2 | large << 4 if objects else large << 2
+    data[starts[rows]] = (upper << 2 | (BasicType.OBJECT if objects else BasicType.ARRAY))[rows]
+    _write_uints(data, starts[rows] + 1, counts[rows], np.where(large, 4, 1)[rows])
+    within = np.arange(len(children.rows)) - (np.cumsum(counts) - counts)[children.rows]
+    if objects:
+        _write_list(data, starts + ids_start, id_widths, children.rows, within, children.ids)
+    _write_list(data, starts + offsets_start, offset_widths, children.rows, within, children.offsets)
+    _write_uints(data, offsets[1:][rows] - offset_widths[rows], value_bytes[rows], offset_widths[rows])
+    return ByteColumn(offsets, data)
+
+
+def _widths(largest: Ints) -> Ints:
+    return 1 + (largest > 0xFF).astype(np.int64) + (largest > 0xFFFF) + (largest > 0xFFFFFF)
+
+
+def _id_widths(children: Children, counts: Ints) -> Ints:
+    widths = np.ones(len(counts), np.int64)
+    if children.ids.max(initial=0) > 0xFF:
+        filled = np.flatnonzero(counts)
+        first = (np.cumsum(counts) - counts)[filled]
+        widths[filled] = _widths(np.maximum.reduceat(children.ids, first))
+    return widths
+
+
+def _write_list(data: Bytes, starts: Ints, widths: Ints, rows: Ints, within: Ints, numbers: Ints) -> None:
+    of_row = widths[rows]
+    _write_uints(data, starts[rows] + within * of_row, numbers, of_row)
+
+
+def _write_uints(data: Bytes, at: Ints, numbers: Ints, widths: Ints) -> None:
+    data[at] = numbers & 0xFF
+    for byte in range(1, 4):
+        wide = np.flatnonzero(widths > byte)
+        if not len(wide):
+            break
+        data[at[wide] + byte] = numbers[wide] >> 8 * byte & 0xFF

@@ -1,0 +1,279 @@
+"""Shredded columns back into variants (Variant Shredding, "Reconstructing a Shredded Variant").
+
+Column by column, not row by row: typed columns are encoded whole, objects and arrays get their headers from numpy and
+are put together by one Arrow kernel; what the writer left in a `value` column is copied as it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from delta_orch.protocol.arrow_types import VARIANT_STORAGE
+from delta_orch.protocol.variant.byte_columns import (
+    ByteColumn,
+    Ints,
+    Mask,
+    boolean_array,
+    column_from_arrow,
+    concatenate,
+    constant,
+    gather,
+    join,
+    valid_mask,
+)
+from delta_orch.protocol.variant.dictionaries import Dictionaries, distinct_metadata
+from delta_orch.protocol.variant.layouts import (
+    Children,
+    basic_types,
+    children_of,
+    container_headers,
+    containers,
+    value_sizes,
+)
+from delta_orch.protocol.variant.metadata import invalid_variant
+from delta_orch.protocol.variant.primitive_columns import encode_primitives, plain_storage
+from delta_orch.protocol.variant.shredding import (
+    TypedArray,
+    TypedObject,
+    TypedPrimitive,
+    VariantGroup,
+    parse_variant_type,
+)
+from delta_orch.protocol.variant.values import BasicType
+
+VARIANT_NULL = b"\x00"
+_BLOCK_ROWS = 1 << 16
+_BLOCK_BYTES = 1 << 25
+
+
+def reconstruct_variant(array: pa.Array | pa.ChunkedArray) -> pa.StructArray | pa.ChunkedArray:
+    """A variant column, shredded or not, as struct<metadata: binary, value: binary>.
+
+    An unshredded column is passed through without looking at its values. Nulls of the struct stay nulls; a row that is
+    there but has no value is a variant null.
+
+    Args:
+        array: As a Parquet reader gives it; module `shredding` says which types are understood. A chunked array comes
+            back chunked.
+
+    Returns:
+        Arrow type `arrow_types.VARIANT_STORAGE`.
+
+    Raises:
+        InvalidVariantError: The columns, or the values in them, break the rules: a `value` beside a `typed_value` that
+            is no object, a shredded field in the `value` too, an object in `value` that should have been shredded, …
+        InvalidRequestError: An array's result takes more than 2 GiB.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        parse_variant_type(array.type)
+        return pa.chunked_array([reconstruct_variant(chunk) for chunk in array.chunks], type=VARIANT_STORAGE)
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    group = parse_variant_type(array.type)
+    if group.typed is None and array.type.equals(VARIANT_STORAGE) and not array.field(group.value_index).null_count:
+        return array
+    present = valid_mask(array)
+    metadata = metadata_column(group, array, present)
+    if group.typed is None:
+        values = required(_value_column(group, array, present), present)
+    else:
+        values = _reconstruct_blocks(group, array, metadata, present)
+    return variant_array(metadata, values, present)
+
+
+def variant_array(metadata: ByteColumn, values: ByteColumn, present: Mask) -> pa.StructArray:
+    """Put a column of variants together; rows that are not present are null."""
+    mask = None if present.all() else boolean_array(~present)
+    children = [metadata.to_binary(), values.to_binary()]
+    return pa.StructArray.from_arrays(children, fields=list(VARIANT_STORAGE), mask=mask)
+
+
+def metadata_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
+    """The metadata of each row that is present.
+
+    Raises:
+        InvalidVariantError: One has none.
+    """
+    metadata = column_from_arrow(plain_storage(array.field(group.metadata_index)), present)
+    if (metadata.sizes[present] == 0).any():
+        raise invalid_variant("it has no metadata")
+    return metadata
+
+
+def required(column: ByteColumn, present: Mask) -> ByteColumn:
+    """The column, with a variant null in each present row that has no value."""
+    missing = present & (column.sizes == 0)
+    return join([column, constant(VARIANT_NULL, missing)]) if missing.any() else column
+
+
+def _reconstruct_blocks(group: VariantGroup, array: pa.StructArray, metadata: ByteColumn, present: Mask) -> ByteColumn:
+    # Blocks keep the intermediate columns small; the result is the same.
+    block_rows = int(min(_BLOCK_ROWS, max(1, _BLOCK_BYTES * len(array) // max(array.nbytes, 1))))
+    blocks = []
+    for start in range(0, max(len(array), 1), block_rows):
+        rows = slice(start, start + block_rows)
+        block = array.slice(start, block_rows)
+        block_metadata = ByteColumn(metadata.offsets[start : start + block_rows + 1], metadata.data)
+        codes, dictionaries = distinct_metadata(block_metadata, present[rows])
+        names = Names(codes, dictionaries)
+        blocks.append(required(encode_group(group, block, present[rows], names), present[rows]))
+    return concatenate(blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """The field names of some rows: the number of each row's dictionary, and the dictionaries."""
+
+    codes: Ints
+    dictionaries: Dictionaries
+
+    def take(self, rows: Ints) -> Names:
+        return replace(self, codes=self.codes[rows])
+
+
+def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, names: Names) -> ByteColumn:
+    """The values of a group, missing where it has none.
+
+    Args:
+        group: The group's shape.
+        array: Its columns. The validity of the struct itself is not looked at.
+        present: Rows in which there may be a value.
+        names: The field names of the rows.
+    """
+    value = _value_column(group, array, present)
+    if group.typed is None:
+        return _trimmed(value)
+    typed_array = array.field(group.typed_index)
+    typed = present & valid_mask(typed_array)
+    if isinstance(group.typed, TypedObject):
+        return _encode_objects(group.typed, typed_array, typed, value, names)
+    if (typed & (value.sizes > 0)).any():
+        raise invalid_variant("it has a value beside a typed_value", "only objects can be shredded in part")
+    if isinstance(group.typed, TypedPrimitive):
+        return join([*encode_primitives(group.typed, typed_array, typed), _trimmed(value)])
+    return _encode_arrays(group.typed, typed_array, typed, _trimmed(value), names)
+
+
+def _value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
+    if group.value_index is None:
+        return ByteColumn(np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8))
+    values = plain_storage(array.field(group.value_index))
+    column = column_from_arrow(values, present)
+    if (present & valid_mask(values) & (column.sizes == 0)).any():
+        raise invalid_variant("a value has no bytes")
+    return column
+
+
+def _trimmed(values: ByteColumn) -> ByteColumn:
+    """Values that are copied into others must have the size their headers say, or they would run into their
+    neighbours."""
+    rows = np.flatnonzero(values.sizes)
+    if not len(rows):
+        return values
+    starts = values.starts[rows]
+    sizes = value_sizes(values.data, starts, values.ends[rows])
+    if (sizes == values.sizes[rows]).all():
+        return values
+    return gather(values.data, starts, sizes).expand(rows, len(values))
+
+
+def _encode_arrays(
+    typed: TypedArray, lists: pa.Array, present: Mask, unshredded: ByteColumn, names: Names
+) -> ByteColumn:
+    rows = np.flatnonzero(present)
+    if len(rows) < len(lists):
+        lists = lists.filter(boolean_array(present))
+    offset_type = np.int64 if pa.types.is_large_list(lists.type) else np.int32
+    buffer = lists.buffers()[1]
+    offsets = np.zeros(1, np.int64)
+    if len(lists):
+        offsets = np.frombuffer(buffer, offset_type)[lists.offset : lists.offset + len(lists) + 1].astype(np.int64)
+    elements = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
+    counts = np.diff(offsets)
+    # An element has to be there: one without value and typed_value is a variant null.
+    there = np.ones(len(elements), np.bool_)
+    inside = names.take(np.repeat(rows, counts))
+    encoded = required(encode_group(typed.element, elements, valid_mask(elements), inside), there)
+    bounds = encoded.offsets[offsets - offsets[0]]
+    of_list = np.repeat(np.arange(len(rows)), counts)
+    value_bytes = np.zeros(len(present), np.int64)
+    value_bytes[rows] = np.diff(bounds)
+    children = Children(rows[of_list], np.zeros(len(of_list), np.int64), encoded.starts - bounds[of_list])
+    headers = container_headers(present, children, value_bytes, objects=False)
+    return join([headers, ByteColumn(bounds, encoded.data).expand(rows, len(present)), unshredded])
+
+
+# Objects
+
+
+def _encode_objects(
+    typed: TypedObject, array: pa.StructArray, present: Mask, value: ByteColumn, names: Names
+) -> ByteColumn:
+    unshredded, residual = _split_values(value, present)
+    fields = []
+    for field in typed.fields:
+        group_array = array.field(field.index)
+        fields.append(encode_group(field.group, group_array, present & valid_mask(group_array), names))
+    children, field_bytes = _shredded_children(typed, fields, names)
+    if residual.is_empty:
+        headers = container_headers(present, children, field_bytes, objects=True)
+        return join([headers, *fields, unshredded])
+    rows = np.flatnonzero(residual.sizes)
+    layout = containers(residual.data, residual.starts[rows], residual.ends[rows], objects=True)
+    left_over = children_of(residual.data, layout)
+    # The left-over fields stay together behind the shredded ones; only the header puts them in the order of names.
+    left_over = Children(rows[left_over.rows], left_over.ids, left_over.offsets + field_bytes[rows[left_over.rows]])
+    merged = _merged(typed, children, left_over, names)
+    value_bytes = field_bytes
+    value_bytes[rows] += layout.values_size
+    headers = container_headers(present, merged, value_bytes, objects=True)
+    left_over_values = gather(residual.data, layout.values_start, layout.values_size).expand(rows, len(present))
+    return join([headers, *fields, left_over_values, unshredded])
+
+
+def _split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn]:
+    """Values that are no objects, and what is left of objects that are shredded in part."""
+    rows = np.flatnonzero(value.sizes)
+    if not len(rows):
+        return value, value
+    is_object = basic_types(value.data, value.starts[rows], value.ends[rows]) == BasicType.OBJECT
+    if (typed[rows] & ~is_object).any():
+        raise invalid_variant("it has a value that is no object beside shredded fields")
+    if (~typed[rows] & is_object).any():
+        raise invalid_variant("it has an object in its value column where the object's fields should be shredded")
+    if not typed[rows].any():
+        return _trimmed(value), ByteColumn(np.zeros(len(value) + 1, np.int64), value.data)
+    return _trimmed(value.only(~typed)), value.only(typed)
+
+
+def _shredded_children(typed: TypedObject, fields: list[ByteColumn], names: Names) -> tuple[Children, Ints]:
+    """The fields that are there, row by row and in the order of names, and how many bytes they take together."""
+    sizes = np.column_stack([field.sizes for field in fields]) if fields else np.zeros((len(names.codes), 0), np.int64)
+    ends = np.cumsum(sizes, axis=1)
+    rows, columns = np.nonzero(sizes)
+    ids = names.dictionaries.ids_of([field.name.encode() for field in typed.fields])[names.codes[rows], columns]
+    if (ids < 0).any():
+        name = typed.fields[int(columns[ids < 0][0])].name
+        raise invalid_variant("the name of a shredded field is not in its metadata", name)
+    field_bytes = ends[:, -1].copy() if fields else np.zeros(len(names.codes), np.int64)
+    return Children(rows, ids, (ends - sizes)[rows, columns]), field_bytes
+
+
+def _merged(typed: TypedObject, shredded: Children, left_over: Children, names: Names) -> Children:
+    dictionaries = names.dictionaries
+    codes = dictionaries.codes_at(names.codes[left_over.rows], left_over.ids)
+    shredded_codes = dictionaries.codes_of([field.name.encode() for field in typed.fields])
+    if np.isin(codes, shredded_codes[shredded_codes >= 0]).any():
+        raise invalid_variant("a field is shredded and in the value column too")
+    ranks = dictionaries.ranks()
+    shredded_ranks = ranks[dictionaries.codes_at(names.codes[shredded.rows], shredded.ids)]
+    rows = np.concatenate([shredded.rows, left_over.rows])
+    rank = np.concatenate([shredded_ranks, ranks[codes]])
+    order = np.lexsort((rank, rows))
+    rows, rank = rows[order], rank[order]
+    if ((rows[1:] == rows[:-1]) & (rank[1:] == rank[:-1])).any():
+        raise invalid_variant("an object has two fields of one name")
+    ids = np.concatenate([shredded.ids, left_over.ids])[order]
+    return Children(rows, ids, np.concatenate([shredded.offsets, left_over.offsets])[order])
