@@ -149,8 +149,8 @@ def constant(value: bytes, rows: Mask) -> ByteColumn:
 
 def ragged_positions(starts: Ints, counts: Ints, steps: Ints | int = 1) -> tuple[Ints, Ints]:
     """For each row `counts` positions from `starts` on, `steps` apart: the row of each position, and the position."""
-    rows = np.repeat(np.arange(len(counts)), counts)
-    first = np.cumsum(counts) - counts
+    rows: Ints = np.repeat(np.arange(len(counts)), counts)
+    first: Ints = np.cumsum(counts) - counts
     within = np.arange(len(rows)) - first[rows]
     return rows, starts[rows] + within * (steps if isinstance(steps, int) else steps[rows])
 
@@ -202,8 +202,8 @@ def column_from_arrow(array: pa.Array, present: Mask | None = None) -> ByteColum
     _, offsets_buffer, data_buffer = array.buffers()
     if not len(array) or offsets_buffer is None:
         return ByteColumn(np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8))
-    offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
-    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
+    stored = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
+    offsets: Ints = stored[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     column = ByteColumn(offsets, data)
     if array.null_count:

@@ -107,7 +107,7 @@ def object_slots(data: bytes, metadata: MetadataReader, start: int, end: int) ->
     ids, slots = object_layout(data, start, end)
     names = metadata.names()
     if ids and max(ids) >= len(names):
-        raise invalid_variant("a field has no name", f"id {max(ids)} of {len(names)} names")
+        raise invalid_variant("a field has no name", f"Id {max(ids)} of {len(names)} names")
     if len({names[i] for i in ids}) != len(ids):
         raise invalid_variant("an object has two fields of one name")
     return [(names[i], *slot) for i, slot in zip(ids, slots, strict=True)]
@@ -167,7 +167,7 @@ def decode_scalar(data: bytes, start: int, end: int) -> Any:
         return data[start + 1 : after].decode()
     kind = header >> 2
     if kind >= len(PRIMITIVE_SIZE_BYTES):
-        raise invalid_variant("a value has an unknown type", f"primitive type {kind}")
+        raise invalid_variant("a value has an unknown type", f"Primitive type {kind}")
     size = PRIMITIVE_SIZE_BYTES[kind]
     if size is None:
         content = _sized_bytes(data, start, end)

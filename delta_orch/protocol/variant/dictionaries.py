@@ -66,8 +66,9 @@ class Dictionaries:
             InvalidVariantError: A dictionary has no such id.
         """
         if (ids >= self.sizes[dictionaries]).any():
-            raise invalid_variant("a field has no name", "its id is beyond the dictionary's end")
-        return self.codes[self.first[dictionaries] + ids]
+            raise invalid_variant("a field has no name", "Its id is beyond the dictionary's end")
+        codes: Ints = self.codes[self.first[dictionaries] + ids]
+        return codes
 
     def ranks(self) -> Ints:
         """The place of each word of the vocabulary in the order of UTF-8 bytes."""

@@ -61,7 +61,8 @@ def basic_types(data: Bytes, starts: Ints, ends: Ints) -> Bytes:
     """Basic types of values that must have at least one byte each."""
     if (starts >= ends).any():
         raise invalid_variant("a value has no bytes")
-    return data[starts] & 3
+    kinds: Bytes = data[starts] & np.uint8(3)
+    return kinds
 
 
 def containers(data: Bytes, starts: Ints, ends: Ints, *, objects: bool) -> Containers:

@@ -54,7 +54,7 @@ class MetadataReader:
         if len(metadata) < 3:
             raise invalid_variant("its metadata is cut short", f"{len(metadata)} bytes")
         if metadata[0] & _VERSION_MASK != VERSION:
-            raise invalid_variant("its metadata has an unknown version", f"version {metadata[0] & _VERSION_MASK}")
+            raise invalid_variant("its metadata has an unknown version", f"Version {metadata[0] & _VERSION_MASK}")
         self._data = metadata
         self._width = (metadata[0] >> 6) + 1
         self.size = int.from_bytes(metadata[1 : 1 + self._width], "little")
@@ -66,7 +66,7 @@ class MetadataReader:
     def name_bytes(self, field_id: int) -> bytes:
         """One name, in UTF-8. Looks at nothing else."""
         if field_id >= self.size:
-            raise invalid_variant("a field has no name", f"id {field_id} of {self.size} names")
+            raise invalid_variant("a field has no name", f"Id {field_id} of {self.size} names")
         start, end = read_uints(self._data, 1 + self._width * (1 + field_id), 2, self._width)
         return self._slice(start, end)
 
@@ -82,7 +82,7 @@ class MetadataReader:
 
     def _slice(self, start: int, end: int) -> bytes:
         if start > end or self._strings_start + end > len(self._data):
-            raise invalid_variant("its metadata is damaged", f"a name from {start} to {end}")
+            raise invalid_variant("its metadata is damaged", f"A name from {start} to {end}")
         return self._data[self._strings_start + start : self._strings_start + end]
 
 

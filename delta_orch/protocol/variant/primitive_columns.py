@@ -119,7 +119,7 @@ def _ensure_decimals(kind: PrimitiveType, halves: Ints) -> None:
         limit = 10 ** DECIMAL_DIGITS[kind]
         fits = (high == low >> 63) & (low < limit) & (low > -limit)
     if not fits.all():
-        raise invalid_variant("a decimal is out of range", f"it does not fit into a {kind.name.lower()}")
+        raise invalid_variant("a decimal is out of range", f"It does not fit into a {kind.name.lower()}")
 
 
 def _sized(kind: PrimitiveType, content: ByteColumn, present: Mask) -> list[ByteColumn]:

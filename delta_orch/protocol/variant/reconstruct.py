@@ -150,7 +150,7 @@ def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, name
     if isinstance(group.typed, TypedObject):
         return _encode_objects(group.typed, typed_array, typed, value, names)
     if (typed & (value.sizes > 0)).any():
-        raise invalid_variant("it has a value beside a typed_value", "only objects can be shredded in part")
+        raise invalid_variant("it has a value beside a typed_value", "Only objects can be shredded in part")
     if isinstance(group.typed, TypedPrimitive):
         return join([*encode_primitives(group.typed, typed_array, typed), _trimmed(value)])
     return _encode_arrays(group.typed, typed_array, typed, _trimmed(value), names)
@@ -256,7 +256,7 @@ def _shredded_children(typed: TypedObject, fields: list[ByteColumn], names: Name
     ids = names.dictionaries.ids_of([field.name.encode() for field in typed.fields])[names.codes[rows], columns]
     if (ids < 0).any():
         name = typed.fields[int(columns[ids < 0][0])].name
-        raise invalid_variant("the name of a shredded field is not in its metadata", name)
+        raise invalid_variant("the name of a shredded field is not in its metadata", f"Field {name}")
     field_bytes = ends[:, -1].copy() if fields else np.zeros(len(names.codes), np.int64)
     return Children(rows, ids, (ends - sizes)[rows, columns]), field_bytes
 

@@ -76,7 +76,7 @@ def parse_variant_type(data_type: pa.DataType) -> VariantGroup:
     """
     data_type = storage_type(data_type)
     if not pa.types.is_struct(data_type):
-        raise _no_variant(f"a column of Arrow type {data_type} is no group of metadata and value")
+        raise _no_variant(f"A column of Arrow type {data_type} is no group of metadata and value")
     return _parse_group(data_type, outermost=True, level=0)
 
 
@@ -87,22 +87,22 @@ def storage_type(data_type: pa.DataType) -> pa.DataType:
 
 def _parse_group(group: pa.StructType, *, outermost: bool, level: int) -> VariantGroup:
     if level > _MAX_SHREDDED_LEVELS:
-        raise _no_variant(f"its columns are nested deeper than {_MAX_SHREDDED_LEVELS} levels")
+        raise _no_variant(f"Its columns are nested deeper than {_MAX_SHREDDED_LEVELS} levels")
     positions: dict[str, int] = {}
     for position, field in enumerate(group):
         if field.name in positions:
-            raise _no_variant(f"it has two columns named {field.name}")
+            raise _no_variant(f"It has two columns named {field.name}")
         positions[field.name] = position
     known = {"metadata", "value", "typed_value"} if outermost else {"value", "typed_value"}
     if unknown := positions.keys() - known:
-        raise _no_variant(f"it has columns that do not belong there: {', '.join(sorted(unknown))}")
+        raise _no_variant(f"It has columns that do not belong there: {', '.join(sorted(unknown))}")
     if outermost and "metadata" not in positions:
-        raise _no_variant("it has no metadata column")
+        raise _no_variant("It has no metadata column")
     if not positions.keys() & {"value", "typed_value"}:
-        raise _no_variant("it has neither a value nor a typed_value column")
+        raise _no_variant("It has neither a value nor a typed_value column")
     for name in ("metadata", "value"):
         if name in positions and not _is_binary(group[positions[name]].type):
-            raise _no_variant(f"its {name} column is not binary but {group[positions[name]].type}")
+            raise _no_variant(f"Its {name} column is not binary but {group[positions[name]].type}")
     typed = None
     if "typed_value" in positions:
         typed = _parse_typed(group[positions["typed_value"]].type, level)
@@ -119,18 +119,18 @@ def _parse_typed(t: pa.DataType, level: int) -> TypedPrimitive | TypedObject | T
     if pa.types.is_struct(t):
         fields = [_parse_field(field, position, level) for position, field in enumerate(t)]
         if len({f.name for f in fields}) != len(fields):
-            raise _no_variant("two shredded fields have one name")
+            raise _no_variant("Two shredded fields have one name")
         return TypedObject(tuple(sorted(fields, key=lambda f: f.name.encode())))
     if pa.types.is_list(t) or pa.types.is_large_list(t):
         if not pa.types.is_struct(t.value_type):
-            raise _no_variant(f"the elements of a shredded array are no groups but {t.value_type}")
+            raise _no_variant(f"The elements of a shredded array are no groups but {t.value_type}")
         return TypedArray(_parse_group(t.value_type, outermost=False, level=level + 1))
     return TypedPrimitive(_primitive_type(t), t)
 
 
 def _parse_field(field: pa.Field, position: int, level: int) -> TypedField:
     if not pa.types.is_struct(field.type):
-        raise _no_variant(f"the shredded field {field.name} is no group but {field.type}")
+        raise _no_variant(f"The shredded field {field.name} is no group but {field.type}")
     return TypedField(field.name, position, _parse_group(field.type, outermost=False, level=level + 1))
 
 
@@ -174,10 +174,10 @@ _PLAIN_TYPES = (
 
 
 def _decimal_type(t: pa.DataType) -> PrimitiveType:
-    if not (1 <= t.precision <= 38 and 0 <= t.scale <= t.precision):
+    if pa.types.is_decimal256(t) or not 0 <= t.scale <= t.precision:
         raise _unsupported(t)
     # Arrow reads all decimals into one class unless it is told otherwise: the precision tells what Parquet has.
-    if pa.types.is_decimal128(t) or pa.types.is_decimal256(t):
+    if pa.types.is_decimal128(t):
         widest = 9 if t.precision <= 9 else 18 if t.precision <= 18 else 38
     else:
         widest = 9 if t.bit_width == 32 else 18
@@ -185,7 +185,7 @@ def _decimal_type(t: pa.DataType) -> PrimitiveType:
 
 
 def _unsupported(t: pa.DataType) -> InvalidVariantError:
-    return _no_variant(f"variants cannot be shredded as {t}")
+    return _no_variant(f"Variants cannot be shredded as {t}")
 
 
 def _no_variant(problem: str) -> InvalidVariantError:

@@ -36,7 +36,7 @@ class Variant:
         basic_type(self._value, self._start, self._end)
         name = type_name_of(self._value[self._start])
         if name is None:
-            raise invalid_variant("a value has an unknown type", f"first byte {self._value[self._start]}")
+            raise invalid_variant("a value has an unknown type", f"First byte {self._value[self._start]}")
         return name
 
     def get(self, path: str | Sequence[str | int]) -> Variant | None:
