@@ -72,7 +72,19 @@ def string_scalar(value: str) -> pa.StringScalar:
 
 def int64_range(start: int, stop: int) -> pa.Int64Array:
     """start, start + 1, …, stop − 1."""
-    return int64_array(range(start, stop))
+    data = pa.py_buffer(array("q", range(start, stop)))
+    return pa.Array.from_buffers(pa.int64(), stop - start, [None, data])
+
+
+def all_booleans(value: bool, count: int) -> pa.BooleanArray:
+    """The same value `count` times."""
+    data = (b"\xff" if value else b"\x00") * ((count + 7) // 8)
+    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(data)])
+
+
+def narrowed_mask(mask: pa.BooleanArray, still: pa.BooleanArray) -> pa.BooleanArray:
+    """The mask with only those of its marks that `still`, one value a mark, keeps."""
+    return pc.replace_with_mask(mask, mask, still)
 
 
 def _bitmap(flags: bytes) -> pa.Buffer:

@@ -9,7 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.arrow_building import int64_range
+from delta_orch.log.arrow_building import narrowed_mask
 from delta_orch.log.checkpoint_decoding import (
     SCHEMAS,
     Column,
@@ -20,6 +20,7 @@ from delta_orch.log.checkpoint_decoding import (
     has_deletion_vectors,
 )
 from delta_orch.log.checkpoint_reader import Checkpoint, RowGroup, run_parallel
+from delta_orch.log.partition_columns import one_chunk
 from delta_orch.log.replay import TouchedFiles, file_keys
 from delta_orch.protocol.data_path import canonical_paths
 
@@ -44,11 +45,8 @@ class LiveRows:
 
     def narrowed(self, still: Mask) -> LiveRows:
         """Those of the rows that `still`, one value a live row, marks."""
-        if self.keep is None:
-            keep = still
-        else:
-            positions = pc.cast(pc.indices_nonzero(self.keep).filter(still), pa.int64())
-            keep = pc.is_in(int64_range(0, len(self.keep)), value_set=positions)
+        still = one_chunk(still)
+        keep = still if self.keep is None else narrowed_mask(one_chunk(self.keep), still)
         return LiveRows(self.group, keep, self.paths.filter(still))
 
 
@@ -78,13 +76,28 @@ class CheckpointFileActions:
         Raises as `columns`.
         """
 
-        def narrow(rows: LiveRows) -> LiveRows:
-            kept = choose(self._table(rows, names))
-            return rows if kept.true_count == len(kept) else rows.narrowed(kept)
-
+        if "_live" in self.__dict__ or self._wider_live is not None or "path" in names:
+            live = run_parallel(lambda rows: self._narrow(rows, names, choose), self._live)
+        else:
+            groups = self._checkpoint.row_groups(self._action)
+            live = run_parallel(lambda group: self._choose_first(group, names, choose), groups)
         narrowed = CheckpointFileActions(self._checkpoint, self._action, self._touched)
-        narrowed.__dict__["_live"] = run_parallel(narrow, [rows for rows in self._live if len(rows.paths)])
+        narrowed.__dict__["_live"] = live
         return narrowed
+
+    def _narrow(self, rows: LiveRows, names: Sequence[str], choose: Chooser) -> LiveRows:
+        if not len(rows.paths):
+            return rows
+        kept = choose(self._table(rows, names))
+        return rows if kept.true_count == len(kept) else rows.narrowed(kept)
+
+    def _choose_first(self, group: RowGroup, names: Sequence[str], choose: Chooser) -> LiveRows:
+        """As `_narrow`, for rows not known to be live yet: paths are decoded only where some row is kept."""
+        kept = choose(pa.table(decode_columns(self._action, group, names, None)))
+        if not kept.true_count:
+            return LiveRows(group, kept, pa.chunked_array([], pa.string()))
+        rows = _live_rows(self._action, group, self._touched)
+        return rows.narrowed(kept if rows.keep is None else kept.filter(rows.keep))
 
     @property
     def num_rows(self) -> int:
@@ -159,5 +172,4 @@ def _with_touched_keys(action: str, rows: LiveRows, candidates: Mask, touched: T
     vectors = decode_dv_ids(action, rows.group, rows.keep)
     ids = pa.nulls(len(paths), pa.string()) if vectors is None else vectors.filter(candidates)
     dead = pc.is_in(file_keys(paths, ids), value_set=touched.keys)
-    positions = pc.cast(pc.indices_nonzero(candidates).filter(dead), pa.int64())
-    return pc.is_in(int64_range(0, len(rows.paths)), value_set=positions)
+    return narrowed_mask(one_chunk(candidates), dead)

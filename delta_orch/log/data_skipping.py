@@ -22,8 +22,9 @@ from delta_orch.expressions.nodes import (
 )
 from delta_orch.expressions.tree import columns_of
 from delta_orch.features.column_mapping import physical_path
+from delta_orch.log.arrow_building import all_booleans, narrowed_mask
 from delta_orch.log.file_statistics import ColumnBounds, leaf_type, read_bounds
-from delta_orch.log.outcomes import Outcomes, all_of, any_of, constant
+from delta_orch.log.outcomes import Outcomes, all_of, any_of
 from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.log.partition_predicates import compare_columns, compare_with_literal, is_in_literals
 from delta_orch.log.statistics_predicates import compare_bounds, in_bounds, prefix_in_bounds
@@ -66,9 +67,7 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
     bounds = read_bounds(rest["stats"], data_columns)
     by_statistics = _Evaluator(rest, schema, partition_columns, bounds).outcomes(where)
     # Files that statistics rule out lose their mark; the rows of `rest` are the marked ones, in order.
-    kept = pc.indices_nonzero(by_partition.true).filter(by_statistics.true)
-    every = pc.indices_nonzero(constant(True, files.num_rows))
-    may_match = pc.is_in(every, value_set=kept)
+    may_match = narrowed_mask(by_partition.true, by_statistics.true)
     # A file without rows may have both: a predicate that holds for all of them, and none that it holds for.
     return FileMatch(may_match, pc.and_(may_match, by_partition.all_true()))
 
@@ -144,7 +143,7 @@ class _Evaluator:
         if (values := self._partition(child)) is not None:
             return self._exact(values.is_null())
         if (bounds := self._bounds_of(child)) is not None:
-            return Outcomes(bounds.may_be_null, bounds.may_be_value, constant(False, self._num_files))
+            return Outcomes(bounds.may_be_null, bounds.may_be_value, all_booleans(False, self._num_files))
         return Outcomes.unknown(self._num_files)
 
     def _in(self, column: Column, values: Sequence[Literal]) -> Outcomes:

@@ -9,7 +9,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.arrow_building import bool_array
+from delta_orch.log.arrow_building import all_booleans, bool_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Outcomes:
 
     @classmethod
     def unknown(cls, num_files: int) -> Outcomes:
-        every = constant(True, num_files)
+        every = all_booleans(True, num_files)
         return cls(every, every, every)
 
     @classmethod
     def of_constant(cls, value: bool | None, num_files: int) -> Outcomes:
-        yes, no = constant(True, num_files), constant(False, num_files)
+        yes, no = all_booleans(True, num_files), all_booleans(False, num_files)
         return cls(yes if value is True else no, yes if value is False else no, yes if value is None else no)
 
     @classmethod
@@ -48,11 +48,11 @@ class Outcomes:
 
     def is_null(self) -> Outcomes:
         """IS NULL of the predicate itself."""
-        return Outcomes(self.null, pc.or_(self.true, self.false), constant(False, len(self.null)))
+        return Outcomes(self.null, pc.or_(self.true, self.false), all_booleans(False, len(self.null)))
 
     def compared(self, results: dict[bool | None, bool | None]) -> Outcomes:
         """The predicate's result mapped: `results` gives for true, false and null what becomes of it."""
-        nothing = constant(False, len(self.true))
+        nothing = all_booleans(False, len(self.true))
         marks: dict[bool | None, pa.BooleanArray] = {True: nothing, False: nothing, None: nothing}
         for before, possible in ((True, self.true), (False, self.false), (None, self.null)):
             after = results[before]
@@ -80,10 +80,6 @@ def _and(a: Outcomes, b: Outcomes) -> Outcomes:
         false=pc.or_(a.false, b.false),
         null=pc.or_(pc.and_(a.null, not_false_b), pc.and_(b.null, not_false_a)),
     )
-
-
-def constant(value: bool, length: int) -> pa.BooleanArray:
-    return bool_array([value] * length)
 
 
 def _known(values: pa.BooleanArray) -> pa.BooleanArray:

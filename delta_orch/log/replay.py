@@ -7,6 +7,7 @@ not touch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.arrow_building import int64_array, int64_range, string_array, string_scalar
+from delta_orch.log.arrow_building import int64_range, string_array, string_scalar
 from delta_orch.log.commit_reader import LogActions
 from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
 from delta_orch.log.partition_columns import one_chunk
@@ -150,7 +151,8 @@ def _one_true() -> pa.BooleanArray:
 
 
 def _constant(value: int, count: int) -> pa.Array:
-    return int64_array([value] * count)
+    data = pa.py_buffer(value.to_bytes(8, sys.byteorder, signed=True) * count)
+    return pa.Array.from_buffers(pa.int64(), count, [None, data])
 
 
 def _concat(*columns: pa.Array | pa.ChunkedArray) -> pa.Array:

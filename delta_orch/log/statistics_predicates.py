@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Literal
-from delta_orch.log.arrow_building import bool_array, string_array
+from delta_orch.log.arrow_building import all_booleans, bool_array, string_array
 from delta_orch.log.file_statistics import ColumnBounds
 from delta_orch.log.literal_scalar import literal_scalar
-from delta_orch.log.outcomes import Outcomes, constant
+from delta_orch.log.outcomes import Outcomes
 from delta_orch.protocol.types import STRING
 
 _MAX_SINGLE_VALUES = 100
@@ -27,7 +27,7 @@ def compare_bounds(op: str, bounds: ColumnBounds, literal: Literal) -> Outcomes:
     """`column op literal`; the literal is not null."""
     if op == "<=>":
         equal = compare_bounds("=", bounds, literal)
-        return Outcomes(equal.true, pc.or_(equal.false, bounds.may_be_null), constant(False, len(equal.true)))
+        return Outcomes(equal.true, pc.or_(equal.false, bounds.may_be_null), all_booleans(False, len(equal.true)))
     true = pc.and_(bounds.may_be_value, _may_hold(op, bounds, literal))
     false = pc.and_(bounds.may_be_value, _may_hold(_NEGATED[op], bounds, literal))
     return Outcomes(true, false, bounds.may_be_null)
@@ -39,7 +39,7 @@ def in_bounds(bounds: ColumnBounds, literals: Sequence[Literal]) -> Outcomes:
     true = pc.and_(bounds.may_be_value, _may_be_one_of(bounds, present))
     if len(present) < len(literals):
         nulls = pc.or_(bounds.may_be_null, bounds.may_be_value)
-        return Outcomes(true, constant(False, len(true)), nulls)
+        return Outcomes(true, all_booleans(False, len(true)), nulls)
     return Outcomes(true, bounds.may_be_value, bounds.may_be_null)
 
 
@@ -57,12 +57,12 @@ def prefix_in_bounds(bounds: ColumnBounds, prefix: str) -> Outcomes:
 def _may_be_one_of(bounds: ColumnBounds, literals: Sequence[Literal]) -> pa.BooleanArray:
     if len(literals) <= _MAX_SINGLE_VALUES:
         single = [_may_hold("=", bounds, literal) for literal in literals]
-        result = constant(False, len(bounds.lower))
+        result = all_booleans(False, len(bounds.lower))
         for may_hold in single:
             result = pc.or_(result, may_hold)
         return result
     if any(isinstance(literal.value, float) and math.isnan(literal.value) for literal in literals):
-        return constant(True, len(bounds.lower))
+        return all_booleans(True, len(bounds.lower))
     lowest = min(literals, key=lambda literal: literal.value)
     highest = max(literals, key=lambda literal: literal.value)
     return pc.and_(_may_hold(">=", bounds, lowest), _may_hold("<=", bounds, highest))
@@ -73,7 +73,7 @@ def _may_hold(op: str, bounds: ColumnBounds, literal: Literal) -> pa.BooleanArra
     value = literal.value
     if isinstance(value, float) and math.isnan(value):
         # No bound tells whether there are NaNs.
-        return constant(True, len(bounds.lower))
+        return all_booleans(True, len(bounds.lower))
     scalar = _scalar(bounds, literal)
     match op:
         case "=":
@@ -99,10 +99,10 @@ def _may_exceed(bounds: ColumnBounds, value: Any) -> pa.BooleanArray:
     """Whether rows above the upper bound may exist that compare with the value as no value within the bounds does."""
     if pa.types.is_floating(bounds.upper.type):
         # Spark counts NaN as the greatest value; most other writers leave it out of the maximum.
-        return constant(True, len(bounds.upper))
+        return all_booleans(True, len(bounds.upper))
     if isinstance(value, str):
         return _is_cut_prefix_of(bounds.upper, value)
-    return constant(False, len(bounds.upper))
+    return all_booleans(False, len(bounds.upper))
 
 
 def _is_cut_prefix_of(upper: pa.StringArray, value: str) -> pa.BooleanArray:
