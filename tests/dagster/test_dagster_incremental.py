@@ -7,6 +7,7 @@ import pytest
 
 from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.table import DeltaTable
 
 
@@ -204,3 +205,29 @@ def test_the_function_must_return_rows(tmp_path: Path) -> None:
 def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         delta_asset(incremental_from="a", table="b", **arguments)
+
+
+def test_a_step_that_another_worker_overtook_runs_again(tmp_path: Path) -> None:
+    source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
+    source.append(rows("a"), partition_by=["day"])
+    early = IncrementalReader(source, target, bootstrap="changes").next_batch()
+    assert early is not None
+    source.append(rows("b"))
+    ends: list[int] = []
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        table=DeltaTableResource(table_uri=target.uri),
+        write="append",
+        bootstrap="changes",
+    )
+    def silver(context, batch: ChangeBatch) -> Any:  # type: ignore[no-untyped-def]
+        if not ends:
+            # A worker that was slower to start and faster to commit.
+            target.append(early.changes.to_arrow().select(["day", "value"]), txn=early.txn)
+        ends.append(batch.starting_version or 0)
+        return batch.changes.to_arrow().select(["day", "value"])
+
+    assert dg.materialize([silver], instance=dg.DagsterInstance.ephemeral()).success
+    assert ends == [0, 1]
+    assert sorted(target.snapshot().scan().to_arrow().column("day").to_pylist()) == ["a", "b"]
