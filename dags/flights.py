@@ -32,7 +32,7 @@ from delta_orch.demo.flights import (
     summarize_carriers,
 )
 from delta_orch.demo.session import SPARK_CONF
-from delta_orch.demo.source import Landing
+from delta_orch.demo.source import open_landing
 from delta_orch.table import DeltaTable
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from delta_orch.pipeline.incremental import ChangeBatch
 
-HOME = Path(os.environ.get("FLIGHTS_HOME", "build/demo")).resolve()
-LANDING = Landing(HOME / "landing")
+HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
+LANDING = open_landing(HOME / "landing")
 TABLES = HOME / "airflow_tables"
 # How long files that no version needs any more are kept for readers of older versions.
 RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}

@@ -32,10 +32,10 @@ from delta_orch.demo.flights import (
     summarize_carriers,
 )
 from delta_orch.demo.session import spark_session
-from delta_orch.demo.source import Landing
+from delta_orch.demo.source import open_landing
 
-HOME = Path(os.environ.get("FLIGHTS_HOME", "build/demo")).resolve()
-LANDING = Landing(HOME / "landing")
+HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
+LANDING = open_landing(HOME / "landing")
 TABLES = HOME / "tables"
 # How long files that no version needs any more are kept for readers of older versions.
 RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}

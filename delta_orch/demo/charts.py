@@ -18,7 +18,7 @@ def rows_per_day(days: Sequence[DayRows]) -> str:
     peak = _nice_ceiling(max((max(day.source, day.bronze) for day in days), default=1))
     step = (WIDTH - left) / max(len(days), 1)
     plot = height - bottom - top
-    parts = [_grid(left, top, plot, peak, 4)]
+    parts = [_grid(left, top, plot, peak)]
     for index, day in enumerate(days):
         x, bar = left + index * step, plot * day.bronze / peak
         tip = f"{day.day}: {day.source:,} in the source, {day.bronze:,} in bronze, {day.silver:,} in silver"
@@ -84,7 +84,7 @@ def file_sizes(compaction: Compaction) -> str:
     peak = _nice_ceiling(max([*before, *after, 1]))
     step = (width - left) / (last - first + 1)
     plot = height - bottom - top
-    parts = [_grid(left, top, plot, peak, 3, width)]
+    parts = [_grid(left, top, plot, peak, width)]
     for slot, index in enumerate(range(first, last + 1)):
         x = left + slot * step
         for offset, (name, counts) in enumerate((("before", before), ("after", after))):
@@ -122,13 +122,13 @@ def _histogram(sizes: Sequence[int], edges: Sequence[float]) -> list[int]:
     return counts
 
 
-def _grid(left: int, top: int, plot: int, peak: int, lines: int, width: int = WIDTH) -> str:
+def _grid(left: int, top: int, plot: int, peak: int, width: int = WIDTH) -> str:
+    lines = next(lines for lines in (5, 4, 2, 1) if peak % lines == 0)
     parts = []
     for number in range(lines + 1):
         y = top + plot - plot * number / lines
         parts.append(f'<line class="grid" x1="{left}" x2="{width}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        value = peak * number / lines
-        text = f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+        text = f"{peak * number // lines:,}"
         parts.append(f'<text class="tick" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
     return "".join(parts)
 

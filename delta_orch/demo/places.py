@@ -60,7 +60,8 @@ class Places:
             InvalidRequestError: The folder holds something that no demo has made. Nothing was removed.
         """
         if self.home.exists():
-            if any(self.home.iterdir()) and not (self.home / _MARKER).exists():
+            is_ours = (self.home / _MARKER).exists() or self.home == default_home()
+            if any(self.home.iterdir()) and not is_ours:
                 raise InvalidRequestError(
                     f"{self.home} is not empty, and no earlier demo has made it", remedy="Name another folder"
                 )
@@ -79,6 +80,11 @@ class Places:
             "DAGSTER_HOME": str(self.dagster),
             "SPARK_LOCAL_DIRS": str(self.home / "spark"),
         }
+
+
+def default_home() -> Path:
+    """`build/demo` in the checkout; `dagster_defs/` and `dags/` use it, too, when they are run by themselves."""
+    return checkout() / "build" / "demo"
 
 
 def checkout() -> Path:

@@ -43,7 +43,8 @@ def render_report(results: Results) -> str:
         commits_over_time=commits_over_time(results.commits, results.steps, results.started_ms),
         vacuum_note=_vacuum_note(results),
         file_sizes=_file_sizes(results),
-        readers=_readers(results.comparisons, "") + _readers(results.airflow_comparisons, "Airflow's week: "),
+        readers=_readers(results.comparisons, "Dagster's tables")
+        + _readers(results.airflow_comparisons, f"Airflow's tables of {len(results.airflow.get('days', ()))} days"),
         unavailable="".join(
             f'<p class="note">Not available here: {escape(name)} ({escape(reason)})</p>'
             for name, reason in results.readers_unavailable.items()
@@ -132,15 +133,15 @@ def _vacuum_note(results: Results) -> str:
     return f"Vacuum's dry run then found {found:,} files that no version needed; it deleted {deleted:,} ({freed})."
 
 
-def _readers(comparisons: Sequence[Comparison], prefix: str) -> str:
+def _readers(comparisons: Sequence[Comparison], title: str) -> str:
     if not comparisons:
         return ""
+    numbers = "".join(f'<th class="number">{name}</th>' for name in ("Rows", "Lost", "Too many", "Duplicates"))
     header = (
-        "<tr><th></th><th>Reader</th><th>Table</th><th class=number>Rows</th><th class=number>Lost</th>"
-        "<th class=number>Too many</th><th class=number>Duplicates</th><th>Checksum over all values</th></tr>"
+        f"<tr><th></th><th>{escape(title)}, read by</th><th>Table</th>{numbers}<th>Checksum of all values</th></tr>"
     )
     rows = "".join(
-        f'<tr><td class="mark {_good(c.confirmed)}">{_mark(c.confirmed)}</td><td>{escape(prefix + c.reader)}</td>'
+        f'<tr><td class="mark {_good(c.confirmed)}">{_mark(c.confirmed)}</td><td>{escape(c.reader)}</td>'
         f'<td>{escape(c.table)}</td><td class="number">{c.found.rows:,}</td><td class="number">{c.lost_rows:,}</td>'
         f'<td class="number">{c.extra_rows:,}</td><td class="number">{c.duplicates:,}</td>'
         f"<td><code>{c.found.checksum}</code></td></tr>"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from delta_orch.demo.places import Places, checkout, enter
+from delta_orch.demo.places import Places, default_home, enter
 from delta_orch.demo.plan import DAYS_IN_YEAR, Plan, make_plan
 from delta_orch.demo.results import Results
 from delta_orch.demo.terminal import Stages, quiet_terminal, show_closing_table
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="where everything is written; by default build/demo in the checkout")
     options = parser.parse_args(arguments)
     plan = make_plan(options.days)
-    places = Places((options.home or checkout() / "build" / "demo").resolve())
+    places = Places((options.home or default_home()).resolve())
     ensure_java()
     places.prepare()
     enter(places)

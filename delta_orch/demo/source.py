@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -83,8 +84,15 @@ class Landing:
     folder: Path
 
     def flights_files(self, days: Iterable[date]) -> list[str]:
-        """What the airports have delivered for these days."""
-        return [str(path) for day in days for path in sorted(self._flights_folder(day).glob("*.csv"))]
+        """What the airports have delivered for these days.
+
+        Raises:
+            FileNotFoundError: A day has not been delivered. Planes fly every day, so no rows would be wrong ones.
+        """
+        by_day = {day: sorted(self._flights_folder(day).glob("*.csv")) for day in days}
+        if missing := [day.isoformat() for day, paths in by_day.items() if not paths]:
+            raise FileNotFoundError(f"No flights have been delivered to {self.folder} for {', '.join(missing)}")
+        return [str(path) for paths in by_day.values() for path in paths]
 
     def weather_files(self, days: Iterable[date]) -> list[str]:
         """The files delivered for these days. A day may have none: the readings end on 30 December."""
@@ -140,6 +148,23 @@ class Landing:
 
     def _weather_file(self, day: date) -> Path:
         return self.folder / "weather" / f"{day.isoformat()}.csv"
+
+
+def open_landing(folder: Path) -> Landing:
+    """The landing folder; where there is none yet, one to which the whole year has been delivered."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Several processes may come here at once: each fills a folder of its own, and the first one's becomes the one.
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".landing-") as own:
+            source, landing = Source.unpack(Path(own) / "source"), Landing(Path(own) / "landing")
+            landing.deliver_reference(source)
+            landing.deliver(source, source.days["flights"])
+            try:
+                landing.folder.rename(folder)
+            except OSError:
+                if not folder.exists():
+                    raise
+    return Landing(folder)
 
 
 DEP_DELAY, ARR_DELAY, ORIGIN = 5, 8, 12

@@ -1,0 +1,108 @@
+"""The demo from end to end, on fourteen days: every stage, every attempt to break it, both orchestrators."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+DAYS = 14
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one demo that has been run by the command users run."""
+    home = tmp_path_factory.mktemp("demo") / "home"
+    done = subprocess.run(
+        [sys.executable, "-m", "delta_orch.cli.main", "demo", "--days", str(DAYS), "--home", str(home)],
+        capture_output=True,
+        text=True,
+        timeout=850,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{tail(home / 'logs' / 'demo.log')}"
+    assert "Every flight exactly once" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    return home
+
+
+@pytest.fixture(scope="module")
+def summary(home: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((home / "summary.json").read_text())
+    return content
+
+
+def tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else "no log"
+
+
+def test_every_flight_is_there_exactly_once(summary: dict[str, Any]) -> None:
+    # Counted in the distribution's CSV by hand: the first fourteen days of January have 12,208 flights.
+    assert (summary["rows_in_source"], summary["rows_in_bronze"], summary["rows_in_silver"]) == (12208, 12208, 12208)
+    assert (summary["duplicates"], summary["lost_rows"]) == (0, 0)
+    assert summary["passed"] is True
+    assert summary["failures"] == []
+
+
+def test_every_attempt_to_break_it_was_made(summary: dict[str, Any]) -> None:
+    names = [step["name"] for step in summary["steps"]]
+    assert names == ["killed", "repeated", "corrected", "zombie", "parallel", "late"]
+    assert all(step["passed"] for step in summary["steps"])
+    assert summary["retries_injected"] == 2
+    assert summary["zombies_fenced"] == 1
+    assert summary["conflicts_rebased"] >= 3
+
+
+def test_two_independent_readers_confirm_every_table(summary: dict[str, Any]) -> None:
+    assert {"deltalake", "duckdb log replay"} <= set(summary["readers_confirmed"])
+    assert len(summary["comparisons"]) == 4 * len(summary["readers_confirmed"])
+    assert all(comparison["confirmed"] for comparison in summary["comparisons"])
+    assert "duckdb delta extension" in [*summary["readers_confirmed"], *summary["readers_unavailable"]]
+
+
+def test_airflow_ran_the_same_days_and_retried_without_doubling(summary: dict[str, Any]) -> None:
+    airflow = summary["airflow"]
+    assert [day["state"] for day in airflow["days"]] == ["success", "success"]
+    assert airflow["maintenance"]["state"] == "success"
+    assert airflow["retried"] == {"task": "weather_readings", "state": "success", "tries": 2, "skipped": True} | {
+        "version": airflow["retried"]["version"]
+    }
+    assert airflow["comparisons"]
+    assert all(comparison["confirmed"] for comparison in airflow["comparisons"])
+
+
+def test_compaction_left_fewer_files(summary: dict[str, Any]) -> None:
+    assert summary["files_after_compaction"] < summary["files_before_compaction"]
+    assert summary["files_vacuumed"] >= summary["files_before_compaction"] - summary["files_after_compaction"]
+
+
+def test_the_report_loads_nothing(home: Path) -> None:
+    report = (home / "report.html").read_text(encoding="utf-8")
+    assert "12,208" in report
+    for reference in ("http://", "https://", "src=", "@import", "url(", "<link", "<script"):
+        found = [line for line in report.splitlines() if reference in line and "extensions.duckdb.org" not in line]
+        assert not found, f"{reference} in {found[0][:200]}"
+
+
+def test_everything_is_below_the_home_folder(home: Path) -> None:
+    assert {path.name for path in home.iterdir()} >= {"tables", "airflow_tables", "dagster", "logs", "report.html"}
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    done = subprocess.run(
+        [sys.executable, "-m", "delta_orch.cli.main", "demo", "--days", "14", "--home", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error[INVALID_REQUEST]")
+    assert (tmp_path / "precious").read_text() == "mine"
