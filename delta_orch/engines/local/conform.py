@@ -110,6 +110,7 @@ def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path
     if not pa.types.is_struct(array.type):
         raise pa.ArrowInvalid(f"{array.type} is no struct")
     names = [field.name for field in array.type]
+    # `flatten` makes the fields of null structs null, which a field that is NOT NULL must not be.
     children = array.flatten()
     conformed = []
     for field in target:
@@ -118,7 +119,8 @@ def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path
         if index is None:
             conformed.append(pa.nulls(len(array), field.type))
         else:
-            conformed.append(conform_column(children[index], field.type, lossless=lossless, path=child))
+            values = children[index] if field.nullable else array.field(index)
+            conformed.append(conform_column(values, field.type, lossless=lossless, path=child))
     mask = array.is_null() if array.null_count else None
     if not conformed:
         return pa.array([{}] * len(array), target, mask=mask)

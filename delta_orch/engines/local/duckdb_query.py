@@ -200,7 +200,7 @@ class _own_errors:
     """Turns DuckDB's errors into ours, and an error of ours that went through DuckDB back into itself."""
 
     def __init__(self, inputs: list[_Input] | None = None) -> None:
-        self._inputs = inputs or []
+        self._inputs = [] if inputs is None else inputs
 
     def __enter__(self) -> None:
         return None

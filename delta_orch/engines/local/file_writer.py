@@ -6,7 +6,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_directory
-from delta_orch.protocol.types import DOUBLE, FLOAT, VOID, StructType
+from delta_orch.protocol.types import DOUBLE, FLOAT, VOID, ArrayType, DataType, MapType, StructType
 from delta_orch.storage.os_errors import storage_error
 
 PartitionKey = tuple[str | None, ...]
@@ -51,7 +51,7 @@ class FileLayout:
     """Everything the files of one write have in common.
 
     Attributes:
-        file_schema: Arrow schema of the files: no partition columns, no void columns.
+        file_schema: Arrow schema of the files: no partition columns, no void columns, everything nullable.
         float_leaves: Float columns with statistics, whose NaNs must be watched for: Arrow's bounds pass over them.
     """
 
@@ -78,11 +78,28 @@ class FileLayout:
             filesystem,
             root,
             spec.partition_columns,
-            schema_to_arrow(StructType(tuple(f for f in in_files if f.data_type != VOID))),
+            schema_to_arrow(as_nullable(StructType(tuple(f for f in in_files if f.data_type != VOID)))),
             codec,
             columns,
             tuple(column.path for column in columns if column.data_type in (FLOAT, DOUBLE)),
         )
+
+
+def as_nullable(schema: StructType) -> StructType:
+    """The schema in which rows are written. NOT NULL is verified row by row and stands in the log; in Parquet, a
+    required field inside an optional struct would only keep writers from writing null structs."""
+    return StructType(tuple(replace(f, data_type=_as_nullable_type(f.data_type), nullable=True) for f in schema))
+
+
+def _as_nullable_type(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType():
+            return as_nullable(data_type)
+        case ArrayType(element_type):
+            return ArrayType(_as_nullable_type(element_type), True)
+        case MapType(key_type, value_type):
+            return MapType(_as_nullable_type(key_type), _as_nullable_type(value_type), True)
+    return data_type
 
 
 class FileWriter:
@@ -150,14 +167,13 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Let go of a file that will never be named by a commit; vacuum removes what there is of it."""
-        for part in (self._writer, self._sink):
-            try:
-                part.close()
-            except (OSError, pa.ArrowException):
-                # The error that made the caller give up is the one to report, and this is most likely the same.
-                continue
-        # Left open, it would try again when it is collected.
+        # Left open, it would try to finish the file when it is collected.
         self._writer.is_open = False
+        try:
+            self._sink.close()
+        except OSError:
+            # The error that made the caller give up is the one to report, and this is most likely the same.
+            return
 
 
 def _has_nan(rows: pa.Table, path: ColumnPath) -> bool:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local.conform import conform_batch
 from delta_orch.engines.local.durability import sync_directories
-from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
+from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile, as_nullable
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.prefetch import thread_count
 from delta_orch.engines.local.relation import LocalRelation
@@ -44,7 +44,7 @@ def write_relation(
         file_size_bytes: Start a new file when one has reached this size; None never does.
         threads: How many files of one partition may be written at the same time.
     """
-    target = schema_to_arrow(spec.schema)
+    target = schema_to_arrow(as_nullable(spec.schema))
     checks = batch_checks(spec.schema, spec.checks)
     with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
         for batch in _slices(relation.open_batches()):
@@ -100,6 +100,7 @@ class _Sink:
         self._buffered_bytes = 0
         self._finished: list[WrittenFile] = []
         self._idle_order: dict[FileWriter, PartitionKey] = {}
+        self._open: set[FileWriter] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._running: deque[tuple[PartitionKey, FileWriter, Future[None]]] = deque()
 
@@ -110,7 +111,7 @@ class _Sink:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         if kind is not None:
-            for writer in [*self._idle_order, *(writer for _, writer, _ in self._running)]:
+            for writer in self._open:
                 writer.abandon()
 
     def add(self, key: PartitionKey, batch: pa.RecordBatch) -> None:
@@ -166,7 +167,9 @@ class _Sink:
             del self._idle_order[writer]
             return writer
         self._collect_open()
-        return FileWriter(self._layout, key)
+        writer = FileWriter(self._layout, key)
+        self._open.add(writer)
+        return writer
 
     def _collect(self, most: int) -> None:
         """Wait until at most that many row groups are being written."""
@@ -185,7 +188,7 @@ class _Sink:
 
     def _put_back(self, key: PartitionKey, writer: FileWriter) -> None:
         if self._file_size_bytes is not None and writer.size_bytes >= self._file_size_bytes:
-            self._finished.append(writer.close())
+            self._finish_file(writer)
             return
         self._partitions[key].idle.append(writer)
         self._idle_order[writer] = key
@@ -200,4 +203,8 @@ class _Sink:
     def _close(self, writer: FileWriter) -> None:
         key = self._idle_order.pop(writer)
         self._partitions[key].idle.remove(writer)
+        self._finish_file(writer)
+
+    def _finish_file(self, writer: FileWriter) -> None:
         self._finished.append(writer.close())
+        self._open.remove(writer)

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import threading
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.local import parquet_read
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.local.row_group_skipping import row_group_skipping
+from delta_orch.errors import MissingFileError, ProtocolViolationError, TableError, UnsupportedExpressionError
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.log.arrow_building import int64_array, string_array, string_map_array
+from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.data_path import encode_path
+from delta_orch.protocol.types import (
+    BYTE,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructField,
+    StructType,
+)
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.open import open_store
+
+ENGINE = LocalEngine()
+
+
+class Table:
+    """Data files that somebody else wrote."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.root = root
+        self.store: LogStore = open_store(root)
+        self._paths: list[str] = []
+        self._partitions: list[dict[str, str | None]] = []
+
+    def add(
+        self, rows: pa.Table, path: str | None = None, partition: dict[str, str | None] | None = None, **write: Any
+    ) -> None:
+        path = path or f"f{len(self._paths)}.parquet"
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, target, **write)
+        self._paths.append(path)
+        self._partitions.append(partition or {})
+
+    @property
+    def files(self) -> pa.Table:
+        columns = {
+            "path": string_array([encode_path(path) for path in self._paths]),
+            "partition_values": string_map_array(self._partitions),
+            "size": int64_array([0] * len(self._paths)),
+        }
+        arrays = [columns.get(f.name, pa.nulls(len(self._paths), f.type)) for f in ADD_SCHEMA]
+        return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)
+
+    def plan(self, schema: StructType, *partition_by: str, where: str | None = None, **plan: Any) -> ScanPlan:
+        condition = None if where is None else resolve_expression(parse_expression(where), schema)
+        return ScanPlan(self.store, schema, partition_by, self.files, where=condition, **plan)
+
+    def read(self, schema: StructType, *partition_by: str, **plan: Any) -> list[dict[str, Any]]:
+        table = ENGINE.to_arrow(ENGINE.scan(self.plan(schema, *partition_by, **plan)))
+        table.validate(full=True)
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "table")
+
+
+def schema_of(**columns: DataType) -> StructType:
+    return StructType(tuple(StructField(name, data_type) for name, data_type in columns.items()))
+
+
+def test_the_log_decides_names_order_and_types(table: Table) -> None:
+    table.add(pa.table({"B": pa.array([1], pa.int16()), "extra": [9], "a": ["x"]}))
+    table.add(pa.table({"A": ["y"]}))
+    table.add(pa.table({"other": [1, 2]}))
+    schema = schema_of(a=STRING, b=LONG, gone=VOID, new=DecimalType(5, 2))
+    assert table.read(schema) == [
+        {"a": "x", "b": 1, "gone": None, "new": None},
+        {"a": "y", "b": None, "gone": None, "new": None},
+        {"a": None, "b": None, "gone": None, "new": None},
+        {"a": None, "b": None, "gone": None, "new": None},
+    ]
+    assert table.read(schema, columns=("b",)) == [{"b": 1}, {"b": None}, {"b": None}, {"b": None}]
+    assert table.read(schema, columns=("new", "a"), where="B = 1") == [{"new": None, "a": "x"}]
+
+
+def test_timestamps_however_they_are_stored(table: Table) -> None:
+    moments = [datetime(2013, 1, 1, 1, 2, 3, 456789, tzinfo=UTC), None, datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)]
+    aware = pa.table({"t": pa.array(moments, pa.timestamp("us", "UTC"))})
+    naive = pa.table({"t": aware.column("t").cast(pa.timestamp("us"))})
+    millis = pa.table({"t": aware.column("t").cast(pa.timestamp("ms", "UTC"), safe=False)})
+    nanos = pa.table({"t": pa.array([1_999, None, -1], pa.timestamp("ns", "UTC"))})
+    table.add(aware, use_deprecated_int96_timestamps=True)
+    table.add(naive)
+    table.add(aware)
+    table.add(millis)
+    table.add(nanos, version="2.6")
+    for data_type, zone in ((TIMESTAMP, UTC), (TIMESTAMP_NTZ, None)):
+        rows = [row["t"] for row in table.read(schema_of(t=data_type))]
+        wanted = [None if m is None else m.replace(tzinfo=zone) for m in moments]
+        assert rows[:9] == wanted * 3
+        assert rows[9:12] == [
+            None if m is None else m.replace(microsecond=m.microsecond // 1000 * 1000) for m in wanted
+        ]
+        assert rows[12:] == [
+            datetime(1970, 1, 1, 0, 0, 0, 1, zone),
+            None,
+            datetime(1969, 12, 31, 23, 59, 59, 999999, zone),
+        ]
+
+
+def test_decimals_however_they_are_stored(table: Table) -> None:
+    values = pa.table({"d": pa.array([Decimal("1.50"), None, Decimal("-999.99")], pa.decimal128(5, 2))})
+    table.add(values)
+    table.add(values, store_decimal_as_integer=True)
+    table.add(pa.table({"d": values.column("d").cast(pa.decimal128(20, 2))}))
+    wanted = [{"d": v} for v in values.column("d").to_pylist()]
+    assert table.read(schema_of(d=DecimalType(5, 2))) == wanted * 3
+
+
+def test_lists_of_old_writers(table: Table) -> None:
+    rows = pa.table({"l": pa.array([[1, None], None, []], pa.list_(pa.int32()))})
+    table.add(rows, use_compliant_nested_type=False)
+    table.add(rows, use_compliant_nested_type=True)
+    assert table.read(schema_of(l=ArrayType(LONG))) == rows.to_pylist() * 2
+
+
+def test_nested_fields_are_matched_at_every_depth(table: Table) -> None:
+    table.add(pa.table({"S": [{"Y": 1, "x": [{"K": "k"}]}, None]}))
+    schema = schema_of(
+        s=StructType(
+            (
+                StructField("x", ArrayType(StructType((StructField("k", STRING), StructField("new", LONG))))),
+                StructField("y", LONG),
+                StructField("m", MapType(STRING, LONG)),
+            )
+        )
+    )
+    assert table.read(schema) == [{"s": {"x": [{"k": "k", "new": None}], "y": 1, "m": None}}, {"s": None}]
+
+
+def test_names_with_dots_beside_structs(table: Table) -> None:
+    rows = pa.table({"a": [{"b": 1}], "a.b": [2], "a.c": [3], "`q`": [4]})
+    table.add(rows)
+    schema = schema_from_arrow(rows.schema)
+    assert table.read(schema, columns=("a.b", "`q`")) == [{"a.b": 2, "`q`": 4}]
+    assert table.read(schema, columns=("a",)) == [{"a": {"b": 1}}]
+    assert table.read(schema, where="a.b = 1 AND `a.b` = 2") == rows.to_pylist()
+    assert table.read(schema, where="`a.b` = 1") == []
+
+
+def test_partition_values_come_from_the_log(table: Table) -> None:
+    # The directory and the file say otherwise; neither counts.
+    table.add(pa.table({"id": [1], "p": ["in file"]}), "p=directory/a b%41.parquet", {"p": "log", "Day": "2013-01-01"})
+    table.add(pa.table({"id": [2, 3]}), "x.parquet", {"p": "", "Day": None})
+    table.add(pa.table({"id": [4]}), "y.parquet", {})
+    schema = schema_of(p=STRING, id=LONG, day=DATE)
+    rows = table.read(schema, "p", "day")
+    assert rows == [
+        {"p": "log", "id": 1, "day": date(2013, 1, 1)},
+        {"p": None, "id": 2, "day": None},
+        {"p": None, "id": 3, "day": None},
+        {"p": None, "id": 4, "day": None},
+    ]
+    assert table.read(schema, "p", "day", columns=("p",)) == [{"p": row["p"]} for row in rows]
+    assert table.read(schema, "p", "day", columns=("day", "p"), where="p IS NULL") == [{"day": None, "p": None}] * 3
+    assert table.read(schema, "p", "day", where="p = 'log' AND id % 2 = 1") == rows[:1]
+
+
+def test_a_partition_value_that_is_none(table: Table) -> None:
+    table.add(pa.table({"id": [1]}), partition={"n": "x"})
+    with pytest.raises(ProtocolViolationError):
+        table.read(schema_of(id=LONG, n=INTEGER), "n")
+
+
+def test_predicates_that_only_duckdb_evaluates(table: Table) -> None:
+    table.add(pa.table({"id": range(10), "s": ["a" * n for n in range(10)]}))
+    schema = schema_of(id=LONG, s=STRING)
+    assert table.read(schema, columns=("id",), where="length(s) % 3 = 1 AND id > 1") == [{"id": 4}, {"id": 7}]
+    with pytest.raises(UnsupportedExpressionError, match="Spark engine"):
+        table.read(schema, where="upper(s) = 'A'")
+
+
+def test_files_in_order_and_batch_after_batch(table: Table) -> None:
+    for start in range(0, 400, 10):
+        table.add(pa.table({"id": range(start, start + 10)}))
+    assert [row["id"] for row in table.read(schema_of(id=LONG))] == list(range(400))
+
+
+@pytest.mark.parametrize("small_bytes", [1, 2_000, 1 << 30])
+def test_large_files_are_read_row_group_by_row_group(
+    table: Table, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    monkeypatch.setattr(parquet_read, "SMALL_BYTES", small_bytes)
+    table.add(pa.table({"id": range(5000), "p": [1] * 5000}), row_group_size=100, partition={"p": "7"})
+    schema = schema_of(id=LONG, p=BYTE)
+    assert [row["id"] for row in table.read(schema, "p")] == list(range(5000))
+    assert len(table.read(schema, "p", columns=("p",))) == 5000
+    assert [row["id"] for row in table.read(schema, "p", where="id >= 4990 AND p = 7")] == list(range(4990, 5000))
+
+
+def test_row_groups_are_skipped(table: Table) -> None:
+    table.add(
+        pa.table({"id": range(1000), "x": [float(i) for i in range(1000)], "s": ["v"] * 1000}), row_group_size=100
+    )
+    path = str(table.root / "f0.parquet")
+    schema = schema_of(id=LONG, x=DOUBLE, s=STRING)
+    file_schema = pq.read_schema(path)
+
+    def groups(where: str, data_schema: StructType = schema) -> list[int] | None:
+        skipping = row_group_skipping(resolve_expression(parse_expression(where), data_schema), data_schema, ())
+        filesystem = table.store.data_filesystem()[0]
+        return None if skipping is None else skipping.groups_of(filesystem, path, file_schema, 10)
+
+    assert groups("id BETWEEN 250 AND 310") == [2, 3]
+    assert groups("id = 5 AND x > 900 AND length(s) = 1") == [0]
+    assert groups("id < 0") == []
+    assert groups("x > 900") is None  # NaN may hide behind a maximum
+    assert groups("length(s) = 1") is None
+    assert groups("id = 5", schema_of(id=INTEGER)) == list(range(10))  # another type than the file's
+    assert groups("other = 5", schema_of(other=LONG)) == list(range(10))
+    assert [row["id"] for row in table.read(schema, where="id IN (5, 905)")] == [5, 905]
+
+
+def test_nan_is_found_where_statistics_pass_over_it(table: Table) -> None:
+    rows = pa.table({"x": [1.0, float("nan"), 2.0, 3.0, 4.0, 5.0]})
+    table.add(rows, row_group_size=3)
+    assert len(table.read(schema_of(x=DOUBLE), where="NOT (x <= 5)")) == 1
+    assert len(table.read(schema_of(x=DOUBLE), where="x > 100")) == 1
+
+
+def test_a_missing_file(table: Table) -> None:
+    for number in range(3):
+        table.add(pa.table({"id": [number]}))
+    (table.root / "f1.parquet").unlink()
+    with pytest.raises(MissingFileError) as caught:
+        table.read(schema_of(id=LONG))
+    assert caught.value.context["path"].endswith("f1.parquet")
+    with pytest.raises(MissingFileError):
+        table.read(schema_of(id=LONG), where="id % 2 = 0")
+    reader = ENGINE.to_reader(ENGINE.scan(table.plan(schema_of(id=LONG))))
+    with pytest.raises(MissingFileError):
+        reader.read_all()
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "no magic", "bad page"])
+def test_a_damaged_file(table: Table, damage: str) -> None:
+    table.add(pa.table({"id": range(10_000)}))
+    path = table.root / "f0.parquet"
+    content = path.read_bytes()
+    damaged = {
+        "empty": b"",
+        "garbage": b"x" * 1000,
+        "truncated": content[: len(content) // 2],
+        "no magic": content[:-4] + b"XXXX",
+        "bad page": content[:4] + bytes(255 - b for b in content[4 : len(content) // 2]) + content[len(content) // 2 :],
+    }
+    path.write_bytes(damaged[damage])
+    with pytest.raises(TableError, match=r"not readable as Parquet.*") as caught:
+        table.read(schema_of(id=LONG))
+    assert caught.value.context["path"] == str(path)
+
+
+def test_a_column_of_another_type_than_the_tables(table: Table) -> None:
+    table.add(pa.table({"id": ["x"]}))
+    with pytest.raises(TableError, match="does not fit the table's schema"):
+        table.read(schema_of(id=LONG))
+
+
+def test_no_files_have_no_rows(table: Table) -> None:
+    assert table.read(schema_of(id=LONG, p=STRING), "p") == []
+    assert table.read(schema_of(id=LONG), where="length('x') = 1") == []
+
+
+def test_a_reader_that_is_given_up_ends_its_threads(table: Table) -> None:
+    for _ in range(50):
+        table.add(pa.table({"id": range(1000)}))
+    before = threading.active_count()
+    reader = ENGINE.to_reader(ENGINE.scan(table.plan(schema_of(id=LONG))))
+    reader.read_next_batch()
+    reader.close()
+    del reader
+    assert threading.active_count() <= before + 1
+
+
+def test_memory_tables(tmp_path: Path) -> None:
+    store = open_store(f"memory://local-scan-{tmp_path.name}")
+    rows = pa.table({"id": range(10), "p": ["a", "b"] * 5})
+    schema = schema_from_arrow(rows.schema)
+    adds = ENGINE.write(ENGINE.relation(rows), WriteSpec(store, schema, ("p",)))
+    found = ENGINE.to_arrow(ENGINE.scan(ScanPlan(store, schema, ("p",), adds))).sort_by("id")
+    assert found.to_pylist() == rows.to_pylist()

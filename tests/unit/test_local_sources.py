@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
+ENGINE = LocalEngine()
+
+
+def read(data: Any) -> list[dict[str, Any]]:
+    relation = ENGINE.relation(data)
+    rows: list[dict[str, Any]] = ENGINE.to_arrow(relation).to_pylist()
+    return rows
+
+
+def polars_frame() -> Any:
+    polars = pytest.importorskip("polars")
+    return polars.from_arrow(ROWS)
+
+
+def duckdb_relation() -> Any:
+    duckdb = pytest.importorskip("duckdb")
+    return duckdb.connect().from_arrow(ROWS)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ROWS,
+        lambda: ROWS.to_batches()[0],
+        lambda: ROWS.to_reader(),
+        lambda: ds.dataset(ROWS),
+        lambda: ROWS.to_pandas(),
+        polars_frame,
+        lambda: polars_frame().lazy(),
+        duckdb_relation,
+    ],
+    ids=["table", "batch", "reader", "dataset", "pandas", "polars", "polars lazy", "duckdb"],
+)
+def test_every_kind_of_value(make: Any) -> None:
+    data = make()
+    assert ENGINE.accepts(data)
+    relation = ENGINE.relation(data)
+    assert [(f.name, str(f.data_type)) for f in ENGINE.schema(relation)] == [("id", "long"), ("name", "string")]
+    assert ENGINE.to_arrow(relation).to_pylist() == ROWS.to_pylist()
+    if not isinstance(data, pa.RecordBatchReader):
+        assert ENGINE.to_arrow(relation).to_pylist() == ROWS.to_pylist()
+
+
+@pytest.mark.parametrize("data", [[{"id": 1}], {"id": [1]}, "text", 5, None, pa.Table, object()])
+def test_other_values_are_refused(data: Any) -> None:
+    assert not ENGINE.accepts(data)
+    with pytest.raises(InvalidRequestError):
+        ENGINE.relation(data)
+
+
+def test_a_stream_is_read_once() -> None:
+    relation = ENGINE.relation(ROWS.to_reader())
+    assert ENGINE.to_arrow(relation).num_rows == 2
+    with pytest.raises(InvalidRequestError, match="read already"):
+        ENGINE.to_arrow(relation)
+
+
+def test_a_relation_is_its_own_relation() -> None:
+    relation = ENGINE.relation(ROWS)
+    assert ENGINE.relation(relation) is relation
+
+
+def test_a_pandas_index_counts_where_it_has_a_name() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"v": [1, 2]}, index=[10, 20])
+    assert read(frame) == [{"v": 1}, {"v": 2}]
+    frame.index.name = "k"
+    assert read(frame) == [{"k": 10, "v": 1}, {"k": 20, "v": 2}]
+    grouped = pandas.DataFrame({"a": ["x", "x"], "b": [1, 1], "v": [1, 2]}).groupby(["a", "b"]).sum()
+    assert read(grouped) == [{"a": "x", "b": 1, "v": 3}]
+
+
+def test_a_pandas_column_of_mixed_types_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidRequestError, match="cannot be converted"):
+        ENGINE.relation(pandas.DataFrame({"v": [1, "a", date(2013, 1, 1)]}))
+
+
+def test_types_without_a_counterpart_are_refused_by_name() -> None:
+    with pytest.raises(SchemaMismatchError, match="duration"):
+        ENGINE.relation(pa.table({"t": pa.array([1], pa.duration("s"))}))
+
+
+def test_arrows_other_spellings_of_a_type() -> None:
+    rows = pa.table(
+        {
+            "dictionary": pa.array(["a", None, "a"]).dictionary_encode(),
+            "large": pa.array(["a", None, "b"], pa.large_string()),
+            "view": pa.array(["a", None, "b"], pa.string_view()),
+            "u8": pa.array([255, None, 0], pa.uint8()),
+            "u32": pa.array([2**32 - 1, None, 0], pa.uint32()),
+            "half": pa.array([0.5, None, -0.0], pa.float16()),
+            "date64": pa.array([date(2013, 1, 1), None, date(1, 1, 1)], pa.date64()),
+            "seconds": pa.array([1, None, -1], pa.timestamp("s", "Europe/Vienna")),
+            "millis": pa.array([1, None, -1], pa.timestamp("ms")),
+            "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+            "large_list": pa.array([[1], None, []], pa.large_list(pa.int32())),
+            "fixed_list": pa.array([[1, 2], None, [3, None]], pa.list_(pa.int32(), 2)),
+            "list_view": pa.array([[1], None, [2, 3]], pa.list_view(pa.int32())),
+            "runs": pa.array(pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["x", None]))),
+            "nothing": pa.nulls(3),
+        }
+    )
+    relation = ENGINE.relation(rows)
+    for table in (ENGINE.to_arrow(relation), ENGINE.to_arrow(ENGINE.relation(rows.slice(1)))):
+        table.validate(full=True)
+    found = ENGINE.to_arrow(relation)
+    assert {f.name: str(f.type) for f in found.schema} | {"x": "x"} == {
+        "dictionary": "string", "large": "string", "view": "string", "u8": "int16", "u32": "int64", "half": "float",
+        "date64": "date32[day]", "seconds": "timestamp[us, tz=UTC]", "millis": "timestamp[us]", "fixed": "binary",
+        "large_list": "list<element: int32>", "fixed_list": "list<element: int32>", "list_view": "list<element: int32>",
+        "runs": "string", "nothing": "null", "x": "x",
+    }  # fmt: skip
+    assert found.column("u32").to_pylist() == [2**32 - 1, None, 0]
+    assert found.column("fixed_list").to_pylist() == [[1, 2], None, [3, None]]
+    assert found.column("list_view").to_pylist() == [[1], None, [2, 3]]
+    assert found.column("large_list").to_pylist() == [[1], None, []]
+    assert found.column("runs").to_pylist() == ["x", "x", None]
+    assert found.column("seconds").cast(pa.int64()).to_pylist() == [1_000_000, None, -1_000_000]
+
+
+def test_nanoseconds_go_in_only_where_nothing_is_lost() -> None:
+    exact = pa.table({"t": pa.array([1_000, None, -1_000], pa.timestamp("ns"))})
+    assert ENGINE.to_arrow(ENGINE.relation(exact)).column("t").cast(pa.int64()).to_pylist() == [1, None, -1]
+    with pytest.raises(SchemaMismatchError, match="Column t"):
+        ENGINE.to_arrow(ENGINE.relation(pa.table({"t": pa.array([1_001], pa.timestamp("ns"))})))
+
+
+def test_union_of_relations() -> None:
+    union = ENGINE.union([ENGINE.relation(ROWS), ENGINE.relation(ROWS.slice(1))])
+    assert ENGINE.to_arrow(union).column("id").to_pylist() == [1, 2, 2]
+    with pytest.raises(InvalidRequestError):
+        ENGINE.union([])
