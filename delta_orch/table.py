@@ -73,6 +73,10 @@ class DeltaTable:
     def __repr__(self) -> str:
         return f"DeltaTable({self.uri!r})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What was read is left behind: another process reads for itself.
+        return {**self.__dict__, "_newest": None}
+
     # Reading
 
     def exists(self) -> bool:

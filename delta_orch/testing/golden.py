@@ -20,6 +20,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_orch.engines.base import Engine
 from delta_orch.errors import (
     CorruptDeletionVectorError,
     CorruptLogError,
@@ -125,28 +126,30 @@ def _optional_tuple(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def check_case(case: GoldenCase, workspace: Path) -> None:
-    """Read the case with the local engine and compare everything it says.
+def check_case(case: GoldenCase, workspace: Path, engine: Engine) -> None:
+    """Read the case with an engine and compare everything it says.
 
     Raises:
         GoldenMismatch: Something differs; the message says what.
     """
     table = DeltaTable(prepare_table(case, workspace))
     if case.kind == "error":
-        _check_error(case, table)
+        _check_error(case, table, engine)
         return
     expect = case.expect
     states = [(None, expect), *((int(v), state) for v, state in (expect.get("versions") or {}).items())]
     for version, state in states:
-        _check_version(case, table, version, state)
+        _check_version(case, table, version, state, engine)
     for version, category in (expect.get("version_errors") or {}).items():
         _must_raise(case, category, f"version {version}", lambda v=int(version): table.snapshot(version=v))
     if refused_features(expect) is None:
         _check_history(case, table, expect.get("history"))
-        _check_changes(case, table, expect)
+        _check_changes(case, table, expect, engine)
 
 
-def _check_version(case: GoldenCase, table: DeltaTable, version: int | None, state: Mapping[str, Any]) -> None:
+def _check_version(
+    case: GoldenCase, table: DeltaTable, version: int | None, state: Mapping[str, Any], engine: Engine
+) -> None:
     what = f"{case.name} at {'the newest version' if version is None else f'version {version}'}"
     refused = refused_features(state)
     if refused is not None:
@@ -159,11 +162,15 @@ def _check_version(case: GoldenCase, table: DeltaTable, version: int | None, sta
     snapshot = table.snapshot(version=version)
     _check_state(what, snapshot, state, case.expect.get("txn_after_retention"))
     if state.get("read_error"):
-        _must_raise(case, state["read_error"], f"reading {what}", lambda: snapshot.scan().to_arrow())
+        _must_raise(case, state["read_error"], f"reading {what}", lambda: _rows(snapshot, engine))
     if state.get("rows"):
-        rows = snapshot.scan().to_arrow()
+        rows = _rows(snapshot, engine)
         _ensure_equal(f"{what}: number of rows", rows.num_rows, state["total_rows"])
         _ensure_rows(what, rows, case.expected_rows(state["rows"]))
+
+
+def _rows(snapshot: TableSnapshot, engine: Engine) -> pa.Table:
+    return engine.to_arrow(snapshot.scan().to_relation(engine))
 
 
 def _check_state(what: str, snapshot: TableSnapshot, state: Mapping[str, Any], retained: Any) -> None:
@@ -232,12 +239,12 @@ def _check_history(case: GoldenCase, table: DeltaTable, history: list[dict[str, 
             raise GoldenMismatch(f"{what}: timestamp {recorded}, expected {expected['timestamp']}")
 
 
-def _check_changes(case: GoldenCase, table: DeltaTable, expect: Mapping[str, Any]) -> None:
+def _check_changes(case: GoldenCase, table: DeltaTable, expect: Mapping[str, Any], engine: Engine) -> None:
     for feed in (expect.get("cdf") or {}).values():
         start, end = feed["from"], feed["to"]
         what = f"{case.name}: changes of versions {start} to {end}"
         changes = table.changes(starting_version=start, ending_version=end, require_change_data_feed=True)
-        rows = changes.to_arrow()
+        rows = engine.to_arrow(changes.to_relation(engine))
         _ensure_equal(f"{what}: number of rows", rows.num_rows, feed["total_rows"])
         expected = case.expected_rows(feed["rows"])
         compared = [name for name in rows.column_names if name != "_commit_timestamp"]
@@ -252,9 +259,9 @@ def _check_changes(case: GoldenCase, table: DeltaTable, expect: Mapping[str, Any
         )
 
 
-def _check_error(case: GoldenCase, table: DeltaTable) -> None:
+def _check_error(case: GoldenCase, table: DeltaTable, engine: Engine) -> None:
     def read_all() -> None:
-        table.snapshot().scan().to_arrow()
+        _rows(table.snapshot(), engine)
 
     category = case.expect["error"]
     unsupported = list(_unsupported_features(case))
@@ -263,7 +270,7 @@ def _check_error(case: GoldenCase, table: DeltaTable) -> None:
         category = "unsupported_feature"
     _must_raise(case, category, "reading", read_all)
     for version, state in (case.expect.get("versions_that_load") or {}).items():
-        _check_version(case, table, int(version), state)
+        _check_version(case, table, int(version), state, engine)
 
 
 def _unsupported_features(case: GoldenCase) -> Iterator[str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.features.registry import find_feature
 from delta_orch.testing.golden import GoldenCase, check_case, load_cases, refused_features
 
@@ -22,14 +24,22 @@ NEEDS_GOLDEN = pytest.mark.skipif(not CASES, reason=f"the golden tables are not 
 # The features of this slice. The registry may grow beyond it; it must not shrink.
 SLICE = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "domainMetadata", "timestampNtz",
-     "vacuumProtocolCheck", "generatedColumns", "identityColumns", "rowTracking"}
+     "vacuumProtocolCheck", "v2Checkpoint", "generatedColumns", "identityColumns", "rowTracking"}
 )  # fmt: skip
 
 
 @NEEDS_GOLDEN
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden(case: GoldenCase, tmp_path: Path) -> None:
-    check_case(case, tmp_path)
+    check_case(case, tmp_path, local_engine())
+
+
+@NEEDS_GOLDEN
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_golden_on_spark(case: GoldenCase, tmp_path: Path, spark: Any) -> None:
+    check_case(case, tmp_path, spark_engine(spark))
 
 
 @NEEDS_GOLDEN
@@ -49,4 +59,4 @@ def test_most_cases_are_really_read() -> None:
     readable = [case for case in CASES if case.kind != "error" and refused_features(case.expect) is None]
     # 151 cases are tables to be read; without deletion vectors, column mapping, V2 checkpoints, variants and type
     # widening this many remain.
-    assert len(readable) >= 80, Counter(tuple(refused_features(c.expect) or ()) for c in CASES if c.kind != "error")
+    assert len(readable) >= 110, Counter(tuple(refused_features(c.expect) or ()) for c in CASES if c.kind != "error")

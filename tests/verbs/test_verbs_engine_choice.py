@@ -38,6 +38,17 @@ def test_spark_needs_a_session() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_tables_travel_to_other_processes(table: DeltaTable, days: Any) -> None:
+    import pickle
+
+    table.append(days(("a", 1)))
+    carried = pickle.dumps(table)
+    assert len(carried) < 2000
+    again = pickle.loads(carried)
+    table.append(days(("a", 2)))
+    assert (again.uri, again.version()) == (table.uri, 1)
+
+
 def test_tables_in_memory(days: Any) -> None:
     import uuid
 
