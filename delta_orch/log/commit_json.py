@@ -14,9 +14,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.errors import InvalidRequestError
 from delta_orch.log.arrow_building import bool_array, string_array, string_scalar
 from delta_orch.protocol.action_json import serialize_action
-from delta_orch.protocol.actions import Action, CommitInfo
+from delta_orch.protocol.actions import Action
 
 _BATCH_ROWS = 50_000
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
@@ -28,15 +29,27 @@ def serialize_actions(actions: Iterable[Action]) -> bytes:
     return b"".join(serialize_action(action) + b"\n" for action in actions)
 
 
-def serialize_commit_info(values: Mapping[str, Any]) -> bytes:
-    """The first line of a commit. Values are JSON values; None is left out."""
-    return serialize_actions([CommitInfo({key: value for key, value in values.items() if value is not None})])
-
-
 def json_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
     """`operationParameters` and `operationMetrics` as readers expect them: a map of strings to strings, in which text
     stays as it is and everything else is its JSON text."""
-    return {key: v if isinstance(v, str) else orjson.dumps(v, default=str).decode() for key, v in parameters.items()}
+    return {key: v if isinstance(v, str) else _json_text(v) for key, v in parameters.items()}
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:
+        # Beyond 64 bits, say.
+        return str(value)
+
+
+def ensure_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that JSON can hold, as a dict. Raises InvalidRequestError where one cannot be."""
+    try:
+        orjson.dumps(dict(values))
+    except TypeError as e:
+        raise InvalidRequestError("commit_info holds something that JSON cannot", cause=str(e)) from None
+    return dict(values)
 
 
 def serialize_adds(adds: pa.Table) -> bytes:

@@ -19,29 +19,32 @@ import pyarrow as pa
 
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import (
-    AppendOnlyError,
-    CommitOutcomeUnknownError,
     CommitRetriesExhaustedError,
-    ConcurrentTransactionError,
     FileExistsInStoreError,
     InvalidRequestError,
     StorageError,
     StorageOutcomeUnknownError,
-    TableExistsError,
     VersionNotFoundError,
 )
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.registry import ensure_writable
 from delta_orch.log.checkpoint_writer import checkpoint_if_due
-from delta_orch.log.commit_json import json_parameters, serialize_commit_info
+from delta_orch.log.commit_checks import (
+    ensure_isolation_level,
+    ensure_may_remove,
+    ensure_next_version_is_new,
+    outcome_unknown,
+)
+from delta_orch.log.commit_json import ensure_json, json_parameters, serialize_actions
 from delta_orch.log.commit_reader import Commit
 from delta_orch.log.commit_result import CommitResult
-from delta_orch.log.conflict import ISOLATION_LEVELS, Intent, ensure_no_conflict
+from delta_orch.log.conflict import Intent, ensure_no_conflict
 from delta_orch.log.read_set import ReadSet, keys_of
+from delta_orch.log.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
 from delta_orch.log.staged_actions import StagedActions, ensure_file_table, ensure_partitioned
 from delta_orch.log.table_state import TableState, ensure_joinable
 from delta_orch.log.txn import TxnId
-from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
+from delta_orch.protocol.actions import CommitInfo, DomainMetadata, Metadata, Protocol, Txn
 from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
 
 if TYPE_CHECKING:
@@ -78,7 +81,7 @@ class Transaction:
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
         UnsupportedStoreError: The store cannot keep concurrent writers apart.
-        InvalidRequestError: Two `txns` with one app id, or an unknown isolation level.
+        InvalidRequestError: Two `txns` with one app id, an unknown isolation level, or `commit_info` that is no JSON.
     """
 
     def __init__(
@@ -94,12 +97,8 @@ class Transaction:
         isolation_level: str | None = None,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     ) -> None:
-        if len({txn.app_id for txn in txns}) < len(txns):
-            raise InvalidRequestError("Two transaction identifiers have the same application id")
-        if isolation_level is not None and isolation_level not in ISOLATION_LEVELS:
-            raise InvalidRequestError(
-                f"Unknown isolation level {isolation_level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}"
-            )
+        ensure_distinct(txns)
+        ensure_isolation_level(isolation_level)
         log.store.ensure_can_commit()
         self.log = log
         self.snapshot = snapshot
@@ -108,13 +107,14 @@ class Transaction:
         if self._base is not None:
             ensure_writable(self._base.protocol, self._base.metadata)
         self._operation = operation
-        self._operation_parameters = dict(operation_parameters or {})
+        self._operation_parameters = json_parameters(operation_parameters or {})
         self._operation_metrics: dict[str, int | str] = {}
         self._user_metadata = user_metadata
-        self._commit_info = dict(commit_info or {})
+        self._commit_info = ensure_json(commit_info or {})
         self._isolation_level = isolation_level
         self._max_attempts = max_attempts
         self._txns = tuple(txns)
+        self._recorded: Recorded | None = None
         self._skipped_txns: tuple[TxnId, ...] = ()
         self._reads = ReadSet()
         self._staged = StagedActions()
@@ -132,7 +132,7 @@ class Transaction:
 
     def stale_txns(self) -> tuple[TxnId, ...]:
         """Identifiers that the snapshot has recorded at the same version or a later one. Worth asking before work."""
-        return _stale(self._txns, self._recorded())
+        return stale_among(self._txns, self._read_recorded())
 
     def ensure_follows(self) -> None:
         """Check what `TxnId.follows` asks for against the snapshot. Worth doing before work; `commit` does it again.
@@ -140,17 +140,7 @@ class Transaction:
         Raises:
             ConcurrentTransactionError: Another version is recorded.
         """
-        recorded = self._recorded()
-        for txn in self._txns:
-            found = recorded.get(txn.app_id)
-            if txn.follows is not None and (-1 if found is None else found) != txn.follows:
-                raise ConcurrentTransactionError(
-                    f"The transaction of {txn.app_id!r} follows version {txn.follows}, but {found} is recorded",
-                    cause="Another run has moved on in the meantime",
-                    remedy="Run the operation again: it will start from what is recorded now",
-                    winning_version=None if self.snapshot is None else self.snapshot.version,
-                    app_ids=[txn.app_id],
-                )
+        ensure_follows(self._txns, self._read_recorded(), None if self.snapshot is None else self.snapshot.version)
 
     def read_whole_table(self) -> None:
         """The change depends on every row."""
@@ -181,9 +171,10 @@ class Transaction:
             InvalidRequestError: The table of files is malformed.
         """
         self._staged.removes.append((ensure_file_table(files), data_change))
-        self._ensure_may_remove()
+        ensure_may_remove(self._staged, self._base)
 
     def update_metadata(self, metadata: Metadata) -> None:
+        """Replace the table's metadata. Where rows of other writers must fit it, read the whole table too."""
         self._staged.metadata = metadata
 
     def update_protocol(self, protocol: Protocol) -> None:
@@ -234,7 +225,7 @@ class Transaction:
             if result is not None:
                 return result
         if self._doubt is not None:
-            raise self._outcome_unknown(version, self._doubt)
+            raise outcome_unknown(self.log.store.uri, version, self._txn_id, self._doubt)
         raise CommitRetriesExhaustedError(
             f"{self._max_attempts} attempts to commit were all overtaken by other writers",
             remedy="Try again when fewer writers are at work, or raise max_attempts",
@@ -256,7 +247,7 @@ class Transaction:
             if self._doubt is None:
                 raise
             # Nothing was written now, but an earlier request for this version may still take effect.
-            raise self._outcome_unknown(version, e) from e
+            raise outcome_unknown(self.log.store.uri, version, self._txn_id, e) from e
         return None
 
     def _rebase(self, version: int, attempt: int) -> CommitResult | None:
@@ -277,7 +268,7 @@ class Transaction:
                 base = self._base.after(winner)
                 if winner.protocol is not None:
                     ensure_writable(base.protocol, base.metadata)
-            if self._leave_out(_stale(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
+            if self._leave_out(stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
                 return self._skip(base, attempt)
             self._base = base
             ensure_no_conflict(self._intent or self._derive_intent(base), winner)
@@ -295,7 +286,7 @@ class Transaction:
             except StorageError as e:
                 if self._doubt is None:
                     raise
-                raise self._outcome_unknown(version, e) from e
+                raise outcome_unknown(self.log.store.uri, version, self._txn_id, e) from e
             # Whoever it is: the name is taken for good, so no request of ours can take effect any more.
             self._doubt = None
             yield winner
@@ -328,26 +319,16 @@ class Transaction:
     def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
         _LOGGER.info("Committed version %d of %s in attempt %d", version, self.log.store.uri, attempt)
         checkpoint_if_due(self.log, self.snapshot, version, self._result().properties.checkpoint_interval)
-        return CommitResult(
-            version=version,
-            skipped=False,
-            skipped_txns=self._skipped_txns,
-            operation_metrics=self._operation_metrics,
-            attempts=attempt,
-            rebased_versions=tuple(self._rebased),
-            timestamp_ms=timestamp_ms,
-        )
+        return self._end(version, timestamp_ms, attempt, skipped=False)
 
     def _skip(self, base: TableState, attempt: int) -> CommitResult:
         _LOGGER.info("Nothing to commit to %s: recorded already by version %d", self.log.store.uri, base.version)
-        return CommitResult(
-            version=base.version,
-            skipped=True,
-            skipped_txns=self._skipped_txns,
-            attempts=attempt,
-            rebased_versions=tuple(self._rebased),
-            timestamp_ms=base.timestamp_ms,
-        )
+        return self._end(base.version, base.timestamp_ms, attempt, skipped=True)
+
+    def _end(self, version: int, timestamp_ms: int, attempt: int, *, skipped: bool) -> CommitResult:
+        metrics = {} if skipped else self._operation_metrics
+        rebased = tuple(self._rebased)
+        return CommitResult(version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms)
 
     # What the attempts have in common
 
@@ -369,7 +350,7 @@ class Transaction:
         own = {
             "timestamp": now_ms,
             "operation": self._operation,
-            "operationParameters": json_parameters(self._operation_parameters),
+            "operationParameters": self._operation_parameters,
             "operationMetrics": json_parameters(self._operation_metrics),
             "readVersion": None if self.snapshot is None else self.snapshot.version,
             "isolationLevel": self._isolation_level or self._result().properties.isolation_level,
@@ -378,7 +359,8 @@ class Transaction:
             "userMetadata": self._user_metadata,
             "txnId": self._txn_id,
         }
-        return serialize_commit_info({**self._commit_info, **own}) + self._staged.serialize(txns, now_ms)
+        info = {**self._commit_info, **{key: value for key, value in own.items() if value is not None}}
+        return serialize_actions([CommitInfo(info)]) + self._staged.serialize(txns, now_ms)
 
     def _forget_derived(self) -> None:
         self._intent = None
@@ -415,41 +397,14 @@ class Transaction:
             ensure_writable(result.protocol, result.metadata)
         for adds in self._staged.adds:
             ensure_partitioned(adds, result.partition_columns)
+        # Parsed now, so that nothing can fail once the commit stands.
+        _ = result.properties
         self._staged.ensure_consistent()
-        self._ensure_may_remove()
-        # Of an old table whose first commits were cleaned up, version 0 is free: it must not be written again.
-        if self._base is None and self.log.exists() and not self.log.has_version(0):
-            raise TableExistsError(
-                f"There is a table at {self.log.store.uri} already", remedy="Open it and start from its snapshot"
-            )
+        ensure_may_remove(self._staged, self._base)
+        ensure_next_version_is_new(self.log, self._base)
 
-    def _ensure_may_remove(self) -> None:
-        if self._base is None and self._staged.num_removed:
-            raise InvalidRequestError("A transaction that creates a table has no files to remove")
-        if self._staged.removes_data and self._base is not None and self._base.properties.append_only:
-            raise AppendOnlyError(
-                "The table is append-only: no row may be removed or replaced",
-                cause="Its property delta.appendOnly is true",
-                remedy="Append instead, or set the property to false first",
-            )
-
-    def _recorded(self) -> dict[str, int | None]:
-        if self.snapshot is None:
-            return {}
-        return {txn.app_id: self.snapshot.txn_version(txn.app_id) for txn in self._txns}
-
-    def _outcome_unknown(self, version: int, error: StorageError) -> CommitOutcomeUnknownError:
-        return CommitOutcomeUnknownError(
-            f"It is unknown whether version {version} of {self.log.store.uri} was committed",
-            cause=str(error),
-            remedy=f"Look whether commitInfo.txnId of that version is {self._txn_id} before writing again; "
-            "with transaction identifiers (`txn`) running again is safe as it is",
-            version=version,
-            txn_id=self._txn_id,
-        )
-
-
-def _stale(txns: Sequence[TxnId], recorded: Mapping[str, int | None]) -> tuple[TxnId, ...]:
-    """The identifiers recorded at the same version or a later one (PROTOCOL, "Transaction Identifiers")."""
-    versions = ((txn, recorded.get(txn.app_id)) for txn in txns)
-    return tuple(txn for txn, version in versions if version is not None and version >= txn.version)
+    def _read_recorded(self) -> Recorded:
+        if self._recorded is None:
+            snapshot = self.snapshot
+            self._recorded = {} if snapshot is None else {t.app_id: snapshot.txn_version(t.app_id) for t in self._txns}
+        return self._recorded

@@ -171,6 +171,9 @@ class FaultStore(LogStore):
     def delete(self, path: str) -> None:
         self.watch("delete", path, lambda: self.inner.delete(path))
 
+    def ensure_can_commit(self) -> None:
+        self.inner.ensure_can_commit()
+
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         return self.inner.data_filesystem()
 

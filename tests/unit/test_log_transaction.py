@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from delta_orch._version import ENGINE_INFO
-from delta_orch.errors import DeltaError, InvalidRequestError, UnsupportedFeatureError
+from delta_orch.errors import ConflictError, DeltaError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.nodes import Column, Comparison, Literal
+from delta_orch.log.checkpoint_writer import write_checkpoint
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
 from delta_orch.log.txn import TxnId
@@ -269,3 +271,48 @@ def test_a_commit_loads_no_pandas(tmp_path: Any) -> None:
         "assert not bad, bad\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_what_a_caller_adds_to_commit_info_must_be_json(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        Transaction(log, snapshot, operation="TEST", commit_info={"when": object()})
+    transaction = Transaction(
+        log,
+        snapshot,
+        operation="TEST",
+        operation_parameters={"huge": 2**70, "odd": {1, 2}},
+        commit_info={"readVersion": 9},
+    )
+    transaction.commit()
+    info = lines(log, 1)[0]["commitInfo"]
+    assert info["operationParameters"]["huge"] == str(2**70)
+    assert info["readVersion"] == 0
+
+
+def test_a_version_of_the_past_is_never_written_again(log: TableLog) -> None:
+    """A writer that slept longer than the log is kept: the name after its version is free again."""
+    old = create_table(log, "1", properties={"delta.logRetentionDuration": "interval 1 millisecond"})
+    late = Transaction(log, old, operation="WRITE")
+    late.add_files(day_files("9"))
+    snapshot = old
+    for _ in range(10):
+        append_days(log, snapshot, "1")
+        snapshot = log.advance(snapshot)
+    for version in range(10):
+        log.store.delete(commit_path(version))
+    time.sleep(0.01)
+    with pytest.raises(ConflictError, match="long past") as caught:
+        late.commit()
+    assert caught.value.retryable
+    assert not log.has_version(1)
+    assert append_days(log, log.snapshot(), "9").version == 11
+
+
+def test_an_idle_table_whose_log_is_one_checkpoint_can_be_written(log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties={"delta.logRetentionDuration": "interval 1 millisecond"})
+    write_checkpoint(log, snapshot)
+    log.store.delete(commit_path(0))
+    time.sleep(0.01)
+    assert append_days(log, log.snapshot(), "2").version == 1
+    assert log.snapshot().num_files == 2
