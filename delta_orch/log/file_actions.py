@@ -22,7 +22,7 @@ from delta_orch.log.arrow_building import (
 from delta_orch.log.file_columns import DELETION_VECTOR_TYPE, STRING_MAP
 from delta_orch.protocol.action_json import parse_deletion_vector
 
-_FLUSH_ROWS = 20_000
+_FLUSH_ROWS = 1_000
 _REQUIRED = {"add": ("path", "size"), "remove": ("path",), "cdc": ("path",)}
 _DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("add", "partition_values"): {},

@@ -126,7 +126,11 @@ def _reconcile(before: Tail, actions: LogActions) -> tuple[pa.Table, pa.Table]:
     keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
     newest = _first_of_each(keys, pc.array_sort_indices(orders, order="descending"))
     is_winner = pc.is_in(int64_range(0, len(keys)), value_set=newest)
-    return _compact(adds.filter(is_winner[: adds.num_rows])), _compact(removes.filter(is_winner[adds.num_rows :]))
+    return _winners(adds, is_winner[: adds.num_rows]), _winners(removes, is_winner[adds.num_rows :])
+
+
+def _winners(files: pa.Table, is_winner: pa.BooleanArray) -> pa.Table:
+    return _compact(files if is_winner.true_count == len(is_winner) else files.filter(is_winner))
 
 
 def _compact(files: pa.Table) -> pa.Table:

@@ -127,10 +127,11 @@ def test_values_some_writers_spell_differently() -> None:
     assert orjson.loads(row["stats"]) == {"numRecords": 2}
 
 
-def test_large_commits_are_parsed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("block_bytes", [0, 1, 50, 500, 5000])
+def test_large_commits_are_parsed_in_blocks(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     lines = [{"add": {**ADD, "path": f"f{n}"}} for n in range(107)]
     whole = parse_log_files([_file(*lines)])
-    monkeypatch.setattr(commit_reader, "_LINES_AT_ONCE", 10)
+    monkeypatch.setattr(commit_reader, "_BLOCK_BYTES", block_bytes)
     in_blocks = parse_log_files([_file(*lines)])
     assert in_blocks.adds.to_pylist() == whole.adds.to_pylist()
     with pytest.raises(CorruptLogError):
