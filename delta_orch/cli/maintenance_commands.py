@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from delta_orch.cli.arguments import Json, StorageOption, Uri, open_table
-from delta_orch.cli.output import print_json, print_line, text_of_bytes
+from delta_orch.cli.output import print_json, print_line, text_of_bytes, working
 
 
 def optimize(
@@ -23,7 +23,9 @@ def optimize(
 ) -> None:
     """Merge small files, partition by partition. Rows do not change."""
     table = open_table(uri, storage_option)
-    result = table.optimize(where, None if target_file_size is None else _size_bytes(target_file_size))
+    size = None if target_file_size is None else _size_bytes(target_file_size)
+    with working("Merging small files"):
+        result = table.optimize(where, size)
     metrics = dict(result.operation_metrics or {})
     if json:
         print_json({"version": result.version, "skipped": result.skipped, "operation_metrics": metrics})
@@ -48,7 +50,8 @@ def _size_bytes(text: str) -> int:
 
 def checkpoint(uri: Uri, storage_option: StorageOption = None, json: Json = False) -> None:
     """Write a checkpoint of the newest version."""
-    version = open_table(uri, storage_option).checkpoint()
+    with working("Writing a checkpoint"):
+        version = open_table(uri, storage_option).checkpoint()
     if json:
         print_json({"version": version})
     else:
@@ -69,7 +72,8 @@ def vacuum(
 ) -> None:
     """Delete files that no version within the retention needs."""
     table = open_table(uri, storage_option)
-    result = table.vacuum(retention_hours, dry_run, enforce_retention=not force)
+    with working("Looking for files nobody needs" if dry_run else "Deleting files nobody needs"):
+        result = table.vacuum(retention_hours, dry_run, enforce_retention=not force)
     if json:
         print_json(
             {

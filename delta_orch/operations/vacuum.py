@@ -10,15 +10,20 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.features.registry import supported_features
 from delta_orch.log.arrow_building import int64_array
+from delta_orch.log.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
 from delta_orch.operations.request import TableDefinition
 from delta_orch.operations.target import existing_target
+from delta_orch.protocol.data_path import encode_path
+from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.storage.base import FileMeta, LogStore
 
 logger = logging.getLogger(__name__)
@@ -152,16 +157,18 @@ class NeededFiles:
 
 def needed_files(snapshot: Snapshot, store: LogStore, oldest_kept_ms: int) -> NeededFiles:
     """The files that the newest version or a tombstone not older than `oldest_kept_ms` names."""
-    tombstones = snapshot.tombstones(["path", "deletion_timestamp"])
+    columns = ["path"]
+    if "deletionVectors" in supported_features(snapshot.protocol):
+        columns.append("deletion_vector")
+    tombstones = snapshot.tombstones([*columns, "deletion_timestamp"])
     removed_ms = tombstones.column("deletion_timestamp")
     # One that does not say when it was written is as old as can be.
     unexpired = tombstones.filter(pc.greater_equal(removed_ms, int64_array([oldest_kept_ms])[0]))
     root = store.data_filesystem()[1].rstrip("/") + "/"
     paths: set[str] = set()
     foreign: set[str] = set()
-    for column in (snapshot.files(["path"]).column("path"), unexpired.column("path")):
-        for chunk in column.chunks:
-            spelled = chunk.to_pylist()
+    for files in (snapshot.files(columns), unexpired):
+        for spelled in log_paths(files):
             paths.update(spelled)
             for odd in filter(_MAY_BE_SPELLED_OTHERWISE, spelled):
                 place = posixpath.normpath(store.resolve(odd))
@@ -170,6 +177,16 @@ def needed_files(snapshot: Snapshot, store: LogStore, oldest_kept_ms: int) -> Ne
                 else:
                     foreign.add(place.rpartition("/")[2])
     return NeededFiles(frozenset(paths), frozenset(foreign))
+
+
+def log_paths(files: pa.Table) -> Iterator[list[str]]:
+    """The paths of files and of their deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
+    yield from (chunk.to_pylist() for chunk in files.column("path").chunks)
+    if "deletion_vector" not in files.column_names:
+        return
+    descriptors = [d for d in deletion_vector_descriptors(files) if d is not None]
+    yield [encode_path(relative_path(d)) for d in descriptors if d.storage_type == "u"]
+    yield [d.path_or_inline_dv for d in descriptors if d.storage_type == "p"]
 
 
 def unneeded_files(

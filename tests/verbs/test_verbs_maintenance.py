@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from delta_orch.errors import (
     MissingFileError,
     TableNotFoundError,
 )
+from delta_orch.log.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.operations.optimize import pack_bins
+from delta_orch.operations.vacuum import log_paths
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -221,6 +224,24 @@ def test_vacuum_knows_live_files_by_detours(table: DeltaTable, days: Any, tmp_pa
     assert paths(again) == {other}
     assert not again.vacuum(retention_hours=0, enforce_retention=False).paths
     assert (root / path).exists()
+
+
+def test_vacuum_knows_deletion_vectors() -> None:
+    def vector(kind: str, path: str) -> dict[str, Any]:
+        return {"storage_type": kind, "path_or_inline_dv": path, "offset": 1, "size_in_bytes": 1, "cardinality": 1}
+
+    files = pa.table(
+        {
+            "path": ["a", "b", "c", "d"],
+            "deletion_vector": pa.array(
+                [vector("u", "ab^-aqEH.-t@S}K{vb[*k^"), vector("i", "xyz"), vector("p", "file:///dv%25/x.bin"), None],
+                DELETION_VECTOR_TYPE,
+            ),
+        }
+    )
+    # The example of the protocol text, "Deletion Vector Descriptor Schema".
+    stored = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    assert list(chain.from_iterable(log_paths(files))) == ["a", "b", "c", "d", stored, "file:///dv%25/x.bin"]
 
 
 def test_vacuum_refuses_a_short_retention(table: DeltaTable, days: Any) -> None:
