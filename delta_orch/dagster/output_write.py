@@ -150,8 +150,8 @@ def _ensure_rows_can_be_checked(write: OutputWrite, txns: tuple[TxnId, ...]) -> 
         return
     raise InvalidRequestError(
         "partition_overwrite='dynamic' could replace other partitions than those of the run",
-        cause=f"Nothing ties the table's partitions to {', '.join(write.selection.columns)}: it is partitioned by other "
-        "columns, or idempotency is off",
+        cause=f"Nothing ties the table's partitions to {', '.join(write.selection.columns)}: "
+        "it is partitioned by other columns, or idempotency is off",
         remedy="Use partition_overwrite='replace_where'",
     )
 
