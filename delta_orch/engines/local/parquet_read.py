@@ -88,11 +88,12 @@ class FileReader:
         for _, batches in map_ahead(read_group, groups):
             yield from batches
 
-    def _open(self, path: str, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-        source = self.filesystem.open_input_file(path)
+    @contextmanager
+    def _open(self, path: str, metadata: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
         is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
-        # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
-        return pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
+        with self.filesystem.open_input_file(path) as source:
+            # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
+            yield pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         in_file = file.schema_arrow.names

@@ -1,0 +1,162 @@
+"""Queries of the local engine without a Spark beside it; that they mean the same is proven in tests/property."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.local.sql_query import translate_query
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    InvalidExpressionError,
+    MissingFileError,
+    UnsupportedExpressionError,
+)
+from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.storage.open import open_store
+
+ENGINE = LocalEngine()
+ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None], "n": [1.5, None, 2.5]})
+WORDS = pa.table({"id": [1, 1, 4], "word": ["one", "uno", "four"]})
+
+
+def run(query: str, **relations: Any) -> list[dict[str, Any]]:
+    named = relations or {"t": ROWS, "u": WORDS}
+    relation = ENGINE.sql(query, {name: ENGINE.relation(value) for name, value in named.items()})
+    rows: list[dict[str, Any]] = ENGINE.to_arrow(relation).to_pylist()
+    return rows
+
+
+def test_a_filter_runs_without_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)  # an import of it fails
+    assert [row["id"] for row in run("SELECT * FROM T WHERE ID >= 2 AND NOT (name <=> 'b')")] == [3]
+    assert [row["id"] for row in run("SELECT * FROM t WHERE NOT ((id >= 2) <=> TRUE)")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("SELECT * FROM t WHERE t.id >= 2", [2, 3]),
+        ("SELECT * FROM t AS x WHERE x.id >= 2", [2, 3]),
+        ("SELECT * FROM t WHERE length(name) = 1", [1, 2]),
+        ("SELECT * FROM t WHERE id >= 2 ORDER BY id DESC", [3, 2]),
+        ("SELECT * FROM t WHERE id >= 1 ORDER BY id LIMIT 1", [1]),
+        ("SELECT id FROM t WHERE id > 1 ORDER BY 1 + id", None),
+        ("SELECT DISTINCT id FROM t WHERE id > 2", [3]),
+    ],
+)
+def test_filters_that_need_more(query: str, ids: list[int] | None) -> None:
+    if ids is None:
+        assert sorted(row["id"] for row in run(query)) == [2, 3]
+    else:
+        assert [row["id"] for row in run(query)] == ids
+
+
+def test_a_stream_is_read_once_by_a_query() -> None:
+    assert run("SELECT count(*) AS n FROM t", t=ROWS.to_reader()) == [{"n": 3}]
+
+
+def test_a_relation_that_stands_twice_is_read_twice() -> None:
+    query = "WITH q AS (SELECT id FROM t) SELECT count(*) AS n FROM q a JOIN q b ON a.id = b.id"
+    assert run(query) == [{"n": 3}]
+    assert translate_query(query, {"t": schema_from_arrow(ROWS.schema)}).inputs.keys() == {"input_0", "input_1"}
+
+
+def test_names_that_are_hard_to_quote() -> None:
+    rows = pa.table({'q"q': [1], "b`q": [2], "d.t": [3], "select": [4]})
+    query = 'SELECT `q"q` AS `out"x`, `b``q` + 1L AS p, `d.t`, `r"r`.`select` FROM `r"r`'
+    assert run(query, **{'r"r': rows}) == [{'out"x': 1, "p": 3, "d.t": 3, "select": 4}]
+
+
+def test_strings_that_are_hard_to_quote() -> None:
+    rows = pa.table({"s": ["it's", "\\", "\0", '"', "-- ; /*"]})
+    for text in rows.column("s").to_pylist():
+        written = text.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0")
+        assert run(f"SELECT count(*) AS n FROM t WHERE concat(s, '') = '{written}'", t=rows) == [{"n": 1}]
+
+
+def test_only_the_columns_used_are_read(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    relation = ENGINE.relation(ROWS)
+    adds = ENGINE.write(relation, WriteSpec(store, relation.schema, ()))
+    scan = ENGINE.scan(ScanPlan(store, relation.schema, (), adds))
+    for query, columns in (
+        ("SELECT count(*) AS c FROM t", set()),
+        ("SELECT t.id AS i FROM t WHERE length(name) = 1", {"id", "name"}),
+        ("SELECT * FROM t ORDER BY id", {"id", "name", "n"}),
+        ("SELECT a.id AS i FROM (SELECT id FROM t) a", {"id"}),
+    ):
+        translated = translate_query(query, {"t": relation.schema})
+        assert [used.columns for used in translated.inputs.values()] == [columns]
+        assert ENGINE.to_arrow(ENGINE.sql(query, {"t": scan})).num_rows in (1, 2, 3)
+    assert ENGINE.to_arrow(ENGINE.sql("SELECT count(*) AS c FROM t", {"t": scan})).to_pylist() == [{"c": 3}]
+
+
+def test_our_own_errors_pass_through_duckdb(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    relation = ENGINE.relation(ROWS)
+    adds = ENGINE.write(relation, WriteSpec(store, relation.schema, ()))
+    scan = ENGINE.scan(ScanPlan(store, relation.schema, (), adds))
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(MissingFileError):
+        ENGINE.to_arrow(ENGINE.sql("SELECT count(*) AS c FROM t", {"t": scan}))
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "message"),
+    [
+        ("SELEC 1", InvalidExpressionError, "Cannot read the query"),
+        ("SELECT (", InvalidExpressionError, "Cannot read the query"),
+        ("", InvalidExpressionError, "Cannot read the query"),
+        ("SELECT * FROM nowhere", InvalidExpressionError, "no relation 'nowhere'"),
+        ("SELECT * FROM read_parquet('x')", UnsupportedExpressionError, "parquet"),
+        ("SELECT * FROM db.t", UnsupportedExpressionError, "db"),
+        ("SELECT nope FROM t", ColumnNotFoundError, "nope"),
+        ("SELECT nmae FROM t", ColumnNotFoundError, "Did you mean name"),
+        ("SELECT id FROM t, u", InvalidExpressionError, "ambiguous"),
+        ("SELECT * FROM t, u", InvalidExpressionError, "same name"),
+        ("SELECT * FROM t, t", InvalidExpressionError, "called 't'"),
+        ("SELECT id + 1 FROM t", UnsupportedExpressionError, "without a name"),
+        ("SELECT id FROM t WHERE id", InvalidExpressionError, "no predicate"),
+        ("SELECT id FROM t WHERE id IN (SELECT id FROM u)", UnsupportedExpressionError, r"IN \(SELECT"),
+        ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u)", UnsupportedExpressionError, "Spark engine"),
+        ("SELECT id FROM t JOIN u USING (id)", UnsupportedExpressionError, "USING"),
+        ("SELECT id FROM t NATURAL JOIN u", UnsupportedExpressionError, "NATURAL"),
+        ("SELECT id FROM t LATERAL VIEW explode(name) x AS y", UnsupportedExpressionError, "Spark engine"),
+        ("SELECT id FROM t TABLESAMPLE (1 ROWS)", UnsupportedExpressionError, "Spark engine"),
+        ("SELECT id FROM t LIMIT 1 OFFSET 1", UnsupportedExpressionError, "OFFSET"),
+        ("SELECT id FROM t QUALIFY row_number() OVER (ORDER BY id) = 1", UnsupportedExpressionError, "Spark engine"),
+        ("SELECT id FROM t EXCEPT SELECT id FROM u", UnsupportedExpressionError, "EXCEPT"),
+        ("SELECT * EXCEPT (id) FROM t", UnsupportedExpressionError, "EXCEPT"),
+        ("SELECT id FROM t UNION ALL SELECT word AS id FROM u", UnsupportedExpressionError, "UNION"),
+        ("SELECT id FROM t UNION ALL SELECT id, word FROM u", InvalidExpressionError, "UNION"),
+        ("SELECT sum(id) AS s FROM t GROUP BY ROLLUP (name)", UnsupportedExpressionError, "Spark engine"),
+        ("SELECT sum(id) FILTER (WHERE id > 1) AS s FROM t", UnsupportedExpressionError, "Spark engine"),
+        ("INSERT INTO t SELECT * FROM u", UnsupportedExpressionError, "Spark engine"),
+        ("SELECT 1 AS a; SELECT 2 AS a", UnsupportedExpressionError, "SELECT 2"),
+        ("SELECT name LIKE 'a\\\\' AS x FROM t", InvalidExpressionError, "LIKE pattern"),
+    ],
+)
+def test_refused(query: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        run(query)
+
+
+def test_an_aggregate_in_the_wrong_place() -> None:
+    with pytest.raises((InvalidExpressionError, UnsupportedExpressionError)):
+        run("SELECT id FROM t WHERE sum(id) > 1")
+    with pytest.raises(InvalidExpressionError):
+        run("SELECT id, count(*) AS c FROM t")
+
+
+def test_results_have_the_declared_types() -> None:
+    relation = ENGINE.sql("SELECT count(*) AS c, sum(n) AS s, max(name) AS m FROM t", {"t": ENGINE.relation(ROWS)})
+    assert str(ENGINE.schema(relation)) == "struct<c:long,s:double,m:string>"
+    assert ENGINE.to_arrow(relation).schema.types == [pa.int64(), pa.float64(), pa.string()]
