@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.errors import UnsupportedFeatureError
 from delta_orch.testing.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -84,3 +86,49 @@ def test_we_look_after_it(theirs: Any) -> None:
     # It lists tombstones, too: what we have deleted already is not there any more.
     listed = again.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True)
     assert not [path for path in listed if (Path(theirs.table_uri.removeprefix("file://")) / path).exists()]
+
+
+def changed_rows(table: DeltaTable, start: int, end: int | None = None) -> list[tuple[Any, ...]]:
+    found = table.changes(starting_version=start, ending_version=end).to_arrow().to_pylist()
+    order = ("_commit_version", "_change_type", "day", "id", "more")
+    return sorted((tuple(r.get(name) for name in order) for r in found), key=str)
+
+
+def test_changes_over_a_column_that_was_added(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", rows(("a", 1)))
+    wider = rows(("b", 2)).append_column("more", pa.array(["x"]))
+    deltalake.write_deltalake(tmp_path / "t", wider, mode="append", schema_mode="merge")
+    table = DeltaTable(tmp_path / "t")
+    assert changed_rows(table, 0) == [(0, "insert", "a", 1, None), (1, "insert", "b", 2, "x")]
+    assert table.changes(starting_version=0, ending_version=0).to_arrow().num_columns == 5
+    assert rows(("a", 1)).schema.names == table.snapshot(version=0).scan().to_arrow().column_names
+
+
+def test_changes_over_another_schema_are_refused(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", rows(("a", 1)))
+    other = pa.table({"day": ["a"], "id": ["one"]})
+    deltalake.write_deltalake(tmp_path / "t", other, mode="overwrite", schema_mode="overwrite")
+    deltalake.write_deltalake(tmp_path / "t", other, mode="append")
+    table = DeltaTable(tmp_path / "t")
+    with pytest.raises(UnsupportedFeatureError, match="column id was long and is string"):
+        table.changes(starting_version=0)
+    assert changed_rows(table, 2) == [(2, "insert", "a", "one", None)]
+    assert changed_rows(table, 0, 0) == [(0, "insert", "a", 1, None)]
+
+
+@pytest.mark.parametrize("partition_by", [None, ["day"]])
+def test_changes_where_removes_say_little(tmp_path: Path, partition_by: Any) -> None:
+    """Old writers leave partition values and sizes out of `remove` (PROTOCOL, "Add File and Remove File")."""
+    deltalake.write_deltalake(tmp_path / "t", rows(("a", 1), ("b", 2)), partition_by=partition_by)
+    deltalake.DeltaTable(tmp_path / "t").delete()
+    commit = tmp_path / "t" / "_delta_log" / f"{1:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        for key in ("partitionValues", "size", "extendedFileMetadata", "tags"):
+            action.get("remove", {}).pop(key, None)
+    commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    table = DeltaTable(tmp_path / "t")
+    assert changed_rows(table, 1) == [(1, "delete", "a", 1, None), (1, "delete", "b", 2, None)]
+    if partition_by:
+        found = table.changes(starting_version=1).partitions().column("day").to_pylist()
+        assert sorted(found) == ["a", "b"]
