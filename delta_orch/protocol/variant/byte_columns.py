@@ -182,6 +182,18 @@ def valid_mask(array: pa.Array) -> Mask:
     return bits_of(validity, array.offset, len(array))
 
 
+def with_validity(array: pa.Array, valid: Mask) -> pa.Array:
+    """The array with other nulls, the values not copied. Not for nested and extension types."""
+    if valid.all():
+        if not array.null_count:
+            return array
+        bitmap = None
+    else:
+        bits = np.concatenate([np.zeros(array.offset, np.bool_), valid]) if array.offset else valid
+        bitmap = pa.py_buffer(np.packbits(bits, bitorder="little"))
+    return pa.Array.from_buffers(array.type, len(array), [bitmap, *array.buffers()[1:]], offset=array.offset)
+
+
 def fixed_values(array: pa.Array, width: int) -> Bytes:
     """The bytes of a fixed-width array, one row each; those of nulls are arbitrary."""
     buffer = array.buffers()[1]

@@ -6,8 +6,9 @@ loop over dictionaries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from delta_orch.protocol.variant.byte_columns import (
     ragged_positions,
 )
 from delta_orch.protocol.variant.layouts import read_uints_at
-from delta_orch.protocol.variant.metadata import VERSION, invalid_variant
+from delta_orch.protocol.variant.metadata import VERSION, MetadataReader, invalid_variant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,20 +105,68 @@ def parse_dictionaries(metadata: ByteColumn) -> Dictionaries:
     return Dictionaries(sizes, offsets_of(sizes)[:-1], codes, encoded.dictionary)
 
 
-def distinct_metadata(metadata: ByteColumn, present: Mask) -> tuple[Ints, Dictionaries]:
-    """For each row the number of its dictionary, and the dictionaries. Rows that are not present get number 0.
+class _DistinctMetadata:
+    """The different values of a metadata column, and what was parsed of them so far."""
 
-    Raises:
-        InvalidVariantError: As `parse_dictionaries`; rows that are not present are not looked at.
+    __slots__ = ("_dictionaries", "_readers", "codes", "column")
+
+    def __init__(self, metadata: ByteColumn, present: Mask) -> None:
+        rows = np.flatnonzero(present)
+        looked_at = metadata if len(rows) == len(metadata) else metadata.take(rows)
+        encoded = pc.dictionary_encode(looked_at.to_arrow())
+        self.codes: Ints = np.zeros(len(metadata), np.int64)
+        if len(rows):
+            self.codes[rows] = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(rows)]
+        self.column = column_from_arrow(encoded.dictionary)
+        self._dictionaries: Dictionaries | None = None
+        self._readers: dict[int, MetadataReader] = {}
+
+    def dictionaries(self) -> Dictionaries:
+        if self._dictionaries is None:
+            self._dictionaries = parse_dictionaries(self.column)
+        return self._dictionaries
+
+    def reader(self, code: int) -> MetadataReader:
+        if code not in self._readers:
+            start, end = self.column.offsets[code : code + 2]
+            self._readers[code] = MetadataReader(self.column.data[start:end].tobytes())
+        return self._readers[code]
+
+
+class Names:
+    """The field names of some rows. Parsed when they are asked for: what holds no objects needs none.
+
+    All its methods raise `InvalidVariantError` where a metadata value is damaged or of another version than 1.
     """
-    rows = np.flatnonzero(present)
-    encoded = pc.dictionary_encode(
-        metadata.to_arrow() if len(rows) == len(metadata) else metadata.take(rows).to_arrow()
-    )
-    codes = np.zeros(len(metadata), np.int64)
-    if len(rows):
-        codes[rows] = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(rows)]
-    return codes, parse_dictionaries(column_from_arrow(encoded.dictionary))
+
+    __slots__ = ("_lazy_distinct", "_rows")
+
+    def __init__(self, distinct: Callable[[], _DistinctMetadata], rows: Ints | None) -> None:
+        self._lazy_distinct = distinct
+        self._rows = rows
+
+    @staticmethod
+    def of(metadata: ByteColumn, present: Mask) -> Names:
+        """Of all rows of a metadata column; those that are not present are not looked at."""
+        return Names(cache(lambda: _DistinctMetadata(metadata, present)), None)
+
+    def take(self, rows: Ints) -> Names:
+        """Of some of the rows, or of some more than once."""
+        return Names(self._lazy_distinct, rows if self._rows is None else self._rows[rows])
+
+    @property
+    def codes(self) -> Ints:
+        """For each row the number of its dictionary. Rows that are not present have number 0."""
+        codes = self._lazy_distinct().codes
+        return codes if self._rows is None else codes[self._rows]
+
+    @property
+    def dictionaries(self) -> Dictionaries:
+        return self._lazy_distinct().dictionaries()
+
+    def reader(self, code: int) -> MetadataReader:
+        """The dictionary of a number, for one value at a time."""
+        return self._lazy_distinct().reader(code)
 
 
 def _ensure_inside(inside: Mask) -> None:

@@ -97,15 +97,15 @@ def _decimals(kind: PrimitiveType, t: pa.DataType, array: pa.Array, present: Mas
     own_width = t.bit_width // 8
     values = _of_present(fixed_values(array, own_width), present)
     if own_width == 16:
-        _ensure_decimals(kind, np.ascontiguousarray(values).view(np.int64))
+        ensure_decimals(kind, np.ascontiguousarray(values).view(np.int64))
         values = values[:, : _DECIMAL_BYTES[kind]]
     else:
         signed: Ints = np.ascontiguousarray(values).view(f"<i{own_width}").astype(np.int64)
-        _ensure_decimals(kind, np.column_stack([signed, signed >> 63]))
+        ensure_decimals(kind, np.column_stack([signed, signed >> 63]))
     return _fixed(bytes([kind << 2, t.scale]), values, present)
 
 
-def _ensure_decimals(kind: PrimitiveType, halves: Ints) -> None:
+def ensure_decimals(kind: PrimitiveType, halves: Ints) -> None:
     """Check that 128-bit numbers, low half first, have no more digits than their type."""
     low, high = halves[:, 0], halves[:, 1]
     if kind is PrimitiveType.DECIMAL16:

@@ -6,8 +6,6 @@ are put together by one Arrow kernel; what the writer left in a `value` column i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import pyarrow as pa
 
@@ -24,7 +22,7 @@ from delta_orch.protocol.variant.byte_columns import (
     join,
     valid_mask,
 )
-from delta_orch.protocol.variant.dictionaries import Dictionaries, distinct_metadata
+from delta_orch.protocol.variant.dictionaries import Names
 from delta_orch.protocol.variant.layouts import (
     Children,
     basic_types,
@@ -77,7 +75,7 @@ def reconstruct_variant(array: pa.Array | pa.ChunkedArray) -> pa.StructArray | p
     present = valid_mask(array)
     metadata = metadata_column(group, array, present)
     if group.typed is None:
-        values = required(_value_column(group, array, present), present)
+        values = required(value_column(group, array, present), present)
     else:
         values = _reconstruct_blocks(group, array, metadata, present)
     return variant_array(metadata, values, present)
@@ -109,28 +107,29 @@ def required(column: ByteColumn, present: Mask) -> ByteColumn:
 
 
 def _reconstruct_blocks(group: VariantGroup, array: pa.StructArray, metadata: ByteColumn, present: Mask) -> ByteColumn:
-    # Blocks keep the intermediate columns small; the result is the same.
-    block_rows = int(min(_BLOCK_ROWS, max(1, _BLOCK_BYTES * len(array) // max(array.nbytes, 1))))
+    block_rows = block_rows_of(array)
     blocks = []
     for start in range(0, max(len(array), 1), block_rows):
         rows = slice(start, start + block_rows)
         block = array.slice(start, block_rows)
         block_metadata = ByteColumn(metadata.offsets[start : start + block_rows + 1], metadata.data)
-        codes, dictionaries = distinct_metadata(block_metadata, present[rows])
-        names = Names(codes, dictionaries)
+        names = Names.of(block_metadata, present[rows])
         blocks.append(required(encode_group(group, block, present[rows], names), present[rows]))
     return concatenate(blocks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Names:
-    """The field names of some rows: the number of each row's dictionary, and the dictionaries."""
+def block_rows_of(array: pa.Array) -> int:
+    """How many rows to work on at once: that keeps intermediate columns small."""
+    return int(min(_BLOCK_ROWS, max(1, _BLOCK_BYTES * len(array) // max(array.nbytes, 1))))
 
-    codes: Ints
-    dictionaries: Dictionaries
 
-    def take(self, rows: Ints) -> Names:
-        return replace(self, codes=self.codes[rows])
+def list_offsets(lists: pa.Array) -> Ints:
+    """The offsets of a list array into its `values`, as int64."""
+    if not len(lists):
+        return np.zeros(1, np.int64)
+    stored = np.frombuffer(lists.buffers()[1], np.int64 if pa.types.is_large_list(lists.type) else np.int32)
+    offsets: Ints = stored[lists.offset : lists.offset + len(lists) + 1].astype(np.int64, copy=False)
+    return offsets
 
 
 def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, names: Names) -> ByteColumn:
@@ -142,21 +141,27 @@ def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, name
         present: Rows in which there may be a value.
         names: The field names of the rows.
     """
-    value = _value_column(group, array, present)
+    value = value_column(group, array, present)
     if group.typed is None:
-        return _trimmed(value)
+        return trimmed(value)
     typed_array = array.field(group.typed_index)
     typed = present & valid_mask(typed_array)
     if isinstance(group.typed, TypedObject):
         return _encode_objects(group.typed, typed_array, typed, value, names)
-    if (typed & (value.sizes > 0)).any():
-        raise invalid_variant("it has a value beside a typed_value", "Only objects can be shredded in part")
+    ensure_one(value, typed)
     if isinstance(group.typed, TypedPrimitive):
-        return join([*encode_primitives(group.typed, typed_array, typed), _trimmed(value)])
-    return _encode_arrays(group.typed, typed_array, typed, _trimmed(value), names)
+        return join([*encode_primitives(group.typed, typed_array, typed), trimmed(value)])
+    return _encode_arrays(group.typed, typed_array, typed, trimmed(value), names)
 
 
-def _value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
+def ensure_one(value: ByteColumn, typed: Mask) -> None:
+    """Check that no row has a value beside a typed_value that is no object."""
+    if not value.is_empty and (typed & (value.sizes > 0)).any():
+        raise invalid_variant("it has a value beside a typed_value", "Only objects can be shredded in part")
+
+
+def value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
+    """What the rows have in their value column, missing where that is null or absent."""
     if group.value_index is None:
         return ByteColumn(np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8))
     values = plain_storage(array.field(group.value_index))
@@ -166,7 +171,7 @@ def _value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> 
     return column
 
 
-def _trimmed(values: ByteColumn) -> ByteColumn:
+def trimmed(values: ByteColumn) -> ByteColumn:
     """Values that are copied into others must have the size their headers say, or they would run into their
     neighbours."""
     rows = np.flatnonzero(values.sizes)
@@ -185,11 +190,7 @@ def _encode_arrays(
     rows = np.flatnonzero(present)
     if len(rows) < len(lists):
         lists = lists.filter(boolean_array(present))
-    offset_type = np.int64 if pa.types.is_large_list(lists.type) else np.int32
-    buffer = lists.buffers()[1]
-    offsets = np.zeros(1, np.int64)
-    if len(lists):
-        offsets = np.frombuffer(buffer, offset_type)[lists.offset : lists.offset + len(lists) + 1].astype(np.int64)
+    offsets = list_offsets(lists)
     elements = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
     counts = np.diff(offsets)
     # An element has to be there: one without value and typed_value is a variant null.
@@ -211,7 +212,7 @@ def _encode_arrays(
 def _encode_objects(
     typed: TypedObject, array: pa.StructArray, present: Mask, value: ByteColumn, names: Names
 ) -> ByteColumn:
-    unshredded, residual = _split_values(value, present)
+    unshredded, residual = split_values(value, present)
     fields = []
     for field in typed.fields:
         group_array = array.field(field.index)
@@ -233,7 +234,7 @@ def _encode_objects(
     return join([headers, *fields, left_over_values, unshredded])
 
 
-def _split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn]:
+def split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn]:
     """Values that are no objects, and what is left of objects that are shredded in part."""
     rows = np.flatnonzero(value.sizes)
     if not len(rows):
@@ -244,8 +245,8 @@ def _split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColum
     if (~typed[rows] & is_object).any():
         raise invalid_variant("it has an object in its value column where the object's fields should be shredded")
     if not typed[rows].any():
-        return _trimmed(value), ByteColumn(np.zeros(len(value) + 1, np.int64), value.data)
-    return _trimmed(value.only(~typed)), value.only(typed)
+        return trimmed(value), ByteColumn(np.zeros(len(value) + 1, np.int64), value.data)
+    return trimmed(value.only(~typed)), value.only(typed)
 
 
 def _shredded_children(typed: TypedObject, fields: list[ByteColumn], names: Names) -> tuple[Children, Ints]:

@@ -1,0 +1,217 @@
+"""What stands at a path in each variant of a column, as a column of its own.
+
+As far as the path was shredded, only the typed columns on the way are looked at; the rest is found in the encoded
+values, all rows at once. Nothing is reconstructed that is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.arrow_types import VARIANT_STORAGE
+from delta_orch.protocol.variant.byte_columns import (
+    ByteColumn,
+    Ints,
+    Mask,
+    int64_array,
+    join,
+    valid_mask,
+    with_validity,
+)
+from delta_orch.protocol.variant.convert import (
+    OnMismatch,
+    assemble,
+    convert_array,
+    convert_located,
+    is_text,
+    refuse,
+    sources_of,
+)
+from delta_orch.protocol.variant.dictionaries import Names
+from delta_orch.protocol.variant.navigate import Located
+from delta_orch.protocol.variant.path import Path, parse_path
+from delta_orch.protocol.variant.primitive_columns import plain_storage
+from delta_orch.protocol.variant.reconstruct import (
+    block_rows_of,
+    encode_group,
+    ensure_one,
+    list_offsets,
+    metadata_column,
+    required,
+    split_values,
+    value_column,
+    variant_array,
+)
+from delta_orch.protocol.variant.rows import text_array
+from delta_orch.protocol.variant.shredding import (
+    TypedArray,
+    TypedObject,
+    TypedPrimitive,
+    VariantGroup,
+    parse_variant_type,
+)
+
+
+def variant_get(
+    array: pa.Array | pa.ChunkedArray,
+    path: str | Sequence[str | int],
+    arrow_type: pa.DataType | None = None,
+    *,
+    on_mismatch: OnMismatch = "raise",
+) -> pa.Array | pa.ChunkedArray:
+    """The values at a path.
+
+    Args:
+        array: A variant column as a Parquet reader gives it, shredded or not. A chunked array comes back chunked.
+        path: Like `$.user.tags[0]`; module `path` has the rules.
+        arrow_type: A primitive type; module `convert` says which values become which types. None asks for variants.
+        on_mismatch: What to do with a value that cannot have that type: `raise`, or make it `null`.
+
+    Returns:
+        An array of `arrow_type`, or of `arrow_types.VARIANT_STORAGE`. Null where the row is null, where nothing stands
+        at the path, and, except among variants, where a variant null does.
+
+    Raises:
+        InvalidVariantError: The columns, or values on the way, break the rules.
+        SchemaMismatchError: A value cannot have the type, and `on_mismatch` is `raise`.
+        InvalidRequestError: No path, or a type that no variant can be read as.
+    """
+    steps = parse_path(path)
+    target = None if arrow_type is None or arrow_type.equals(VARIANT_STORAGE) else arrow_type
+    if target is not None:
+        sources_of(target)
+    if isinstance(array, pa.ChunkedArray):
+        parse_variant_type(array.type)
+        chunks = [variant_get(chunk, steps, target, on_mismatch=on_mismatch) for chunk in array.chunks]
+        return pa.chunked_array(chunks, type=target or VARIANT_STORAGE)
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    group = parse_variant_type(array.type)
+    block_rows = block_rows_of(array)
+    blocks = [
+        _extract(group, array.slice(start, block_rows), steps, target, on_mismatch)
+        for start in range(0, max(len(array), 1), block_rows)
+    ]
+    try:
+        return blocks[0] if len(blocks) == 1 else pa.concat_arrays(blocks)
+    except pa.ArrowInvalid as e:
+        raise InvalidRequestError(
+            "The values of one batch take more than 2 GiB", cause=str(e), remedy="Read them in smaller batches"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Typed:
+    """How far a path has come in the typed columns: the group it stands at.
+
+    Attributes:
+        group, array: The group and its columns.
+        present: Rows of the array in which the group may have a value.
+        rows: The row of the whole column each of them belongs to, ascending.
+        required: Rows that must have a value, so that none means a variant null.
+    """
+
+    group: VariantGroup
+    array: pa.StructArray
+    present: Mask
+    rows: Ints
+    required: Mask | None
+
+
+def _extract(
+    group: VariantGroup, array: pa.StructArray, steps: Path, target: pa.DataType | None, on_mismatch: OnMismatch
+) -> pa.Array:
+    present = valid_mask(array)
+    metadata = metadata_column(group, array, present)
+    names = Names.of(metadata, present)
+    typed: _Typed | None = _Typed(group, array, present, np.arange(len(array)), present)
+    located: list[Located] = []
+    for step in steps:
+        located = [values.step(step, names) for values in located]
+        if typed is not None:
+            typed, values = _descend(typed, step, names)
+            located.append(values)
+    if target is None:
+        values_column = _variants(typed, located, names, len(array))
+        return variant_array(metadata, values_column, values_column.sizes > 0)
+    pieces: list[tuple[Ints, pa.Array]] = []
+    if typed is not None:
+        arrays, values = _typed_values(typed, target, on_mismatch, names)
+        pieces.extend(arrays)
+        located.append(values)
+    for values in located:
+        pieces.extend(convert_located(values, target, on_mismatch, lambda rest: text_array(rest, names)))
+    return assemble(pieces, len(array), target)
+
+
+def _descend(at: _Typed, step: str | int, names: Names) -> tuple[_Typed | None, Located]:
+    """One step on: in the typed columns where they have the step, and in the values that are not shredded."""
+    group = at.group
+    value = value_column(group, at.array, at.present)
+    if group.typed is None:
+        return None, Located.of(value, at.rows).step(step, names)
+    typed_array = at.array.field(group.typed_index)
+    there = at.present & valid_mask(typed_array)
+    if isinstance(group.typed, TypedObject):
+        unshredded, residual = split_values(value, there)
+        field = group.typed.field(step) if isinstance(step, str) else None
+        if field is None:
+            return None, Located.of(residual if isinstance(step, str) else unshredded, at.rows).step(step, names)
+        below = typed_array.field(field.index)
+        return _Typed(field.group, below, there & valid_mask(below), at.rows, None), _nothing()
+    ensure_one(value, there)
+    in_values = Located.of(value, at.rows).step(step, names)
+    if isinstance(group.typed, TypedArray) and isinstance(step, int):
+        return _element(group.typed, typed_array, there, at.rows, step), in_values
+    return None, in_values
+
+
+def _nothing() -> Located:
+    none = np.zeros(0, np.int64)
+    return Located(none, np.zeros(0, np.uint8), none, none)
+
+
+def _element(typed: TypedArray, lists: pa.Array, there: Mask, rows: Ints, index: int) -> _Typed:
+    offsets = list_offsets(lists)
+    chosen = np.flatnonzero(there & (np.diff(offsets) > index))
+    elements = lists.values.take(int64_array(offsets[chosen] + index))
+    return _Typed(typed.element, elements, valid_mask(elements), rows[chosen], np.ones(len(chosen), np.bool_))
+
+
+def _variants(typed: _Typed | None, located: list[Located], names: Names, length: int) -> ByteColumn:
+    columns = [values.to_column(length) for values in located]
+    if typed is not None:
+        column = encode_group(typed.group, typed.array, typed.present, names.take(typed.rows))
+        if typed.required is not None:
+            column = required(column, typed.required)
+        columns.append(column.expand(typed.rows, length))
+    return join(columns)
+
+
+def _typed_values(
+    at: _Typed, target: pa.DataType, on_mismatch: OnMismatch, names: Names
+) -> tuple[list[tuple[Ints, pa.Array]], Located]:
+    """What the typed column holds as `target`, and the values beside it that are still to be converted."""
+    group = at.group
+    value = value_column(group, at.array, at.present)
+    if group.typed is None:
+        return [], Located.of(value, at.rows)
+    typed_array = at.array.field(group.typed_index)
+    there = at.present & valid_mask(typed_array)
+    if isinstance(group.typed, TypedObject):
+        value, _ = split_values(value, there)
+    else:
+        ensure_one(value, there)
+    if isinstance(group.typed, TypedPrimitive) and group.typed.kind in sources_of(target):
+        converted = convert_array(with_validity(plain_storage(typed_array), there), target, on_mismatch)
+        return [(at.rows, converted)], Located.of(value, at.rows)
+    if is_text(target):
+        return [], Located.of(encode_group(group, at.array, at.present, names.take(at.rows)), at.rows)
+    if there.any():
+        found = group.typed.kind.name.lower() if isinstance(group.typed, TypedPrimitive) else "objects or arrays"
+        refuse(found, target, on_mismatch)
+    return [], Located.of(value, at.rows)
