@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -80,10 +80,10 @@ def select(column: Column, keep: Mask | None) -> Column:
     return column if keep is None else column.filter(keep)
 
 
-def decode_paths(action: str, group: RowGroup) -> Column:
-    """The paths of all rows, null in the rows of other actions."""
-    column = group.read(action, ["path"])["path"]
-    return pa.chunked_array([pa.nulls(group.num_rows, pa.string())]) if column is None else _as_text(column)
+def iter_paths(action: str, group: RowGroup) -> Iterator[pa.StringArray]:
+    """The paths of all rows in batches, null in the rows of other actions."""
+    for paths in group.iter_field(action, "path"):
+        yield paths if paths.type == pa.string() else paths.cast(pa.string())
 
 
 def decode_dv_ids(action: str, group: RowGroup, keep: Mask | None) -> Column | None:

@@ -16,8 +16,8 @@ from delta_orch.log.checkpoint_decoding import (
     Mask,
     decode_columns,
     decode_dv_ids,
-    decode_paths,
     has_deletion_vectors,
+    iter_paths,
 )
 from delta_orch.log.checkpoint_reader import Checkpoint, RowGroup, run_parallel
 from delta_orch.log.partition_columns import one_chunk
@@ -146,10 +146,18 @@ class CheckpointFileActions:
 
 
 def _live_rows(action: str, group: RowGroup, touched: TouchedFiles) -> LiveRows:
-    paths = decode_paths(action, group)
-    keep = pc.is_valid(paths) if paths.null_count else None
-    everything = LiveRows(group, keep, paths if keep is None else paths.filter(keep))
-    return _still_live(action, everything, touched)
+    has_vectors = touched.any_vector or has_deletion_vectors(action, group)
+    masks, kept_paths = [], []
+    for paths in iter_paths(action, group):
+        # Batch by batch, so that dead rows never lie beside live ones in memory for the whole group.
+        keep = paths.is_valid()
+        if len(touched) and not has_vectors:
+            keep = pc.and_not(keep, pc.is_in(canonical_paths(paths), value_set=touched.paths))
+        masks.append(keep)
+        kept_paths.append(paths if keep.true_count == len(keep) else paths.filter(keep))
+    mask = pa.concat_arrays(masks)
+    rows = LiveRows(group, None if mask.true_count == len(mask) else mask, pa.chunked_array(kept_paths))
+    return _still_live(action, rows, touched) if has_vectors else rows
 
 
 def _still_live(action: str, rows: LiveRows, touched: TouchedFiles) -> LiveRows:

@@ -7,7 +7,7 @@ that may refer to sidecars, under a UUID name or the classic one) look the same 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +34,9 @@ from delta_orch.protocol.log_path import SIDECAR_DIRECTORY
 from delta_orch.storage.base import LogStore
 
 _MAX_THREADS = 8
-_BATCH_ROWS = 128 * 1024
+_BATCH_ROWS = 64 * 1024
+# Column chunks are read in pieces of this size instead of whole; large enough for a store across a network.
+_BUFFER_BYTES = 4 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,32 +104,34 @@ class RowGroup:
         wanted = [name for name in fields if self.has(f"{action}.{name}")]
         if not wanted:
             return dict.fromkeys(fields)
-        with _readable(self.part.path):
-            file = pq.ParquetFile(self.part.store.open_input(self.part.path), metadata=self.part.metadata)
-            batches = list(
-                file.iter_batches(
-                    _BATCH_ROWS,
-                    row_groups=[self.index],
-                    columns=[f"{action}.{name}" for name in wanted],
-                    use_threads=use_threads,
-                )
-            )
-        structs = [batch.column(0) for batch in batches]
-        found = {name: pa.chunked_array([plain(_child(struct, name)) for struct in structs]) for name in wanted}
+        batches = list(self._iter_structs(action, wanted, use_threads))
+        found = {name: pa.chunked_array([plain(_child(struct, name)) for struct in batches]) for name in wanted}
         return {name: found.get(name) for name in fields}
 
+    def iter_field(self, action: str, field: str) -> Iterator[pa.Array]:
+        """One field of one action that the group has, some ten thousand rows at a time. Raises as `read`."""
+        for struct in self._iter_structs(action, [field], use_threads=False):
+            yield plain(_child(struct, field))
+
     def read_rows(self, action: str) -> list[dict[str, Any]]:
-        """All rows of an action that has few, with all its fields, as parsed JSON would look."""
-        probe = PROBE_LEAF[action]
+        """All rows of an action that has few, with all its fields, as parsed JSON would look. Raises as `read`."""
         rows = []
-        with _readable(self.part.path):
-            file = pq.ParquetFile(self.part.store.open_input(self.part.path), metadata=self.part.metadata)
-            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[self.index], columns=[action], use_threads=False):
-                struct = plain(batch.column(0))
-                present = _child(struct, probe).is_valid()
-                if present.true_count:
-                    rows += struct.filter(present).to_pylist(maps_as_pydicts="strict")
+        for struct in self._iter_structs(action, None, use_threads=False):
+            present = _child(struct, PROBE_LEAF[action]).is_valid()
+            if present.true_count:
+                rows += plain(struct).filter(present).to_pylist(maps_as_pydicts="strict")
         return rows
+
+    def _iter_structs(self, action: str, fields: Sequence[str] | None, use_threads: bool) -> Iterator[pa.StructArray]:
+        columns = [action] if fields is None else [f"{action}.{name}" for name in fields]
+        with _readable(self.part.path):
+            file = pq.ParquetFile(
+                self.part.store.open_input(self.part.path), metadata=self.part.metadata, buffer_size=_BUFFER_BYTES
+            )
+            for batch in file.iter_batches(
+                _BATCH_ROWS, row_groups=[self.index], columns=columns, use_threads=use_threads
+            ):
+                yield batch.column(0)
 
 
 @dataclass(frozen=True)
