@@ -61,10 +61,7 @@ def checkpoint_if_due(log: TableLog, read: Snapshot | None, version: int, interv
     if version == 0 or version % interval:
         return
     try:
-        snapshot = log.snapshot(version) if read is None else log.advance(read)
-        if snapshot.version != version:
-            snapshot = log.snapshot(version)
-        write_checkpoint(log, snapshot)
+        write_checkpoint(log, log.snapshot(version) if read is None else log.advance(read, up_to=version))
     except Exception:
         # The commit stands; whoever makes the next multiple will try again.
         _LOGGER.warning("Could not write the checkpoint of version %d of %s", version, log.store.uri, exc_info=True)

@@ -19,6 +19,7 @@ from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.base import FileMeta, LogStore
 
 _MAX_PROBES = 16
+_REBASE_COMMITS = 50
 
 
 class TableLog:
@@ -83,14 +84,19 @@ class TableLog:
         tail = tail.fold(parse_log_files(commits))
         return self._snapshot_class(self.store, segment, checkpoint, tail)
 
-    def advance(self, snapshot: Snapshot) -> Snapshot:
+    def advance(self, snapshot: Snapshot, up_to: int | None = None) -> Snapshot:
         """The newest version, from a snapshot of an older one: only commits that are new are read.
 
         With nothing new it costs one metadata request and returns the very same object.
 
+        Args:
+            up_to: Go no further than this version.
+
         Raises as `snapshot`.
         """
         commits = self._commits_after(snapshot.version)
+        if up_to is not None:
+            commits = commits[: max(up_to - snapshot.version, 0)]
         if not commits:
             return snapshot
         version = snapshot.version + len(commits)
@@ -100,6 +106,13 @@ class TableLog:
             snapshot.segment, version=version, commits=(*snapshot.segment.commits, *commits), version_file=commits[-1]
         )
         return self._snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
+
+    def _should_rebase(self, segment: LogSegment, num_new: int) -> bool:
+        old = len(segment.commits)
+        if old // _REBASE_COMMITS == (old + num_new) // _REBASE_COMMITS:
+            return False
+        hint = segments.read_last_checkpoint(self.store)
+        return hint is not None and (segment.checkpoint is None or hint.version > segment.checkpoint.version)
 
     def _commits_after(self, version: int) -> list[FileMeta]:
         """The commits that follow, contiguous: probed one by one, listed where there are many."""

@@ -211,3 +211,19 @@ def test_a_writer_stuck_before_its_checkpoint_disturbs_nobody(store: FaultStore)
     assert final.num_files == 23
     assert final.checkpoint is not None
     assert final.checkpoint.files.version == 20
+
+
+def test_a_checkpoint_is_of_the_version_just_committed(store: FaultStore) -> None:
+    """Others have moved on before it is written: it holds what was then, not what is now."""
+    log = TableLog(store)
+    snapshot = create_table(log, "1")
+    for _ in range(9):
+        append_days(log, snapshot, "1")
+        snapshot = log.advance(snapshot)
+    store.at(Moment.COMMIT_PUT, "after", do=rival(store), times=3)
+    assert begin_append(store, snapshot).commit().version == 10
+    at_ten = log.snapshot(10)
+    assert at_ten.checkpoint is not None
+    assert at_ten.checkpoint.files.version == 10
+    assert at_ten.num_files == 11
+    assert log.snapshot().num_files == log.snapshot().version + 1
