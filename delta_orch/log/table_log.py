@@ -87,7 +87,9 @@ class TableLog:
     def advance(self, snapshot: Snapshot, up_to: int | None = None) -> Snapshot:
         """The newest version, from a snapshot of an older one: only commits that are new are read.
 
-        With nothing new it costs one metadata request and returns the very same object.
+        With nothing new it costs one metadata request and returns the very same object. Every 50 commits it looks for
+        a newer checkpoint to start from, so that a long-lived reader neither gathers commits without end nor clings
+        to a checkpoint that log cleanup removes one day.
 
         Args:
             up_to: Go no further than this version.
@@ -100,6 +102,8 @@ class TableLog:
         if not commits:
             return snapshot
         version = snapshot.version + len(commits)
+        if self._should_rebase(snapshot.segment, version):
+            return self.snapshot(version)
         files = read_commits(self.store, commits, range(snapshot.version + 1, version + 1))
         tail = snapshot.tail.fold(parse_log_files(files))
         segment = replace(
@@ -107,12 +111,13 @@ class TableLog:
         )
         return self._snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
 
-    def _should_rebase(self, segment: LogSegment, num_new: int) -> bool:
-        old = len(segment.commits)
-        if old // _REBASE_COMMITS == (old + num_new) // _REBASE_COMMITS:
+    def _should_rebase(self, segment: LogSegment, version: int) -> bool:
+        """Whether a snapshot of `version` is better loaded from a checkpoint newer than the segment's."""
+        so_far, then = len(segment.commits), len(segment.commits) + version - segment.version
+        if so_far // _REBASE_COMMITS == then // _REBASE_COMMITS:
             return False
         hint = segments.read_last_checkpoint(self.store)
-        return hint is not None and (segment.checkpoint is None or hint.version > segment.checkpoint.version)
+        return hint is not None and segment.first_commit <= hint.version <= version
 
     def _commits_after(self, version: int) -> list[FileMeta]:
         """The commits that follow, contiguous: probed one by one, listed where there are many."""

@@ -105,6 +105,47 @@ def test_far_behind_it_lists_instead_of_probing(builder: LogBuilder, monkeypatch
     assert store.count("list_from") == 1
 
 
+def test_a_long_lived_reader_moves_to_newer_checkpoints(builder: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_log, "_REBASE_COMMITS", 5)
+    builder.create()
+    store = FaultStore(builder.store)
+    log = TableLog(store)
+    snapshot = log.snapshot()
+    bases = []
+    for version in range(1, 23):
+        builder.commit(_add(f"f{version}"))
+        if version % 4 == 0:
+            builder.checkpoint(version)
+        store.forget_calls()
+        snapshot = log.advance(snapshot)
+        assert (snapshot.version, snapshot.num_files) == (version, version)
+        bases.append(None if snapshot.segment.checkpoint is None else snapshot.segment.checkpoint.version)
+        if store.count("list_from") == 0:
+            assert store.count("read_bytes") <= 2
+        assert len(snapshot.segment.commits) < 2 * 5
+    assert sorted({base for base in bases if base is not None}) == [4, 8, 12, 16, 20]
+    # Cleanup may take the checkpoints it has left behind.
+    builder.delete_commits(20)
+    assert _paths(log.advance(snapshot)) == _paths(log.snapshot())
+
+
+def test_without_newer_checkpoints_a_reader_stays_where_it_is(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_log, "_REBASE_COMMITS", 5)
+    builder.create()
+    store = FaultStore(builder.store)
+    log = TableLog(store)
+    snapshot = log.snapshot()
+    store.forget_calls()
+    for version in range(1, 12):
+        builder.commit(_add(f"f{version}"))
+        snapshot = log.advance(snapshot)
+    assert snapshot.num_files == 11
+    assert store.count("list_from") == 0
+    assert store.count("read_bytes", "*_last_checkpoint") == 2
+
+
 def test_a_file_that_comes_and_goes(builder: LogBuilder) -> None:
     builder.create()
     log = TableLog(builder.store)
