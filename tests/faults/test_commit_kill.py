@@ -6,9 +6,11 @@ The writers are forked from this process and die by SIGKILL: no handler runs, no
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,45 +136,46 @@ def scenario(request: pytest.FixtureRequest) -> Scenario:
 
 
 @pytest.fixture
-def roots(tmp_path: Path) -> Iterator[Path]:
-    """Directories for one table each."""
-    return (tmp_path / f"table{n}" for n in range(1000))
+def new_table(scenario: Scenario, tmp_path: Path) -> Callable[[], LogStore]:
+    """Makes a table of its own for each attempt: a copy of one that the scenario has prepared."""
+    template = tmp_path / "template"
+    template.mkdir()
+    scenario.prepare(TableLog(open_store(template)))
+    numbers = itertools.count()
+
+    def copy() -> LogStore:
+        return open_store(shutil.copytree(template, tmp_path / f"table{next(numbers)}"))
+
+    return copy
 
 
-def test_killed_at_every_call_of_the_store(scenario: Scenario, roots: Iterator[Path]) -> None:
-    root = next(roots)
-    scenario.prepare(TableLog(open_store(root)))
-    counting = FaultStore(open_store(root))
+def test_killed_at_every_call_of_the_store(scenario: Scenario, new_table: Callable[[], LogStore]) -> None:
+    counting = FaultStore(new_table())
     scenario.write(TableLog(counting))
-    calls = counting.calls
-    assert calls
-    outcomes = {}
-    for call in calls:
+    assert counting.calls
+    outcomes = []
+    for call in counting.calls:
         for when in ("before", "after"):
-            store = open_store(next(roots))
-            scenario.prepare(TableLog(store))
+            store = new_table()
             dying = FaultStore(store)
             dying.at_call(call.number, when, do=FaultStore.kill)  # type: ignore[arg-type]
             assert run_in_child(lambda dying=dying: scenario.write(TableLog(dying))), (call, when)
-            outcomes[call, when] = ensure_whole_and_retry(store, scenario)
-    ensure_one_turning_point(list(outcomes.values()))
+            outcomes.append(ensure_whole_and_retry(store, scenario))
+    ensure_one_turning_point(outcomes)
 
 
-def test_killed_at_every_system_call(scenario: Scenario, roots: Iterator[Path]) -> None:
-    root = next(roots)
-    scenario.prepare(TableLog(open_store(root)))
+def test_killed_at_every_system_call(scenario: Scenario, new_table: Callable[[], LogStore]) -> None:
     counting = KillingOs(None, "before")
     counting.install()
     try:
-        scenario.write(TableLog(open_store(root)))
+        scenario.write(TableLog(new_table()))
     finally:
         counting.uninstall()
     assert {"open", "write", "fsync", "link", "unlink"} <= set(counting.names)
     outcomes = []
     for number, name in enumerate(counting.names):
         for when in ("before", "during", "after") if name == "write" else ("before", "after"):
-            store = open_store(next(roots))
-            scenario.prepare(TableLog(store))
+            store = new_table()
 
             def write(store: LogStore = store, number: int = number, when: str = when) -> None:
                 KillingOs(number, when).install()
