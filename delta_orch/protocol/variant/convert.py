@@ -27,8 +27,10 @@ from delta_orch.protocol.variant.byte_columns import (
     Ints,
     Mask,
     boolean_array,
+    fixed_values,
     gather,
     int64_array,
+    valid_mask,
     with_validity,
 )
 from delta_orch.protocol.variant.layouts import value_sizes
@@ -158,10 +160,17 @@ def _floating_to_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
 def _to_floating(array: pa.Array, target: pa.DataType) -> pa.Array:
     if not pa.types.is_decimal(array.type):
         return array.cast(target, safe=False)
-    # Arrow divides decimals by a power of ten; that is the nearest double only while both are exact.
-    if array.type.precision <= 15 and array.type.scale <= _EXACT_POWERS_OF_TEN:
-        return array.cast(pa.float64()).cast(target, safe=False)
-    return array.cast(pa.string()).cast(pa.float64()).cast(target, safe=False)
+    if not pa.types.is_decimal128(array.type):
+        array = array.cast(pa.decimal128(38, array.type.scale))
+    # Arrow's own cast is off by one in the last bit now and then; a quotient of two exact doubles is not.
+    halves = fixed_values(array, 16).view(np.int64)
+    unscaled = halves[:, 0]
+    exact = (abs(unscaled) < _EXACT_DOUBLE_INTEGERS) & (halves[:, 1] == unscaled >> 63)
+    exact &= array.type.scale <= _EXACT_POWERS_OF_TEN
+    if not (exact | ~valid_mask(array)).all():
+        return array.cast(pa.string()).cast(pa.float64()).cast(target, safe=False)
+    doubles = pa.Array.from_buffers(pa.float64(), len(array), [None, pa.py_buffer(unscaled / 10.0**array.type.scale)])
+    return with_validity(doubles, valid_mask(array)).cast(target, safe=False)
 
 
 # Encoded values
@@ -225,7 +234,8 @@ def _of_kind(
 ) -> Iterator[tuple[Ints, pa.Array]]:
     rows, content = located.rows[chosen], located.starts[chosen] + 1
     if kind in _BOOLEANS:
-        yield rows, boolean_array(np.full(len(chosen), kind is PrimitiveType.TRUE))
+        booleans = boolean_array(np.full(len(chosen), kind is PrimitiveType.TRUE))
+        yield rows, convert_array(booleans, target, on_mismatch)
     elif kind in _DECIMALS:
         scales = located.data[content]
         for scale in np.unique(scales):
