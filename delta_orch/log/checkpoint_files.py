@@ -75,24 +75,29 @@ class CheckpointFileActions:
 
         Raises as `columns`.
         """
-
         if "_live" in self.__dict__ or self._wider_live is not None or "path" in names:
-            live = run_parallel(lambda rows: self._narrow(rows, names, choose), self._live)
-        else:
-            groups = self._checkpoint.row_groups(self._action)
-            live = run_parallel(lambda group: self._choose_first(group, names, choose), groups)
+            return self.where_rows(lambda rows: choose(self.table(rows, names)))
+        groups = self._checkpoint.row_groups(self._action)
+        return self._with_live(run_parallel(lambda group: self._choose_first(group, names, choose), groups))
+
+    def where_rows(self, choose: Callable[[LiveRows], pa.BooleanArray]) -> CheckpointFileActions:
+        """As `where`, with a function of the rows of one group: it decodes what it wants."""
+
+        def narrow(rows: LiveRows) -> LiveRows:
+            if not len(rows.paths):
+                return rows
+            kept = choose(rows)
+            return rows if kept.true_count == len(kept) else rows.narrowed(kept)
+
+        return self._with_live(run_parallel(narrow, self._live))
+
+    def _with_live(self, live: list[LiveRows]) -> CheckpointFileActions:
         narrowed = CheckpointFileActions(self._checkpoint, self._action, self._touched)
         narrowed.__dict__["_live"] = live
         return narrowed
 
-    def _narrow(self, rows: LiveRows, names: Sequence[str], choose: Chooser) -> LiveRows:
-        if not len(rows.paths):
-            return rows
-        kept = choose(self._table(rows, names))
-        return rows if kept.true_count == len(kept) else rows.narrowed(kept)
-
     def _choose_first(self, group: RowGroup, names: Sequence[str], choose: Chooser) -> LiveRows:
-        """As `_narrow`, for rows not known to be live yet: paths are decoded only where some row is kept."""
+        """As `where_rows`, for rows not known to be live yet: paths are decoded only where some row is kept."""
         kept = choose(pa.table(decode_columns(self._action, group, names, None)))
         if not kept.true_count:
             return LiveRows(group, kept, pa.chunked_array([], pa.string()))
@@ -128,7 +133,7 @@ class CheckpointFileActions:
             yield from self._tables(groups[start : start + _GROUPS_AT_ONCE], names)
 
     def _tables(self, groups: Sequence[LiveRows], names: Sequence[str]) -> list[pa.Table]:
-        return run_parallel(lambda rows: self._table(rows, names, use_threads=len(groups) == 1), groups)
+        return run_parallel(lambda rows: self.table(rows, names, use_threads=len(groups) == 1), groups)
 
     @cached_property
     def _live(self) -> list[LiveRows]:
@@ -137,7 +142,8 @@ class CheckpointFileActions:
         groups = self._checkpoint.row_groups(self._action)
         return run_parallel(lambda group: _live_rows(self._action, group, self._touched), groups)
 
-    def _table(self, rows: LiveRows, names: Sequence[str], use_threads: bool = False) -> pa.Table:
+    def table(self, rows: LiveRows, names: Sequence[str], use_threads: bool = False) -> pa.Table:
+        """Columns of the live rows of one group. Raises as `columns`."""
         others = [name for name in names if name != "path"]
         decoded = decode_columns(self._action, rows.group, others, rows.keep, use_threads) if others else {}
         schema = SCHEMAS[self._action]

@@ -104,25 +104,29 @@ class RowGroup:
         wanted = [name for name in fields if self.has(f"{action}.{name}")]
         if not wanted:
             return dict.fromkeys(fields)
-        batches = list(self._iter_structs(action, wanted, use_threads))
+        batches = list(self.iter_structs(action, wanted, use_threads))
         found = {name: pa.chunked_array([plain(_child(struct, name)) for struct in batches]) for name in wanted}
         return {name: found.get(name) for name in fields}
 
     def iter_field(self, action: str, field: str) -> Iterator[pa.Array]:
         """One field of one action that the group has, some ten thousand rows at a time. Raises as `read`."""
-        for struct in self._iter_structs(action, [field], use_threads=False):
+        for struct in self.iter_structs(action, [field], use_threads=False):
             yield plain(_child(struct, field))
 
     def read_rows(self, action: str) -> list[dict[str, Any]]:
         """All rows of an action that has few, with all its fields, as parsed JSON would look. Raises as `read`."""
         rows = []
-        for struct in self._iter_structs(action, None, use_threads=False):
+        for struct in self.iter_structs(action, None, use_threads=False):
             present = _child(struct, PROBE_LEAF[action]).is_valid()
             if present.true_count:
                 rows += plain(struct).filter(present).to_pylist(maps_as_pydicts="strict")
         return rows
 
-    def _iter_structs(self, action: str, fields: Sequence[str] | None, use_threads: bool) -> Iterator[pa.StructArray]:
+    def iter_structs(
+        self, action: str, fields: Sequence[str] | None, use_threads: bool = False
+    ) -> Iterator[pa.StructArray]:
+        """The structs of one action with only some fields (dotted paths; None for all), some ten thousand rows at a
+        time. Raises as `read`."""
         columns = [action] if fields is None else [f"{action}.{name}" for name in fields]
         with _readable(self.part.path):
             file = pq.ParquetFile(

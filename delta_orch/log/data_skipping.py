@@ -23,7 +23,8 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.tree import columns_of
 from delta_orch.features.column_mapping import physical_path
 from delta_orch.log.arrow_building import all_booleans, narrowed_mask
-from delta_orch.log.file_statistics import ColumnBounds, leaf_type, read_bounds
+from delta_orch.log.column_bounds import ColumnBounds
+from delta_orch.log.file_statistics import leaf_type, read_bounds
 from delta_orch.log.outcomes import Outcomes, all_of, any_of
 from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.log.partition_predicates import compare_columns, compare_with_literal, is_in_literals
@@ -60,19 +61,29 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
         ProtocolViolationError: A partition value of the log is none of its column's type.
     """
     by_partition = _Evaluator(files, schema, partition_columns, None).outcomes(where)
-    data_columns = _data_columns(where, schema, partition_columns)
-    if not data_columns or "stats" not in files.column_names:
+    columns = data_columns(where, schema, partition_columns)
+    if not columns or "stats" not in files.column_names:
         return FileMatch(by_partition.true, by_partition.all_true())
     rest = files.filter(by_partition.true)
-    bounds = read_bounds(rest["stats"], data_columns)
-    by_statistics = _Evaluator(rest, schema, partition_columns, bounds).outcomes(where)
+    by_statistics = may_match_bounds(rest, where, schema, partition_columns, read_bounds(rest["stats"], columns))
     # Files that statistics rule out lose their mark; the rows of `rest` are the marked ones, in order.
-    may_match = narrowed_mask(by_partition.true, by_statistics.true)
+    may_match = narrowed_mask(by_partition.true, by_statistics)
     # A file without rows may have both: a predicate that holds for all of them, and none that it holds for.
     return FileMatch(may_match, pc.and_(may_match, by_partition.all_true()))
 
 
-def _data_columns(
+def may_match_bounds(
+    files: pa.Table,
+    where: Expression,
+    schema: StructType,
+    partition_columns: Sequence[str],
+    bounds: Mapping[tuple[str, ...], ColumnBounds],
+) -> pa.BooleanArray:
+    """As `match_files(…).may_match`, with statistics given as bounds of columns, by physical path."""
+    return _Evaluator(files, schema, partition_columns, bounds).outcomes(where).true
+
+
+def data_columns(
     where: Expression, schema: StructType, partition_columns: Sequence[str]
 ) -> dict[tuple[str, ...], DataType]:
     """The leaf columns of a predicate that statistics may know, by physical path."""

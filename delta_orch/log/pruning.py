@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import columns_of
-from delta_orch.log.checkpoint_files import CheckpointFileActions
-from delta_orch.log.data_skipping import match_files
-from delta_orch.protocol.types import StructType
+from delta_orch.log.checkpoint_files import CheckpointFileActions, LiveRows
+from delta_orch.log.data_skipping import data_columns, match_files, may_match_bounds
+from delta_orch.log.parsed_statistics import read_parsed_bounds
+from delta_orch.protocol.types import DataType, StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,18 @@ class Pruning:
         partitions = {name.lower() for name in self.partition_columns}
         if names & partitions:
             adds = adds.where(["partition_values"], self._may_match)
-        if names - partitions:
-            adds = adds.where(["partition_values", "stats"], self._may_match)
+        if columns := data_columns(self.where, self.schema, self.partition_columns):
+            adds = adds.where_rows(lambda rows: self._by_statistics(adds, rows, columns))
         return adds
+
+    def _by_statistics(
+        self, adds: CheckpointFileActions, rows: LiveRows, columns: Mapping[tuple[str, ...], DataType]
+    ) -> pa.BooleanArray:
+        bounds = read_parsed_bounds(rows.group, rows.keep, columns)
+        if bounds is None:
+            return self._may_match(adds.table(rows, ["partition_values", "stats"]))
+        files = adds.table(rows, ["partition_values"])
+        return may_match_bounds(files, self.where, self.schema, self.partition_columns, bounds)
 
     def _may_match(self, files: pa.Table) -> pa.BooleanArray:
         return match_files(files, self.where, self.schema, self.partition_columns).may_match

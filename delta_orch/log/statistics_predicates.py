@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Literal
 from delta_orch.log.arrow_building import all_booleans, bool_array, string_array
-from delta_orch.log.file_statistics import ColumnBounds
+from delta_orch.log.column_bounds import ColumnBounds
 from delta_orch.log.literal_scalar import literal_scalar
 from delta_orch.log.outcomes import Outcomes
 from delta_orch.protocol.types import STRING

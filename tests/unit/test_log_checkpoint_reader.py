@@ -53,13 +53,13 @@ Decoded = list[tuple[int, str, str]]
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
     """Row group, action and field of everything that is decoded."""
     found: Decoded = []
-    iterate = RowGroup._iter_structs
+    iterate = RowGroup.iter_structs
 
-    def recording(self: RowGroup, action: str, fields: Any, use_threads: bool) -> Any:
+    def recording(self: RowGroup, action: str, fields: Any, use_threads: bool = False) -> Any:
         found.extend((self.index, action, name) for name in fields or ["everything"])
         return iterate(self, action, fields, use_threads)
 
-    monkeypatch.setattr(RowGroup, "_iter_structs", recording)
+    monkeypatch.setattr(RowGroup, "iter_structs", recording)
     return found
 
 
