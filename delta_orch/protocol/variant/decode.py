@@ -7,7 +7,7 @@ not overlap, so that time and memory grow with the number of bytes. No recursion
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from itertools import pairwise
@@ -113,7 +113,7 @@ def object_slots(data: bytes, metadata: MetadataReader, start: int, end: int) ->
     return [(names[i], *slot) for i, slot in zip(ids, slots, strict=True)]
 
 
-def object_layout(data: bytes, start: int, end: int) -> tuple[tuple[int, ...], list[Slot]]:
+def object_layout(data: bytes, start: int, end: int) -> tuple[Sequence[int], list[Slot]]:
     """Field ids of an object, and where each field lies."""
     header = data[start] >> 2
     id_width, offset_width = (header >> 2 & 3) + 1, (header & 3) + 1

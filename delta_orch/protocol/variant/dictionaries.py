@@ -26,6 +26,9 @@ from delta_orch.protocol.variant.byte_columns import (
 from delta_orch.protocol.variant.layouts import read_uints_at
 from delta_orch.protocol.variant.metadata import VERSION, MetadataReader, invalid_variant
 
+_MAX_READERS = 4096
+"""Parsed dictionaries to keep: where every row has its own, keeping them all would fill the memory for nothing."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dictionaries:
@@ -128,6 +131,8 @@ class _DistinctMetadata:
 
     def reader(self, code: int) -> MetadataReader:
         if code not in self._readers:
+            if len(self._readers) >= _MAX_READERS:
+                self._readers.clear()
             start, end = self.column.offsets[code : code + 2]
             self._readers[code] = MetadataReader(self.column.data[start:end].tobytes())
         return self._readers[code]

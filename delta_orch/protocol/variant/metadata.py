@@ -5,7 +5,7 @@ header (version, sorted flag, offset size) | number of names | offsets, one more
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from struct import unpack_from
 
@@ -16,7 +16,7 @@ _VERSION_MASK = 0x0F
 _SORTED_FLAG = 0x10
 EMPTY_METADATA = bytes([VERSION | _SORTED_FLAG, 0, 0])
 
-_UNPACK = {1: "B", 2: "H", 4: "I"}
+_UNPACK = {2: "H", 4: "I"}
 
 
 def invalid_variant(problem: str, cause: str | None = None) -> InvalidVariantError:
@@ -28,8 +28,10 @@ def invalid_variant(problem: str, cause: str | None = None) -> InvalidVariantErr
     )
 
 
-def read_uints(data: bytes, start: int, count: int, width: int) -> tuple[int, ...]:
+def read_uints(data: bytes, start: int, count: int, width: int) -> Sequence[int]:
     """`count` little-endian unsigned integers of `width` bytes each. The caller has checked that they are there."""
+    if width == 1:
+        return data[start : start + count]
     if width == 3:
         end = start + 3 * count
         return tuple(int.from_bytes(data[at : at + 3], "little") for at in range(start, end, 3))

@@ -44,7 +44,7 @@ from delta_orch.protocol.variant.values import BasicType
 
 VARIANT_NULL = b"\x00"
 _BLOCK_ROWS = 1 << 16
-_BLOCK_BYTES = 1 << 25
+_BLOCK_BYTES = 1 << 23
 
 
 def reconstruct_variant(array: pa.Array | pa.ChunkedArray) -> pa.StructArray | pa.ChunkedArray:
@@ -162,9 +162,9 @@ def ensure_one(value: ByteColumn, typed: Mask) -> None:
 
 def value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
     """What the rows have in their value column, missing where that is null or absent."""
-    if group.value_index is None:
+    values = None if group.value_index is None else plain_storage(array.field(group.value_index))
+    if values is None or values.null_count == len(values):
         return ByteColumn(np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8))
-    values = plain_storage(array.field(group.value_index))
     column = column_from_arrow(values, present)
     if (present & valid_mask(values) & (column.sizes == 0)).any():
         raise invalid_variant("a value has no bytes")
