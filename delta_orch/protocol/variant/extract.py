@@ -85,6 +85,10 @@ def variant_get(
     target = None if arrow_type is None or arrow_type.equals(VARIANT_STORAGE) else arrow_type
     if target is not None:
         sources_of(target)
+    if target is not None and (pa.types.is_string_view(target) or pa.types.is_binary_view(target)):
+        # Arrow's kernels do not know views yet.
+        stored = pa.large_string() if pa.types.is_string_view(target) else pa.large_binary()
+        return variant_get(array, steps, stored, on_mismatch=on_mismatch).cast(target)
     if isinstance(array, pa.ChunkedArray):
         parse_variant_type(array.type)
         chunks = [variant_get(chunk, steps, target, on_mismatch=on_mismatch) for chunk in array.chunks]

@@ -56,8 +56,8 @@ def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) 
 def _struct(array: pa.StructArray, data_type: StructType) -> pa.StructArray:
     known = {f.name: f.data_type for f in data_type}
     children, fields = [], []
-    for position, field in enumerate(array.type):
-        child = array.field(position)
+    # Flattened children are null where the struct is; what lies under a null must not be looked at.
+    for field, child in zip(array.type, array.flatten(), strict=True):
         if field.name in known:
             child = reconstruct_columns(child, known[field.name])
         children.append(child)
