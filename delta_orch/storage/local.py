@@ -30,7 +30,7 @@ class LocalStore(LogStore):
     """A directory. Holds no open file, thread or lock, so threads and forked children may share it.
 
     Exclusive creation is `link(2)` from a temporary file that is complete and on disk: the only primitive that is
-    both exclusive and never shows a prefix on every local file system. Temporary files are hidden (`.<name>.….tmp`);
+    both exclusive and never shows a prefix on every local file system. Temporary files are hidden (`.….tmp`);
     a killed writer may leave one, and no listing of this store shows it but `list_recursive`.
     """
 
