@@ -19,6 +19,7 @@ from typing import Any
 
 from delta_orch.demo.faults import fail_after_commit
 from delta_orch.demo.places import Places, checkout, enter
+from delta_orch.demo.sqlite import relax_sqlite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     places = Places(Path(os.environ["FLIGHTS_HOME"]))
     enter(places)
     configure(places)
+    relax_sqlite()
     started = time.monotonic()
     create_database()
     dag, maintenance_dag = load_dags("flights", "flights_maintenance")

@@ -152,17 +152,27 @@ def compare(
             checksums over all values) differ.
     """
     expected_totals, found_totals = totals(connection, table, expected), totals(connection, table, found)
-    lost = extra = 0
+    lost, extra = 0, 0
     if is_exact or expected_totals != found_totals:
-        lost, extra = _difference(connection, table, expected, found), _difference(connection, table, found, expected)
+        lost, extra = _differences(connection, table, expected, found)
     return Comparison(table, reader, expected_totals, found_totals, lost, extra)
 
 
-def _difference(connection: Any, table: str, left: str, right: str) -> int:
-    """How many rows of `left` are not in `right`, repetitions counted."""
+def _differences(connection: Any, table: str, expected: str, found: str) -> tuple[int, int]:
+    """How many rows of `expected` are not in `found`, and the other way round; repetitions counted."""
     columns = _normalised(table)
-    query = f"SELECT count(*) FROM (SELECT {columns} FROM {left} EXCEPT ALL SELECT {columns} FROM {right})"
-    return int(connection.execute(query).fetchall()[0][0])
+    query = f"""
+        SELECT coalesce(sum(greatest(surplus, 0)), 0), coalesce(sum(greatest(-surplus, 0)), 0)
+        FROM (
+            SELECT sum(weight) AS surplus
+            FROM (
+                SELECT {columns}, 1 AS weight FROM {expected} UNION ALL SELECT {columns}, -1 AS weight FROM {found}
+            )
+            GROUP BY {", ".join(COLUMNS[table])}
+        )
+    """
+    lost, extra = connection.execute(query).fetchall()[0]
+    return int(lost), int(extra)
 
 
 def totals(connection: Any, table: str, relation: str) -> Totals:

@@ -70,9 +70,7 @@ class Processes:
     def worker(self, name: str, days: Sequence[date], *options: str) -> Process:
         """Start `delta_orch.demo.worker`."""
         arguments = ["--name", name, "--days", *(day.isoformat() for day in days), *options]
-        # What lives for seconds only is not worth optimising: half the CPU time of a start would go into that.
-        java = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-        return self.module("delta_orch.demo.worker", name, arguments, {"FLIGHTS_SPARK_CORES": "1", **java})
+        return self.module("delta_orch.demo.worker", name, arguments, {"FLIGHTS_SPARK_CORES": "1"})
 
     def module(
         self, module: str, name: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None

@@ -20,6 +20,7 @@ from delta_orch.demo.readers import Reader, find_readers
 from delta_orch.demo.results import Compaction, Results, Vacuum
 from delta_orch.demo.session import spark_session
 from delta_orch.demo.source import Landing, Source
+from delta_orch.demo.sqlite import relax_sqlite
 from delta_orch.demo.terminal import Stages
 from delta_orch.demo.verification import Verifier
 
@@ -43,6 +44,7 @@ def set_up(places: Places, plan: Plan, stages: Stages) -> Pipeline:
         source, landing = Source.unpack(places.source), Landing(places.landing)
         landing.deliver_reference(source)
         spark_session()
+        relax_sqlite()
         runs = Runs(dg.DagsterInstance.get())
         return Pipeline(places, plan, source, landing, runs, Verifier(places.tables))
 

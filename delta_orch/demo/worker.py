@@ -17,6 +17,7 @@ import dagster as dg
 from delta_orch.demo.dagster_runs import Runs
 from delta_orch.demo.faults import hold_before_commit, kill_after_commit
 from delta_orch.demo.places import Places, enter
+from delta_orch.demo.sqlite import relax_sqlite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     places = Places(Path(os.environ["FLIGHTS_HOME"]))
     enter(places)
+    relax_sqlite()
     if options.kill_after_commit:
         kill_after_commit(options.kill_after_commit)
     if options.hold_before_commit:

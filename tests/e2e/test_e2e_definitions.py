@@ -1,0 +1,82 @@
+"""The example pipelines load where users load them: `dagster dev -m dagster_defs`, Airflow's DAG folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def environment(home: Path) -> dict[str, str]:
+    (home / "dagster").mkdir(parents=True)
+    (home / "dagster" / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    return {
+        **os.environ,
+        "FLIGHTS_HOME": str(home),
+        "DAGSTER_HOME": str(home / "dagster"),
+        "AIRFLOW_HOME": str(home / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
+    }
+
+
+def run(arguments: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        arguments, cwd=CHECKOUT, env=environment(home), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_dagster_accepts_the_definitions(tmp_path: Path) -> None:
+    dagster = Path(sys.executable).with_name("dagster")
+    done = run([str(dagster), "definitions", "validate", "-m", "dagster_defs"], tmp_path / "home")
+    assert "Validation successful" in done.stdout + done.stderr
+
+
+def test_the_definitions_hold_the_pipeline_and_its_maintenance(tmp_path: Path) -> None:
+    code = """
+import json
+import dagster as dg
+from dagster_defs import defs
+graph = defs.resolve_asset_graph()
+print(json.dumps({
+    "assets": sorted(key.to_user_string() for key in graph.get_all_asset_keys()),
+    "parents": sorted(key.to_user_string() for key in graph.get(dg.AssetKey("flights_enriched")).parent_keys),
+}))
+"""
+    done = run([sys.executable, "-W", "ignore", "-c", code], tmp_path / "home")
+    content = json.loads(done.stdout.splitlines()[-1])
+    tables = ["carrier_daily", "flights", "flights_enriched", "weather_readings"]
+    steps = ("checkpoint", "compaction", "vacuum")
+    assert content["assets"] == sorted([*tables, *(f"maintenance/{name}/{step}" for name in tables for step in steps)])
+    assert content["parents"] == ["flights", "weather_readings"]
+
+
+def test_airflow_imports_the_dags(tmp_path: Path) -> None:
+    code = """
+from airflow.dag_processing.dagbag import DagBag
+import json, os
+bag = DagBag(dag_folder=os.environ["AIRFLOW__CORE__DAGS_FOLDER"], bundle_name="dags-folder")
+print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for name, dag in bag.dags.items()}}))
+"""
+    done = run([sys.executable, "-W", "ignore", "-c", code], tmp_path / "home")
+    content = json.loads(done.stdout.splitlines()[-1])
+    assert content["errors"] == {}
+    assert sorted(content["dags"]) == ["flights", "flights_maintenance"]
+    assert set(content["dags"]["flights"]) == {"flights", "weather_readings", "flights_enriched", "carrier_daily"}
+    assert len(content["dags"]["flights_maintenance"]) == 16
+
+
+@pytest.mark.parametrize("folder", ["dagster_defs", "dags"])
+def test_the_examples_hold_no_logic_of_their_own(folder: str) -> None:
+    """What a user copies is wiring; transformations live once, in the package."""
+    text = "".join(path.read_text() for path in (CHECKOUT / folder).glob("*.py"))
+    for word in ("groupBy", "selectExpr", ".join(", "withColumn", "spark.sql("):
+        assert word not in text, word
