@@ -34,8 +34,8 @@ bench: setup ## Measure beside deltalake and the floors (BENCH="g1 appends" choo
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 dagster: setup ## Open Dagster's UI on the example pipeline
-	@mkdir -p $(BUILD)/dagster
-	DAGSTER_HOME=$(CURDIR)/$(BUILD)/dagster $(BIN)/dagster dev -m dagster_defs
+	@mkdir -p $(BUILD)/demo/dagster
+	DAGSTER_HOME=$(CURDIR)/$(BUILD)/demo/dagster $(BIN)/dagster dev -m dagster_defs
 
 airflow: setup ## Open Airflow's UI on the example pipeline
 	@mkdir -p $(BUILD)/airflow
