@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from delta_orch.expressions.nodes import Expression
+from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ class ScanPlan:
         schema: The table's logical schema, partition columns included.
         partition_columns: Logical names.
         files: The files that survived planning, columns of `log.file_columns.ADD_SCHEMA` (`stats` may be left out).
+            Rows that a file's deletion vector marks are not in the table. Partition values go by physical names.
         columns: Top-level columns to return, in this order; None for all, in schema order.
         where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
+        column_mapping: How columns are found in data files (`features.column_mapping`).
     """
 
     store: LogStore
@@ -41,6 +44,7 @@ class ScanPlan:
     files: pa.Table
     columns: tuple[str, ...] | None = None
     where: Expression | None = None
+    column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
 
 
 @dataclass(frozen=True, slots=True)

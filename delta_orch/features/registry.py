@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
 from delta_orch.features import activity
 from delta_orch.features.activity import TableView
+from delta_orch.features.type_widening import TYPE_CHANGES, ensure_known_type_changes
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.types import StructType
 
@@ -59,6 +60,7 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         "columnMapping",
         reader=True,
+        reads=True,
         legacy_reader_version=2,
         legacy_writer_version=5,
         is_active=activity.has_column_mapping,
@@ -92,11 +94,13 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         "deletionVectors",
         reader=True,
+        reads=True,
         enabled_by="delta.enableDeletionVectors",
     ),
     TableFeature("v2Checkpoint", reader=True, reads=True),
     TableFeature("vacuumProtocolCheck", reader=True, reads=True, writes=True),
-    TableFeature("typeWidening", reader=True, enabled_by="delta.enableTypeWidening", aliases=("typeWidening-preview",)),
+    TableFeature("typeWidening", reader=True, reads=True, enabled_by="delta.enableTypeWidening",
+                 aliases=("typeWidening-preview",)),
     TableFeature("variantType", reader=True, aliases=("variantType-preview",)),
     TableFeature("variantShredding", reader=True, enabled_by="delta.enableVariantShredding",
                  aliases=("variantShredding-preview",)),
@@ -144,6 +148,8 @@ def ensure_readable(protocol: Protocol, metadata: Metadata) -> None:
         needed.add("columnMapping")
     view = TableView(metadata)
     _refuse("read", needed, lambda f: f.reads or not f.is_active(view))
+    if TYPE_CHANGES in metadata.schema_string:
+        ensure_known_type_changes(view.schema)
 
 
 def ensure_writable(protocol: Protocol, metadata: Metadata) -> None:

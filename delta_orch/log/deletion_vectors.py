@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from delta_orch.errors import CorruptDeletionVectorError, FileMissingInStoreError, MissingFileError
+from delta_orch.log.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import (
     DeletionVector,
@@ -31,6 +32,21 @@ def deletion_vector_descriptors(files: pa.Table) -> list[DeletionVectorDescripto
     if column.null_count == len(column):
         return [None] * files.num_rows
     return [None if row is None else _descriptor(row) for row in column.to_pylist()]
+
+
+def deletion_vector_array(descriptors: Sequence[DeletionVectorDescriptor]) -> pa.StructArray:
+    """Descriptors as a column of `file_columns.DELETION_VECTOR_TYPE`."""
+    rows = [
+        {
+            "storage_type": d.storage_type,
+            "path_or_inline_dv": d.path_or_inline_dv,
+            "offset": d.offset,
+            "size_in_bytes": d.size_in_bytes,
+            "cardinality": d.cardinality,
+        }
+        for d in descriptors
+    ]
+    return pa.array(rows, DELETION_VECTOR_TYPE)
 
 
 def read_deletion_vectors(

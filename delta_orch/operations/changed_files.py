@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
-from delta_orch.errors import CorruptLogError, UnsupportedFeatureError
+from delta_orch.errors import CorruptLogError
 from delta_orch.log.arrow_building import int64_array, string_array
 from delta_orch.log.commit_reader import Commit
-from delta_orch.log.file_columns import STRING_MAP
+from delta_orch.log.deletion_vectors import (
+    deletion_vector_array,
+    deletion_vector_descriptors,
+    read_deletion_vectors,
+)
+from delta_orch.log.file_columns import DELETION_VECTOR_TYPE, STRING_MAP
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.deletion_vector import DeletionVector
+
+_MANY_ROWS = 1 << 32
 
 CHANGED_FILE_SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
         pa.field("partition_values", STRING_MAP),
         pa.field("size", pa.int64()),
+        pa.field("deletion_vector", DELETION_VECTOR_TYPE),
         pa.field("change_type", pa.string()),
         pa.field("commit_version", pa.int64(), nullable=False),
         pa.field("commit_timestamp_ms", pa.int64(), nullable=False),
     ]
 )
-"""`change_type` is null for change data files: there each row carries its own."""
+"""`change_type` is null for change data files: there each row carries its own. `deletion_vector` marks the rows of the
+file that did *not* change."""
 
 
 def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) -> pa.Table:
@@ -33,23 +47,60 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
         snapshot: The table at the end of the range; only its schema and partition columns are looked at.
 
     Raises:
-        UnsupportedFeatureError: The commit changes deletion vectors.
         CorruptLogError: It removes a file that the log never added.
+        MissingFileError, CorruptDeletionVectorError: A deletion vector that it changes cannot be read.
     """
     if commit.cdc.num_rows:
         return _changed(commit, commit.cdc, None)
     adds = commit.adds.filter(_changes_data(commit.adds))
-    removes = commit.removes.filter(_changes_data(commit.removes))
-    for files in (adds, removes):
-        if files.column("dv_id").null_count < files.num_rows:
-            raise UnsupportedFeatureError(
-                f"Version {commit.version} changes rows through deletion vectors",
-                cause="This release reads the changes of whole files only",
-                features=["deletionVectors"],
-                version=commit.version,
-            )
-    removes = _complete_removes(table_log, snapshot, commit, removes)
-    return pa.concat_tables([_changed(commit, removes, "delete"), _changed(commit, adds, "insert")])
+    removes = _complete_removes(table_log, snapshot, commit, commit.removes.filter(_changes_data(commit.removes)))
+    in_adds, in_removes = canonical_paths(adds.column("path")), canonical_paths(removes.column("path"))
+    # The same file on both sides: only its deletion vector changed (PROTOCOL, "Reader Requirements for AddCDCFile").
+    kept = pc.is_in(in_adds, value_set=in_removes)
+    still_there = pc.is_in(in_removes, value_set=in_adds)
+    before = removes.take(pc.index_in(in_adds.filter(kept), value_set=in_removes))
+    return pa.concat_tables(
+        [
+            _changed(commit, removes.filter(pc.invert(still_there)), "delete"),
+            _changed(commit, adds.filter(pc.invert(kept)), "insert"),
+            *_changed_vectors(table_log, commit, before, adds.filter(kept)),
+        ]
+    )
+
+
+def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, after: pa.Table) -> Iterator[pa.Table]:
+    """The rows that the new vector of a file marks and the old one did not are deleted, and the other way round."""
+    store = table_log.store
+    old_vectors = read_deletion_vectors(store, deletion_vector_descriptors(before))
+    new_vectors = read_deletion_vectors(store, deletion_vector_descriptors(after))
+    for row, (old_vector, new_vector) in enumerate(zip(old_vectors, new_vectors, strict=True)):
+        file, old, new = after.slice(row, 1), _bitmap(old_vector), _bitmap(new_vector)
+        for change_type, rows in (("delete", new - old), ("insert", old - new)):
+            if rows:
+                yield _changed(commit, _only_rows(file, rows), change_type)
+
+
+def _bitmap(vector: DeletionVector | None) -> BitMap64:
+    return BitMap64() if vector is None else vector.bitmap
+
+
+def _only_rows(file: pa.Table, rows: BitMap64) -> pa.Table:
+    """The file with a vector that marks every other row."""
+    others = BitMap64(range(max(_num_records(file), rows.max() + 1))) - rows
+    others.run_optimize()
+    descriptor = DeletionVector(others).inline_descriptor()
+    marked = deletion_vector_array([descriptor])
+    return file.set_column(file.schema.get_field_index("deletion_vector"), "deletion_vector", marked)
+
+
+def _num_records(file: pa.Table) -> int:
+    """The number of rows in the file; more than any file has, where its statistics do not say."""
+    text = file.column("stats")[0].as_py()
+    try:
+        found = orjson.loads(text or "{}").get("numRecords")
+    except (orjson.JSONDecodeError, AttributeError):
+        found = None
+    return found if isinstance(found, int) and 0 <= found < _MANY_ROWS else _MANY_ROWS
 
 
 def _changes_data(files: pa.Table) -> pa.ChunkedArray:
@@ -63,6 +114,9 @@ def _changed(commit: Commit, files: pa.Table, change_type: str | None) -> pa.Tab
         files.column("path"),
         files.column("partition_values"),
         files.column("size"),
+        files.column("deletion_vector")
+        if "deletion_vector" in files.column_names
+        else pa.nulls(count, DELETION_VECTOR_TYPE),
         string_array([change_type] * count),
         int64_array([commit.version] * count),
         int64_array([commit.timestamp_ms] * count),

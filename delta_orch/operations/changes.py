@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
+from delta_orch.features.column_mapping import column_mapping_mode
 from delta_orch.log.arrow_building import int64_array, string_map_array
 from delta_orch.log.commit_reader import Commit
 from delta_orch.log.file_columns import ADD_SCHEMA
@@ -51,6 +52,7 @@ class ChangeFeed:
         self.partition_columns = snapshot.partition_columns
         self.schema = StructType((*snapshot.schema, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
         self._store = snapshot.store
+        self._column_mapping = column_mapping_mode(snapshot.protocol, snapshot.metadata)
         self._files = changed_files
 
     @property
@@ -114,6 +116,7 @@ class ChangeFeed:
             schema=self.schema,
             partition_columns=(*self.partition_columns, *names),
             files=_with_constants(files, with_change_type=constant is not None),
+            column_mapping=self._column_mapping,
         )
 
 
@@ -143,6 +146,7 @@ def _with_constants(files: pa.Table, *, with_change_type: bool) -> pa.Table:
         "partition_values": string_map_array(maps),
         "size": files.column("size"),
         "modification_time": files.column("commit_timestamp_ms"),
+        "deletion_vector": files.column("deletion_vector"),
     }
     return pa.Table.from_arrays(
         [columns.get(f.name, pa.nulls(files.num_rows, f.type)) for f in ADD_SCHEMA], schema=ADD_SCHEMA

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.base import Engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.arrow_building import bool_array, int64_array
 from delta_orch.log.snapshot import Snapshot
@@ -22,6 +22,7 @@ from delta_orch.operations.request import (
     ensure_partition_predicate,
     resolve_predicate,
 )
+from delta_orch.operations.scan import scan_of_files
 from delta_orch.operations.target import existing_target
 
 DEFAULT_TARGET_FILE_SIZE_BYTES = 128 * 1024 * 1024
@@ -88,7 +89,7 @@ def optimize(
     )
     if transaction.stale_txns():
         return transaction.commit()
-    scans = [ScanPlan(target.store, target.schema, target.partition_columns, files) for files in plan.bins]
+    scans = [scan_of_files(snapshot, files) for files in plan.bins]
     # A bin is a file: nothing is to be split again.
     spec = replace(target.write_spec(), target_file_size_bytes=None)
     adds = without_data_change(engine.rewrite(scans, spec))

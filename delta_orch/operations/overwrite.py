@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, RowCheck, ScanPlan
+from delta_orch.engines.base import Engine, RowCheck
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -20,6 +20,7 @@ from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult, Transaction
 from delta_orch.operations.partition_keys import partition_keys, partition_strings
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_predicate
+from delta_orch.operations.scan import scan_of_files
 from delta_orch.operations.write_session import (
     WriteSession,
     begin_write,
@@ -120,15 +121,7 @@ def write_kept_rows(
     """Write again the rows of `partial` that are not replaced, and stage their files."""
     if partial.num_rows == 0 or replaced_where is None:
         return ADD_SCHEMA.empty_table()
-    rows = session.engine.scan(
-        ScanPlan(
-            store=snapshot.store,
-            schema=snapshot.schema,
-            partition_columns=snapshot.partition_columns,
-            files=partial,
-            where=is_not_true(replaced_where),
-        )
-    )
+    rows = session.engine.scan(scan_of_files(snapshot, partial, where=is_not_true(replaced_where)))
     kept = session.engine.write(rows, session.target.write_spec())
     session.transaction.add_files(kept)
     return kept

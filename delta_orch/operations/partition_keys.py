@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from delta_orch.features.column_mapping import physical_name
 from delta_orch.log import partition_columns as log_partitions
 from delta_orch.log.arrow_building import string_array
 from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -19,12 +20,12 @@ def partition_strings(files: pa.Table, partition_columns: Sequence[str]) -> pa.T
 
 def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
     """The files' partition values in the Arrow types of their columns, one row a file."""
-    strings = partition_strings(files, partition_columns)
-    columns = []
-    for name in partition_columns:
-        field = schema.find(name)
-        assert field is not None
-        columns.append(partition_column_to_arrow(strings.column(name), field.data_type))
+    fields = [field for name in partition_columns if (field := schema.find(name)) is not None]
+    strings = partition_strings(files, [physical_name(field) for field in fields])
+    columns = [
+        partition_column_to_arrow(column, field.data_type)
+        for column, field in zip(strings.columns, fields, strict=True)
+    ]
     return pa.Table.from_arrays(columns, names=list(partition_columns))
 
 

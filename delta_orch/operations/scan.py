@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
+from delta_orch.features.column_mapping import column_mapping_mode
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.operations.request import resolve_column_names, resolve_predicate
 
@@ -61,11 +62,19 @@ class Scan:
 
 def plan_scan(snapshot: Snapshot, columns: tuple[str, ...] | None, where: Expression | None) -> ScanPlan:
     """Leave out the files that partition values and statistics prove to hold no wanted row."""
+    return scan_of_files(snapshot, snapshot.files(SCAN_COLUMNS, where), columns, where)
+
+
+def scan_of_files(
+    snapshot: Snapshot, files: pa.Table, columns: tuple[str, ...] | None = None, where: Expression | None = None
+) -> ScanPlan:
+    """The scan of some of a snapshot's files."""
     return ScanPlan(
         store=snapshot.store,
         schema=snapshot.schema,
         partition_columns=snapshot.partition_columns,
-        files=snapshot.files(SCAN_COLUMNS, where),
+        files=files,
         columns=columns,
         where=where,
+        column_mapping=column_mapping_mode(snapshot.protocol, snapshot.metadata),
     )

@@ -27,38 +27,36 @@ _CHECKSUM_BYTES = 4
 _UUID_CHARS = 20
 
 # Z85 (ZeroMQ RFC 32): the base85 the protocol means.
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_Z85_VALUE = {char: value for value, char in enumerate(_Z85)}
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_NO_DIGIT = 255
 
 
 def z85_encode(data: bytes) -> str:
     """Encode bytes, whose number must be a multiple of four, as text of 5/4 the length."""
+    import numpy as np
+
     if len(data) % 4:
         raise ValueError(f"{len(data)} bytes are no multiple of four")
-    chars = []
-    for (number,) in struct.iter_unpack(">I", data):
-        group = ""
-        for _ in range(5):
-            number, digit = divmod(number, 85)
-            group = _Z85[digit] + group
-        chars.append(group)
-    return "".join(chars)
+    numbers = np.frombuffer(data, dtype=">u4").astype(np.uint64)
+    digits = np.stack([numbers // 85**power % 85 for power in (4, 3, 2, 1, 0)], axis=1)
+    return np.frombuffer(_Z85, dtype=np.uint8)[digits].tobytes().decode()
 
 
 def z85_decode(text: str) -> bytes:
     """Undo `z85_encode`. Raises ValueError where the text is no such encoding."""
-    if len(text) % 5:
-        raise ValueError(f"{len(text)} characters are no multiple of five")
-    out = bytearray()
-    for start in range(0, len(text), 5):
-        number = 0
-        for char in text[start : start + 5]:
-            if char not in _Z85_VALUE:
-                raise ValueError(f"{char!r} is no base85 character")
-            number = number * 85 + _Z85_VALUE[char]
-        # Five characters can say more than four bytes hold. The reference implementation wraps, and tables rely on it.
-        out += (number & 0xFFFFFFFF).to_bytes(4, "big")
-    return bytes(out)
+    import numpy as np
+
+    if len(text) % 5 or not text.isascii():
+        raise ValueError(f"{len(text)} characters are no multiple of five, or not all of them ASCII")
+    values = np.full(256, _NO_DIGIT, dtype=np.uint64)
+    values[np.frombuffer(_Z85, dtype=np.uint8)] = np.arange(85)
+    digits = values[np.frombuffer(text.encode(), dtype=np.uint8)].reshape(-1, 5)
+    if (digits == _NO_DIGIT).any():
+        raise ValueError("it holds a character outside the alphabet")
+    numbers = digits @ np.array([85**power for power in (4, 3, 2, 1, 0)], dtype=np.uint64)
+    if (numbers > 0xFFFFFFFF).any():
+        raise ValueError("five of its characters say more than four bytes hold")
+    return numbers.astype(">u4").tobytes()
 
 
 def relative_path(descriptor: DeletionVectorDescriptor) -> str:
@@ -155,8 +153,8 @@ class DeletionVector:
     def row_indexes(self, num_records: int) -> npt.NDArray[np.uint64]:
         """The deleted rows' indexes, ascending, for a file of `num_records` rows.
 
-        An index beyond the file's end deletes nothing. That also bounds the memory: a few bytes of bitmap can stand for
-        billions of rows.
+        An index beyond the file's end deletes nothing: a vector may mark all rows but a few of a file whose length its
+        writer did not know. That also bounds the memory: a few bytes of bitmap can stand for billions of rows.
         """
         import numpy as np
         from pyroaring import BitMap64
@@ -165,6 +163,12 @@ class DeletionVector:
         if inside and inside.max() >= num_records:
             inside = inside & BitMap64(range(num_records))
         return np.frombuffer(inside.to_array(), dtype=np.uint64)
+
+    def inline_descriptor(self) -> DeletionVectorDescriptor:
+        """A descriptor of storage type `i` that holds the vector itself."""
+        data = self.serialize()
+        text = z85_encode(data + b"\0" * (-len(data) % 4))
+        return DeletionVectorDescriptor("i", text, len(data), self.cardinality)
 
     def serialize(self) -> bytes:
         """The bitmap's bytes, magic number first: what inline descriptors encode and files store."""

@@ -20,9 +20,7 @@ from delta_orch.protocol.deletion_vector import (
 
 
 def inline(rows):
-    data = DeletionVector(BitMap64(rows)).serialize()
-    text = z85_encode(data + b"\0" * (-len(data) % 4))
-    return DeletionVectorDescriptor("i", text, len(data), len(set(rows)))
+    return DeletionVector(BitMap64(rows)).inline_descriptor()
 
 
 def stored(data, size=None, checksum=None):
@@ -47,6 +45,12 @@ def test_row_indexes_survive_the_inline_form(rows):
     descriptor = inline(rows)
     vector = parse_bitmap(inline_bitmap_bytes(descriptor), descriptor)
     assert vector.row_indexes(2**40 + 1).tolist() == sorted(set(rows))
+
+
+@pytest.mark.parametrize("text", ["abcd", "abcd~", "abcd\u20ac", "#####"])
+def test_what_is_no_base85_is_refused(text):
+    with pytest.raises(ValueError, match=r"multiple of five|alphabet|four bytes"):
+        z85_decode(text)
 
 
 def test_the_protocols_example_of_a_relative_path():

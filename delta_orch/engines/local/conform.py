@@ -132,7 +132,7 @@ def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str)
         raise pa.ArrowInvalid(f"{array.type} is no map")
     keys = conform_column(array.keys, target.key_type, lossless=lossless, path=f"{path}.key")
     items = conform_column(array.items, target.item_type, lossless=lossless, path=f"{path}.value")
-    offsets, mask = _offsets_and_mask(array)
+    offsets, mask = offsets_and_mask(array)
     return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
 
 
@@ -140,7 +140,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     element = f"{path}.element"
     if pa.types.is_list(array.type):
         values = conform_column(array.values, target.value_type, lossless=lossless, path=element)
-        offsets, mask = _offsets_and_mask(array)
+        offsets, mask = offsets_and_mask(array)
         return pa.ListArray.from_arrays(offsets, values, type=target, mask=mask)
     if not hasattr(array.type, "value_field"):
         raise pa.ArrowInvalid(f"{array.type} is no list")
@@ -152,7 +152,8 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     return pa.ListArray.from_arrays(offsets, values, type=target, mask=array.is_null() if array.null_count else None)
 
 
-def _offsets_and_mask(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+def offsets_and_mask(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """The offsets of a list or map and, where it has nulls, their mask: what `from_arrays` takes."""
     # `from_arrays` takes no mask beside offsets that are a slice of a larger buffer.
     offsets = array.offsets
     if array.null_count == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -11,14 +12,16 @@ from delta_orch.engines.local.parquet_read import FileReader, FileTask, ordered_
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_group_skipping import row_group_skipping
-from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
+from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import And, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
+from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
+from delta_orch.log.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.partition_columns import partition_strings
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructField, StructType
 
 
 def scan_relation(plan: ScanPlan) -> LocalRelation:
@@ -26,9 +29,7 @@ def scan_relation(plan: ScanPlan) -> LocalRelation:
 
     Raises:
         UnsupportedExpressionError: `plan.where` holds text that is not proven to mean the same in DuckDB.
-        UnsupportedFeatureError: A file has a deletion vector.
     """
-    _ensure_no_deletion_vectors(plan)
     schema = output_schema(plan)
     opaque = _opaque_part(plan.where)
     if opaque is None:
@@ -37,7 +38,7 @@ def scan_relation(plan: ScanPlan) -> LocalRelation:
 
     wanted = {column.path[0] for column in columns_of(opaque)}
     columns = tuple(name for name in plan.schema.names if name in wanted or name in schema.names)
-    inner = ScanPlan(plan.store, plan.schema, plan.partition_columns, plan.files, columns, _arrow_part(plan.where))
+    inner = replace(plan, columns=columns, where=_arrow_part(plan.where))
     return filter_relation(scan_relation(inner), opaque, schema)
 
 
@@ -58,12 +59,16 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """
     output = output_schema(plan).names
     used = {column.path[0] for column in columns_of(plan.where)} if plan.where is not None else set()
+    # The statistics of mapped files go by physical names, which the condition does not know.
+    mapped = plan.column_mapping is not ColumnMappingMode.NONE
     reader = FileReader(
-        plan.store.data_filesystem()[0],
+        plan.store,
+        plan.schema,
+        plan.column_mapping,
         ordered_columns(schema_to_arrow(plan.schema), [*output, *used]),
         output,
         None if plan.where is None else to_arrow_expression(plan.where, plan.schema),
-        row_group_skipping(plan.where, plan.schema, plan.partition_columns),
+        None if mapped else row_group_skipping(plan.where, plan.schema, plan.partition_columns),
     )
     for task, batches in map_ahead(reader.read_small, _file_tasks(plan, reader.needed.names)):
         yield from reader.stream(task) if batches is None else batches
@@ -74,9 +79,10 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
         return
     names = [name for name in plan.partition_columns if name in needed]
     values = partition_constants(plan, names)
+    vectors = deletion_vector_descriptors(plan.files)
     for index, path in enumerate(plan.files.column("path").to_pylist()):
         constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}
-        yield FileTask(plan.store.resolve(path), constants)
+        yield FileTask(plan.store.resolve(path), constants, vectors[index])
 
 
 def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
@@ -85,14 +91,20 @@ def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
     Raises:
         ProtocolViolationError: A value in the log is none of the column's type.
     """
-    strings = partition_strings(plan.files.column("partition_values"), names)
-    columns = []
-    for name in names:
-        field = plan.schema.find(name)
-        if field is None:
-            raise ProtocolViolationError(f"The partition column {name} is not in the schema", column=name)
-        columns.append(partition_column_to_arrow(strings.column(name).combine_chunks(), field.data_type))
+    fields = [_partition_field(plan.schema, name) for name in names]
+    strings = partition_strings(plan.files.column("partition_values"), [physical_name(field) for field in fields])
+    columns = [
+        partition_column_to_arrow(column.combine_chunks(), field.data_type)
+        for column, field in zip(strings.columns, fields, strict=True)
+    ]
     return pa.Table.from_arrays(columns, names=names)
+
+
+def _partition_field(schema: StructType, name: str) -> StructField:
+    field = schema.find(name)
+    if field is None:
+        raise ProtocolViolationError(f"The partition column {name} is not in the schema", column=name)
+    return field
 
 
 def _opaque_part(where: Expression | None) -> Expression | None:
@@ -106,14 +118,3 @@ def _arrow_part(where: Expression | None) -> Expression | None:
     parts = where.children if isinstance(where, And) else ()
     plain = [part for part in parts if not is_opaque(part)]
     return conjunction(*plain) if plain else None
-
-
-def _ensure_no_deletion_vectors(plan: ScanPlan) -> None:
-    if "deletion_vector" not in plan.files.schema.names:
-        return
-    if plan.files.column("deletion_vector").null_count < plan.files.num_rows:
-        raise UnsupportedFeatureError(
-            "A file of the scan has a deletion vector, which the local engine does not read yet",
-            remedy="Use a version without deletion vectors, or purge them",
-            features=["deletionVectors"],
-        )

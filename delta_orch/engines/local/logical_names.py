@@ -1,0 +1,93 @@
+"""Column mapping while reading: columns of a data file under the table's logical names, at every level.
+
+Files know a column by its physical name, and in mode `id` by its field id where they carry ids (PROTOCOL, "Reader
+Requirements for Column Mapping"). Renaming copies no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from delta_orch.engines.local.conform import find_name, offsets_and_mask
+from delta_orch.features.column_mapping import ColumnMappingMode, field_id, physical_name
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+
+_PARQUET_ID = b"PARQUET:field_id"
+
+
+def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: ColumnMappingMode) -> int | None:
+    """The position of a table's column among the columns of a file, or of a struct in it; None if it is not there."""
+    if mode is ColumnMappingMode.NONE:
+        return find_name(field.name, [c.name for c in candidates])
+    # Columns that are no columns of the table (`_change_type`) have no id and go by their name.
+    if mode is ColumnMappingMode.ID and field_id(field) is not None:
+        ids = [(c.metadata or {}).get(_PARQUET_ID) for c in candidates]
+        if any(i is not None for i in ids):
+            wanted = str(field_id(field)).encode()
+            return ids.index(wanted) if wanted in ids else None
+    name = physical_name(field)
+    return next((index for index, c in enumerate(candidates) if c.name == name), None)
+
+
+def with_logical_names(rows: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa.Table:
+    """The columns of `rows` that belong to the schema, named and nested as the schema has them; others are left out."""
+    if mode is ColumnMappingMode.NONE:
+        return rows
+    fields, columns = list(rows.schema), {}
+    for field in schema:
+        index = find_in_file(field, fields, mode)
+        if index is not None:
+            columns[field.name] = _renamed_column(rows.column(index), field.data_type, mode)
+    return pa.table(columns) if columns else rows.select([])
+
+
+def _renamed_column(column: pa.ChunkedArray, data_type: DataType, mode: ColumnMappingMode) -> pa.ChunkedArray:
+    if not _holds_struct(data_type):
+        return column
+    chunks = [_renamed(chunk, data_type, mode) for chunk in column.chunks]
+    return pa.chunked_array(chunks) if chunks else column
+
+
+def _renamed(array: pa.Array, data_type: DataType, mode: ColumnMappingMode) -> pa.Array:
+    match data_type:
+        case StructType() if pa.types.is_struct(array.type):
+            return _renamed_struct(array, data_type, mode)
+        case ArrayType(element_type) if pa.types.is_list(array.type) and _holds_struct(element_type):
+            offsets, mask = offsets_and_mask(array)
+            return pa.ListArray.from_arrays(offsets, _renamed(array.values, element_type, mode), mask=mask)
+        case MapType(key_type, value_type) if pa.types.is_map(array.type) and _holds_struct(data_type):
+            offsets, mask = offsets_and_mask(array)
+            keys, items = _renamed(array.keys, key_type, mode), _renamed(array.items, value_type, mode)
+            return pa.MapArray.from_arrays(offsets, keys, items, mask=mask)
+        case _:
+            # A type that does not fit is for the conversion that follows to refuse.
+            return array
+
+
+def _renamed_struct(array: pa.StructArray, struct: StructType, mode: ColumnMappingMode) -> pa.Array:
+    candidates, children, names = list(array.type), [], []
+    parts = array.flatten()
+    for field in struct:
+        index = find_in_file(field, candidates, mode)
+        if index is not None:
+            children.append(_renamed(parts[index], field.data_type, mode))
+            names.append(field.name)
+    mask = array.is_null() if array.null_count else None
+    if not children:
+        # A struct of which the file has no field: null or a struct of nulls, as the parent says.
+        children, names = [pa.nulls(len(array))], [struct.fields[0].name if struct.fields else ""]
+    return pa.StructArray.from_arrays(children, names, mask=mask)
+
+
+def _holds_struct(data_type: DataType) -> bool:
+    match data_type:
+        case StructType():
+            return True
+        case ArrayType(element_type):
+            return _holds_struct(element_type)
+        case MapType(key_type, value_type):
+            return _holds_struct(key_type) or _holds_struct(value_type)
+        case _:
+            return False
