@@ -40,6 +40,7 @@ from delta_orch.protocol.types import (
 # Python's default context would round to 28 digits.
 _EXACT = Context(prec=100)
 _INTEGRAL = {"TINYINT": BYTE, "SMALLINT": SHORT, "INT": INTEGER, "BIGINT": LONG}
+_OTHERS = {"BOOLEAN": BOOLEAN, "DOUBLE": DOUBLE, "FLOAT": FLOAT, "TEXT": STRING, "BINARY": BINARY}
 _TEMPORAL = {
     "DATE": (DATE, parse_spark_date),
     "TIMESTAMP": (TIMESTAMP, parse_spark_timestamp),
@@ -124,7 +125,7 @@ def _cast(tree: Any) -> Literal | None:
     if isinstance(tree.this, exp.Neg) and isinstance(tree.this.this, exp.Literal) and tree.this.this.is_number:
         return _cast_number("-" + tree.this.this.this, tree)
     if isinstance(tree.this, exp.Null):
-        return Literal(None)
+        return _null_of(tree.to)
     if not isinstance(tree.this, exp.Literal):
         return None
     name = tree.to.this.name
@@ -135,6 +136,21 @@ def _cast(tree: Any) -> Literal | None:
     if tree.this.is_string:
         return _cast_string(tree.this.this, tree)
     return _cast_number(tree.this.this, tree)
+
+
+def _null_of(tree: Any) -> Literal | None:
+    """`CAST(NULL AS type)` for types that have constants."""
+    name = tree.this.name
+    if name == "DECIMAL":
+        return Literal(None, _decimal_type(tree))
+    data_type = _INTEGRAL.get(name) or _OTHERS.get(name) or (_TEMPORAL[name][0] if name in _TEMPORAL else None)
+    return None if data_type is None or tree.expressions else Literal(None, data_type)
+
+
+def _decimal_type(tree: Any) -> DecimalType:
+    parameters = [int(parameter.this.this) for parameter in tree.expressions]
+    precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
+    return DecimalType(precision, scale)
 
 
 def _cast_string(text: str, tree: Any) -> Literal | None:
@@ -163,7 +179,7 @@ def _cast_number(text: str, tree: Any) -> Literal | None:
     if name == "FLOAT":
         return Literal(round_to_float(float(text)), FLOAT)
     if name == "DECIMAL":
-        return _decimal(Decimal(text), [int(parameter.this.this) for parameter in tree.to.expressions])
+        return _decimal(Decimal(text), _decimal_type(tree.to))
     return None
 
 
@@ -173,9 +189,8 @@ def _integral(value: int, data_type: DataType) -> Literal:
     return Literal(value, data_type)
 
 
-def _decimal(value: Decimal, parameters: list[int]) -> Literal | None:
-    precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
-    data_type = DecimalType(precision, scale)
+def _decimal(value: Decimal, data_type: DecimalType) -> Literal | None:
+    precision, scale = data_type.precision, data_type.scale
     needed = decimal_type_of(value.normalize(_EXACT))
     fits = needed.scale <= scale and needed.precision - needed.scale <= precision - scale
     return Literal(value.quantize(Decimal(1).scaleb(-scale), context=_EXACT), data_type) if fits else None

@@ -170,7 +170,8 @@ class _Resolver:
         if isinstance(child, Literal):
             return Literal(child.value is None, BOOLEAN)
         if not isinstance(child, Column):
-            return IsNull(self.predicate(child))
+            resolved = self.predicate(child)
+            return self._is_null(resolved) if isinstance(resolved, Literal) else IsNull(resolved)
         column, data_type = self._column(child)
         if data_type is None:
             return _as_text(IsNull(column))
@@ -203,6 +204,8 @@ class _Resolver:
         if isinstance(left, Literal):
             op, left, right = _FLIPPED.get(op, op), right, left
         left, right = self.predicate(left), self.predicate(right)
+        if isinstance(left, Literal) and isinstance(right, Literal):
+            return _compare_literals(Comparison(op, left, right))
         if not isinstance(right, Literal):
             return _as_text(Comparison(op, left, right))
         if right.value is None:

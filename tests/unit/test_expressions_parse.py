@@ -67,6 +67,8 @@ def equal(column: Column, value: object, data_type: object = None) -> Comparison
         ("a = r'raw\\d'", equal(A, "raw\\d")),
         ("a = TRUE", equal(A, True, BOOLEAN)),
         ("a = X'1a2B'", equal(A, b"\x1a\x2b", BINARY)),
+        ("a = CAST(NULL AS BIGINT)", equal(A, None, LONG)),
+        ("a = CAST(NULL AS DECIMAL(3,2))", equal(A, None, DecimalType(3, 2))),
         ("a = DATE '2013-1-5'", equal(A, date(2013, 1, 5), DATE)),
         ("a = CAST('2013-01-05' AS DATE)", equal(A, date(2013, 1, 5), DATE)),
         ("a = TIMESTAMP '2013-01-05 01:00:00+01:00'", equal(A, datetime(2013, 1, 5, tzinfo=UTC), TIMESTAMP)),

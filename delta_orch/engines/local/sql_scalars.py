@@ -316,7 +316,8 @@ class Scalars:
 
 def _literal(literal: Literal) -> Typed:
     if literal.value is None:
-        return Typed("NULL", VOID, literal)
+        kind = VOID if literal.data_type is None else literal.data_type
+        return Typed(null_of(kind), kind, literal)
     kind = literal.data_type if literal.data_type is not None else natural_type(literal.value)
     return Typed(duckdb_literal(literal.value, kind), kind, literal)
 
