@@ -65,4 +65,11 @@ quiet=--quiet
 if [ -t 1 ]; then quiet=; fi # pip's progress bars, for a person
 .venv/bin/python -m pip install $quiet --disable-pip-version-check \
   --constraint constraints.txt --editable '.[dev]'
+
+# DuckDB's delta extension judges what we write. It fits one DuckDB only, not the newest: so it lives beside the rest.
+# Where no build of it exists for this machine, its tests skip and the demo says so.
+referee=$(grep '^duckdb-extension-delta==' constraints.txt)
+.venv/bin/python -m pip install $quiet --disable-pip-version-check --upgrade --target .venv/referees "$referee" ||
+  say "No $referee for this machine: one independent reader fewer"
+
 printf '%s' "$wanted" > "$stamp"

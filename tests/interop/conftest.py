@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 SIDE_PATH = "DELTA_ORCH_DUCKDB_DELTA"
-"""Names a folder made by `pip install --target FOLDER duckdb-extension-delta`: that extension fits one DuckDB only."""
+"""Names a folder made by `pip install --target FOLDER duckdb-extension-delta`: that extension fits one DuckDB only.
+`scripts/setup.sh` makes one in the environment."""
 
 _READ = """
 import sys
@@ -34,7 +35,8 @@ def duckdb_delta(tmp_path_factory: pytest.TempPathFactory) -> Referee:
     import pyarrow.parquet as pq
 
     environment, extension = dict(os.environ), ""
-    side = os.environ.get(SIDE_PATH)
+    installed = Path(sys.prefix) / "referees"
+    side = os.environ.get(SIDE_PATH) or (str(installed) if installed.is_dir() else None)
     if side:
         environment["PYTHONPATH"] = side
         extension = str(next(Path(side).rglob("delta.duckdb_extension")))
