@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,16 @@ from delta_orch.protocol.variant.byte_columns import (
     valid_mask,
     with_validity,
 )
+from delta_orch.protocol.variant.decode import decode_value
 from delta_orch.protocol.variant.dictionaries import Names
-from delta_orch.protocol.variant.json_text import parse_json, to_json
+from delta_orch.protocol.variant.json_columns import json_texts
+from delta_orch.protocol.variant.json_text import parse_json
 from delta_orch.protocol.variant.navigate import Located
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant, variant_array
-from delta_orch.protocol.variant.rows import byte_strings, decoded
+from delta_orch.protocol.variant.scalar_texts import byte_strings
 from delta_orch.protocol.variant.variant import Variant
+
+_BLOCK_ROWS = 4096
 
 
 def variant_to_python(array: pa.Array | pa.ChunkedArray, *, sql_null: Any = None) -> list[Any]:
@@ -37,7 +41,7 @@ def variant_to_python(array: pa.Array | pa.ChunkedArray, *, sql_null: Any = None
     rows: list[Any] = []
     for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
         located, names, length = _locate(chunk)
-        values = decoded(located, names)
+        values = _decoded(located, names)
         if len(located.rows) == length:
             rows.extend(values)
             continue
@@ -61,12 +65,20 @@ def variant_to_json(array: pa.Array | pa.ChunkedArray) -> pa.StringArray | pa.Ch
     if isinstance(array, pa.ChunkedArray):
         return pa.chunked_array([variant_to_json(chunk) for chunk in array.chunks], type=pa.string())
     located, names, length = _locate(array)
-    texts = byte_strings(to_json(value).encode() for value in decoded(located, names))
-    column = texts.expand(located.rows, length)
+    column = json_texts(located, names).expand(located.rows, length)
     present = np.zeros(length, np.bool_)
     present[located.rows] = True
     _, offsets, data = column.to_binary().buffers()
     return with_validity(pa.StringArray.from_buffers(length, offsets, data), present)
+
+
+def _decoded(located: Located, names: Names) -> Iterator[Any]:
+    codes = names.codes[located.rows]
+    for first in range(0, len(codes), _BLOCK_ROWS):
+        block = slice(first, first + _BLOCK_ROWS)
+        starts, ends = located.starts[block].tolist(), located.ends[block].tolist()
+        for start, end, code in zip(starts, ends, codes[block].tolist(), strict=True):
+            yield decode_value(located.data[start:end].tobytes(), names.reader(code))
 
 
 def _locate(array: pa.Array) -> tuple[Located, Names, int]:

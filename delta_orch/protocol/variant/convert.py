@@ -25,7 +25,6 @@ from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.variant.byte_columns import (
     Bytes,
     Ints,
-    Mask,
     boolean_array,
     fixed_values,
     gather,
@@ -50,7 +49,7 @@ _INTEGERS = (PrimitiveType.INT8, PrimitiveType.INT16, PrimitiveType.INT32, Primi
 _DECIMALS = (PrimitiveType.DECIMAL4, PrimitiveType.DECIMAL8, PrimitiveType.DECIMAL16)
 _BOOLEANS = (PrimitiveType.TRUE, PrimitiveType.FALSE)
 _NUMBERS = {*_INTEGERS, *_DECIMALS, PrimitiveType.FLOAT, PrimitiveType.DOUBLE}
-_PLAIN_ARROW = {
+PLAIN_ARROW = {
     PrimitiveType.INT8: pa.int8(),
     PrimitiveType.INT16: pa.int16(),
     PrimitiveType.INT32: pa.int32(),
@@ -240,37 +239,42 @@ def _of_kind(
         scales = located.data[content]
         for scale in np.unique(scales):
             same = np.flatnonzero(scales == scale)
-            decimals = _decimal_array(kind, int(scale), located.data, content[same] + 1)
+            decimals = decimal_array(kind, int(scale), located.data, content[same] + 1)
             yield rows[same], convert_array(decimals, target, on_mismatch)
     else:
-        t = _PLAIN_ARROW[kind]
-        numbers = _fixed_width(located.data, content, t.bit_width // 8)
-        if kind is PrimitiveType.TIME and _outside_a_day(numbers).any():
-            raise invalid_variant("a time of day is out of range")
+        t = PLAIN_ARROW[kind]
+        numbers = fixed_width(located.data, content, t.bit_width // 8)
+        if kind is PrimitiveType.TIME:
+            ensure_inside_a_day(numbers.view(np.int64)[:, 0])
         array = pa.Array.from_buffers(t, len(chosen), [None, pa.py_buffer(numbers)])
         yield rows, convert_array(array, target, on_mismatch)
 
 
-def _outside_a_day(numbers: Bytes) -> Mask:
-    micros = numbers.view(np.int64)[:, 0]
-    outside: Mask = (micros < 0) | (micros >= MICROS_OF_A_DAY)
-    return outside
+def ensure_inside_a_day(micros: Ints) -> None:
+    if ((micros < 0) | (micros >= MICROS_OF_A_DAY)).any():
+        raise invalid_variant("a time of day is out of range")
 
 
-def _fixed_width(data: Bytes, starts: Ints, width: int) -> Bytes:
+def fixed_width(data: Bytes, starts: Ints, width: int) -> Bytes:
+    """The `width` bytes that stand at each of `starts`, a row each."""
     content: Bytes = data[starts[:, None] + np.arange(width)]
     return content
 
 
-def _decimal_array(kind: PrimitiveType, scale: int, data: Bytes, starts: Ints) -> pa.Array:
+def decimal_array(kind: PrimitiveType, scale: int, data: Bytes, starts: Ints) -> pa.Array:
+    """Decimals of one type and scale, given where the number of each stands, as `decimal128`.
+
+    Raises:
+        InvalidVariantError: The scale, or a number, is out of range.
+    """
     width = {9: 4, 18: 8, 38: 16}[DECIMAL_DIGITS[kind]]
     if scale > 38:
         raise invalid_variant("a decimal is out of range", f"Scale {scale}")
     halves = np.empty((len(starts), 2), np.int64)
     if width == 16:
-        halves[:] = _fixed_width(data, starts, 16).view(np.int64)
+        halves[:] = fixed_width(data, starts, 16).view(np.int64)
     else:
-        halves[:, 0] = _fixed_width(data, starts, width).view(f"<i{width}")[:, 0]
+        halves[:, 0] = fixed_width(data, starts, width).view(f"<i{width}")[:, 0]
         halves[:, 1] = halves[:, 0] >> 63
     ensure_decimals(kind, halves)
     precision = max(DECIMAL_DIGITS[kind], scale)

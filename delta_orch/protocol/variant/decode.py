@@ -7,7 +7,7 @@ not overlap, so that time and memory grow with the number of bytes. No recursion
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from itertools import pairwise
@@ -31,13 +31,15 @@ Slot = tuple[int, int]
 """Where a child lies: its first byte, and the end of the space it has. Its value may be shorter."""
 
 MAX_DECIMAL_SCALE = 38
+_OBJECT = int(BasicType.OBJECT)  # comparing with the enum itself is slow
+_SHORT_STRING = int(BasicType.SHORT_STRING)
 # Decimal's own operations round to 28 digits.
 _EXACT = Context(prec=80)
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-_MIN_DAYS, _MAX_DAYS = 1 - _EPOCH_ORDINAL, date.max.toordinal() - _EPOCH_ORDINAL
-_MIN_MICROS, _MAX_MICROS = _MIN_DAYS * MICROS_OF_A_DAY, (_MAX_DAYS + 1) * MICROS_OF_A_DAY - 1
+MIN_DAYS, MAX_DAYS = 1 - _EPOCH_ORDINAL, date.max.toordinal() - _EPOCH_ORDINAL
+_MIN_MICROS, _MAX_MICROS = MIN_DAYS * MICROS_OF_A_DAY, (MAX_DAYS + 1) * MICROS_OF_A_DAY - 1
 
 
 def decode_value(data: bytes, metadata: MetadataReader, start: int = 0, end: int | None = None) -> Any:
@@ -69,22 +71,20 @@ def _decode_container(data: bytes, metadata: MetadataReader, start: int, end: in
         container, start, end, depth = pending.pop()
         if depth > MAX_DEPTH:
             raise invalid_variant(f"it is nested deeper than {MAX_DEPTH} levels")
-        children: Iterable[tuple[Any, int, int]]
-        if isinstance(container, dict):
-            children = object_slots(data, metadata, start, end)
+        is_object = type(container) is dict
+        names, slots = fields_of(data, metadata, start, end) if is_object else ([], array_slots(data, start, end))
+        values: list[Any] = []
+        for child_start, child_end in slots:
+            kind = data[child_start] & 3
+            if kind < _OBJECT:
+                values.append(decode_scalar(data, child_start, child_end))
+                continue
+            values.append({} if kind == _OBJECT else [])
+            pending.append((values[-1], child_start, child_end, depth + 1))
+        if is_object:
+            container.update(zip(names, values, strict=True))
         else:
-            children = ((None, *slot) for slot in array_slots(data, start, end))
-        for name, child_start, child_end in children:
-            value: Any
-            if data[child_start] & 3 < BasicType.OBJECT:
-                value = decode_scalar(data, child_start, child_end)
-            else:
-                value = {} if data[child_start] & 3 == BasicType.OBJECT else []
-                pending.append((value, child_start, child_end, depth + 1))
-            if name is None:
-                container.append(value)
-            else:
-                container[name] = value
+            container.extend(values)
     return root
 
 
@@ -98,19 +98,20 @@ def basic_type(data: bytes, start: int, end: int) -> int:
 # Containers
 
 
-def object_slots(data: bytes, metadata: MetadataReader, start: int, end: int) -> list[tuple[str, int, int]]:
-    """The fields of an object, in the order of its ids: name, first byte and end of space.
+def fields_of(data: bytes, metadata: MetadataReader, start: int, end: int) -> tuple[list[str], list[Slot]]:
+    """The names of an object's fields, in the order of its ids, and where each field lies.
 
     Raises:
         InvalidVariantError: Damaged, or two fields of one name.
     """
     ids, slots = object_layout(data, start, end)
-    names = metadata.names()
-    if ids and max(ids) >= len(names):
-        raise invalid_variant("a field has no name", f"Id {max(ids)} of {len(names)} names")
-    if len({names[i] for i in ids}) != len(ids):
+    dictionary = metadata.names()
+    if ids and max(ids) >= len(dictionary):
+        raise invalid_variant("a field has no name", f"Id {max(ids)} of {len(dictionary)} names")
+    names = [dictionary[i] for i in ids]
+    if len(set(names)) != len(names):
         raise invalid_variant("an object has two fields of one name")
-    return [(names[i], *slot) for i, slot in zip(ids, slots, strict=True)]
+    return names, slots
 
 
 def object_layout(data: bytes, start: int, end: int) -> tuple[Sequence[int], list[Slot]]:
@@ -160,7 +161,7 @@ def _slots(data: bytes, offsets_start: int, end: int, count: int, width: int) ->
 def decode_scalar(data: bytes, start: int, end: int) -> Any:
     """A value that is neither object nor array. Raises UnicodeDecodeError where a string is not UTF-8."""
     header = data[start]
-    if header & 3 == BasicType.SHORT_STRING:
+    if header & 3 == _SHORT_STRING:
         after = start + 1 + (header >> 2)
         if after > end:
             raise invalid_variant("a string is cut short")
@@ -211,7 +212,7 @@ def _decimal(kind: PrimitiveType, size: int) -> Callable[[bytes, int], Decimal]:
 
 def _date(data: bytes, at: int) -> date | VariantDate:
     days = _int32(data, at)
-    return date.fromordinal(_EPOCH_ORDINAL + days) if _MIN_DAYS <= days <= _MAX_DAYS else VariantDate(days)
+    return date.fromordinal(_EPOCH_ORDINAL + days) if MIN_DAYS <= days <= MAX_DAYS else VariantDate(days)
 
 
 def _timestamp(data: bytes, at: int) -> datetime | VariantTimestamp:

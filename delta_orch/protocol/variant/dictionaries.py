@@ -20,6 +20,7 @@ from delta_orch.protocol.variant.byte_columns import (
     Mask,
     column_from_arrow,
     gather,
+    int64_array,
     offsets_of,
     ragged_positions,
 )
@@ -74,12 +75,9 @@ class Dictionaries:
         codes: Ints = self.codes[self.first[dictionaries] + ids]
         return codes
 
-    def ranks(self) -> Ints:
-        """The place of each word of the vocabulary in the order of UTF-8 bytes."""
-        order = np.frombuffer(pc.sort_indices(self.vocabulary).buffers()[1], np.uint64)[: len(self.vocabulary)]
-        ranks = np.empty(len(order), np.int64)
-        ranks[order.astype(np.int64)] = np.arange(len(order))
-        return ranks
+    def names_at(self, codes: Ints) -> list[bytes]:
+        """Words of the vocabulary."""
+        return list(pc.take(self.vocabulary, int64_array(codes)).to_pylist())
 
 
 def parse_dictionaries(metadata: ByteColumn) -> Dictionaries:
@@ -111,7 +109,7 @@ def parse_dictionaries(metadata: ByteColumn) -> Dictionaries:
 class _DistinctMetadata:
     """The different values of a metadata column, and what was parsed of them so far."""
 
-    __slots__ = ("_dictionaries", "_readers", "codes", "column")
+    __slots__ = ("_dictionaries", "_ranks", "_readers", "codes", "column")
 
     def __init__(self, metadata: ByteColumn, present: Mask) -> None:
         rows = np.flatnonzero(present)
@@ -122,12 +120,18 @@ class _DistinctMetadata:
             self.codes[rows] = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(rows)]
         self.column = column_from_arrow(encoded.dictionary)
         self._dictionaries: Dictionaries | None = None
+        self._ranks: Ints | None = None
         self._readers: dict[int, MetadataReader] = {}
 
     def dictionaries(self) -> Dictionaries:
         if self._dictionaries is None:
             self._dictionaries = parse_dictionaries(self.column)
         return self._dictionaries
+
+    def ranks(self) -> Ints:
+        if self._ranks is None:
+            self._ranks = _ranks(self.dictionaries().vocabulary)
+        return self._ranks
 
     def reader(self, code: int) -> MetadataReader:
         if code not in self._readers:
@@ -169,6 +173,11 @@ class Names:
     def dictionaries(self) -> Dictionaries:
         return self._lazy_distinct().dictionaries()
 
+    @property
+    def ranks(self) -> Ints:
+        """The place of each word of the dictionaries' vocabulary in the order of UTF-8 bytes."""
+        return self._lazy_distinct().ranks()
+
     def reader(self, code: int) -> MetadataReader:
         """The dictionary of a number, for one value at a time."""
         return self._lazy_distinct().reader(code)
@@ -182,3 +191,10 @@ def _ensure_inside(inside: Mask) -> None:
 def _byte_strings(strings: Sequence[bytes]) -> pa.LargeBinaryArray:
     offsets = offsets_of(np.fromiter((len(s) for s in strings), np.int64, len(strings)))
     return ByteColumn(offsets, np.frombuffer(b"".join(strings), np.uint8)).to_arrow()
+
+
+def _ranks(vocabulary: pa.LargeBinaryArray) -> Ints:
+    order = np.frombuffer(pc.sort_indices(vocabulary).buffers()[1], np.uint64)[: len(vocabulary)]
+    ranks = np.empty(len(order), np.int64)
+    ranks[order.astype(np.int64)] = np.arange(len(order))
+    return ranks

@@ -33,6 +33,7 @@ from delta_orch.protocol.variant.convert import (
     sources_of,
 )
 from delta_orch.protocol.variant.dictionaries import Names
+from delta_orch.protocol.variant.json_columns import unquoted_texts
 from delta_orch.protocol.variant.navigate import Located
 from delta_orch.protocol.variant.path import Path, parse_path
 from delta_orch.protocol.variant.primitive_columns import plain_storage
@@ -47,7 +48,6 @@ from delta_orch.protocol.variant.reconstruct import (
     value_column,
     variant_array,
 )
-from delta_orch.protocol.variant.rows import text_array
 from delta_orch.protocol.variant.shredding import (
     TypedArray,
     TypedObject,
@@ -148,7 +148,7 @@ def _extract(
         pieces.extend(arrays)
         located.append(values)
     for values in located:
-        pieces.extend(convert_located(values, target, on_mismatch, lambda rest: text_array(rest, names)))
+        pieces.extend(convert_located(values, target, on_mismatch, lambda rest: unquoted_texts(rest, names)))
     return assemble(pieces, len(array), target)
 
 

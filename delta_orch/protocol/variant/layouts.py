@@ -147,6 +147,30 @@ def children_of(data: Bytes, layout: Containers) -> Children:
     return Children(rows, ids, offsets)
 
 
+def child_spaces(data: Bytes, layout: Containers) -> tuple[Children, Ints, Ints]:
+    """All children of some containers, the first byte of each, and the end of the space it has: the next one's start.
+
+    Raises:
+        InvalidVariantError: Two children of a container start at one place, or one beyond its end.
+    """
+    children = children_of(data, layout)
+    rows, starts = children.rows, layout.values_start[children.rows] + children.offsets
+    order: Ints | None = None
+    if ((rows[1:] == rows[:-1]) & (starts[1:] <= starts[:-1])).any():
+        order = np.lexsort((starts, rows))
+        starts = starts[order]
+        if ((rows[1:] == rows[:-1]) & (starts[1:] == starts[:-1])).any():
+            raise invalid_variant("children of an object or array overlap")
+    ends = layout.ends[rows]
+    inner = np.flatnonzero(rows[1:] == rows[:-1])
+    ends[inner] = starts[inner + 1]
+    if order is not None:
+        unordered_starts, unordered_ends = np.empty_like(starts), np.empty_like(ends)
+        unordered_starts[order], unordered_ends[order] = starts, ends
+        return children, unordered_starts, unordered_ends
+    return children, starts, ends
+
+
 def container_headers(is_container: Mask, children: Children, value_bytes: Ints, *, objects: bool) -> ByteColumn:
     """The headers of containers, everything but their values, in as few bytes as it takes.
 

@@ -268,7 +268,7 @@ def _merged(typed: TypedObject, shredded: Children, left_over: Children, names: 
     shredded_codes = dictionaries.codes_of([field.name.encode() for field in typed.fields])
     if np.isin(codes, shredded_codes[shredded_codes >= 0]).any():
         raise invalid_variant("a field is shredded and in the value column too")
-    ranks = dictionaries.ranks()
+    ranks = names.ranks
     shredded_ranks = ranks[dictionaries.codes_at(names.codes[shredded.rows], shredded.ids)]
     rows = np.concatenate([shredded.rows, left_over.rows])
     rank = np.concatenate([shredded_ranks, ranks[codes]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from delta_orch.protocol.variant.decode import array_slots, basic_type, decode_value, object_layout, object_slots
+from delta_orch.protocol.variant.decode import array_slots, basic_type, decode_value, fields_of, object_layout
 from delta_orch.protocol.variant.metadata import MetadataReader, invalid_variant
 from delta_orch.protocol.variant.path import parse_path
 from delta_orch.protocol.variant.values import BasicType, type_name_of
@@ -56,8 +56,8 @@ class Variant:
         """The fields of an object, by name; None where it is no object."""
         if not self._is(BasicType.OBJECT):
             return None
-        slots = object_slots(self._value, self._metadata(), self._start, self._end)
-        return {name: self._inside(start, end) for name, start, end in slots}
+        names, slots = fields_of(self._value, self._metadata(), self._start, self._end)
+        return {name: self._inside(*slot) for name, slot in zip(names, slots, strict=True)}
 
     def elements(self) -> list[Variant] | None:
         """The elements of an array; None where it is no array."""
