@@ -24,7 +24,6 @@ from delta_orch.operations.scan import scan_of_files
 from delta_orch.operations.write_session import (
     WriteSession,
     begin_write,
-    existing_snapshot,
     is_not_true,
     write_metrics,
 )
@@ -64,10 +63,9 @@ def overwrite(
 
     All rows given must satisfy the predicate (null is a violation). Files that hold nothing else are dropped, others
     rewritten without the replaced rows. Data without rows clears the range. No file is deleted: readers of older
-    versions, and the data itself if it is read from this table, keep theirs.
+    versions, and the data itself if it is read from this table, keep theirs. A table that does not exist is created.
 
     Raises:
-        TableNotFoundError: `replace_where` on a table that does not exist.
         SchemaMismatchError, InvalidExpressionError, AppendOnlyError: The request cannot be right. Nothing was written.
         ConstraintViolationError: A row lies outside `replace_where` or breaks NOT NULL. Nothing was committed.
         ConflictError: Another commit changed what is replaced.
@@ -75,9 +73,9 @@ def overwrite(
     where = None
     parameters: dict[str, Any] = {"mode": "Overwrite"}
     if replace_where is not None:
-        snapshot = existing_snapshot(snapshot, table_log, "replace_where")
-        where = resolve_predicate(replace_where, snapshot.schema)
-        parameters["predicate"] = to_text(replace_where, where)
+        parameters["predicate"] = predicate_text(replace_where)
+        if snapshot is not None:
+            where = resolve_predicate(replace_where, snapshot.schema)
     session = begin_write(
         table_log,
         snapshot,
@@ -91,9 +89,13 @@ def overwrite(
         return session.commit()
     transaction = session.transaction
     if snapshot is None:
-        adds = session.write_rows()
         # Whoever creates the table meanwhile may have put rows into it, which this write has promised to replace.
-        transaction.read_whole_table()
+        if replace_where is None:
+            transaction.read_whole_table()
+        else:
+            where = resolve_predicate(replace_where, session.target.schema)
+            transaction.read_where(where)
+        adds = session.write_rows(replacement_checks(where))
         transaction.set_operation_metrics(write_metrics(adds))
         return transaction.commit()
     session.target.ensure_rows_may_leave()
@@ -102,7 +104,7 @@ def overwrite(
         effective = conjunction(where, is_not_true(session.stale_scope))
     replaced = plan_replaced_files(snapshot, effective)
     ensure_change_feed_stays_exact(session, replaced.partial)
-    adds = session.write_rows(() if where is None else (RowCheck("replace_where", where),))
+    adds = session.write_rows(replacement_checks(where))
     kept = write_kept_rows(session, snapshot, replaced.partial, effective)
     removed = pa.concat_tables([replaced.whole, replaced.partial])
     if effective is None:
@@ -113,6 +115,16 @@ def overwrite(
     transaction.remove_files(removed)
     transaction.set_operation_metrics(write_metrics(pa.concat_tables([adds, kept]), removed))
     return transaction.commit()
+
+
+def predicate_text(predicate: str | Expression) -> str:
+    """The predicate for `operationParameters`: the user's own words where there are any."""
+    return to_spark_sql(predicate) if isinstance(predicate, Expression) else str(predicate)
+
+
+def replacement_checks(where: Expression | None) -> tuple[RowCheck, ...]:
+    """What rows must satisfy to replace those of `where`."""
+    return () if where is None else (RowCheck("replace_where", where),)
 
 
 def write_kept_rows(
@@ -197,8 +209,3 @@ def files_in_same_partitions(snapshot: Snapshot, adds: pa.Table) -> pa.Table:
 def distinct_partitions(adds: pa.Table, partition_columns: tuple[str, ...]) -> pa.Table:
     """The partitions of files, as string columns spelled as in the log."""
     return partition_strings(adds, partition_columns).group_by(list(partition_columns)).aggregate([])
-
-
-def to_text(given: str | Expression, resolved: Expression) -> str:
-    """The predicate for `operationParameters`: the user's own words where there are any."""
-    return given if isinstance(given, str) else to_spark_sql(resolved)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import Engine, Relation, RowCheck
-from delta_orch.errors import ConstraintViolationError, TableNotFoundError
+from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import disjunction
@@ -114,18 +114,6 @@ def begin_write(
         condition = to_spark_sql(is_not_true(stale_scope))
         relation = engine.sql(f"SELECT * FROM source WHERE {condition}", {"source": relation})
     return WriteSession(engine, target, transaction, txns, relation, stale_scope)
-
-
-def existing_snapshot(snapshot: Snapshot | None, table_log: TableLog, what: str) -> Snapshot:
-    """The snapshot, or TableNotFoundError saying what needs a table."""
-    if snapshot is None:
-        raise TableNotFoundError(
-            f"No Delta table at {table_log.store.uri}",
-            cause=f"{what} needs a table that exists",
-            remedy="Check the location, or create the table by appending to it first",
-            uri=table_log.store.uri,
-        )
-    return snapshot
 
 
 def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:

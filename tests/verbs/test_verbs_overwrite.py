@@ -16,7 +16,6 @@ from delta_orch.errors import (
     InvalidExpressionError,
     InvalidRequestError,
     SchemaMismatchError,
-    TableNotFoundError,
     UnsupportedFeatureError,
 )
 from delta_orch.expressions.tree import partition_equality
@@ -123,10 +122,14 @@ def test_bad_replace_where(table: DeltaTable, days: Any, where: Any, error: Any)
     assert table.version() == 0
 
 
-def test_replace_where_needs_a_table(rows: Any, table: DeltaTable, days: Any) -> None:
-    with pytest.raises(TableNotFoundError):
-        table.overwrite(rows.data(days(("a", 1))), replace_where="day = 'a'")
+def test_replace_where_creates_the_table(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
+    with pytest.raises(ConstraintViolationError, match="replace_where"):
+        table.overwrite(rows.data(days(("b", 1))), replace_where="day = 'a'", partition_by=["day"])
+    with pytest.raises(ColumnNotFoundError):
+        table.overwrite(rows.data(days(("a", 1))), replace_where="dya = 'a'", partition_by=["day"])
     assert not table.exists()
+    table.overwrite(rows.data(days(("a", 1))), replace_where="day = 'a'", partition_by=["day"])
+    assert (table.version(), ids(table)) == (0, {"a": [1]})
 
 
 def test_dynamic_replaces_the_partitions_in_the_data(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
