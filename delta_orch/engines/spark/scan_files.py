@@ -13,6 +13,7 @@ from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.spark.host import DataFrame
 from delta_orch.errors import UnsupportedFeatureError, UnsupportedStoreError
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.log.arrow_building import int32_array, int64_array, string_array
 from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -47,10 +48,11 @@ def prepare_scan(plan: ScanPlan) -> ScanFiles:
     """Pure log work: nothing is read, listed or started.
 
     Raises:
-        UnsupportedFeatureError: A file carries a deletion vector.
+        UnsupportedFeatureError: A file carries a deletion vector, or files know columns by other names.
         UnsupportedStoreError: The store is not one Spark can reach.
         ProtocolViolationError: A partition value is none of its type, or a path leaves the table.
     """
+    _ensure_no_column_mapping(plan)
     ensure_no_deletion_vectors(plan.files)
     ensure_paths_inside(plan.store, plan.files.column("path"))
     partition_schema = StructType(tuple(_plain_field(plan.schema, name) for name in plan.partition_columns))
@@ -89,11 +91,21 @@ def with_void_columns(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.selectExpr(*map(quote_identifier, rows.columns), *void) if void else rows
 
 
+def _ensure_no_column_mapping(plan: ScanPlan) -> None:
+    # Read by their logical names, mapped columns would be null in every row.
+    if plan.column_mapping is not ColumnMappingMode.NONE:
+        raise UnsupportedFeatureError(
+            "The Spark engine does not read tables with column mapping yet",
+            remedy="Read the table with the local engine",
+            features=("columnMapping",),
+        )
+
+
 def ensure_no_deletion_vectors(files: pa.Table) -> None:
     if "deletion_vector" in files.column_names and files.column("deletion_vector").null_count < files.num_rows:
         raise UnsupportedFeatureError(
             "Some files of this table carry deletion vectors, which the Spark engine does not apply yet",
-            remedy="Purge them with the engine that wrote them",
+            remedy="Read the table with the local engine, or purge them with the engine that wrote them",
             features=("deletionVectors",),
         )
 

@@ -45,8 +45,8 @@ def portable_scan(session: Any, files: ScanFiles) -> DataFrame:
     # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
     # latter too, but Connect folds its case on the way and Spark then does not know it.)
     rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])
-    _ensure_all_listed(rows, paths)
-    return _join_partitions(session, files, rows, paths) if len(files.partition_schema) else rows
+    uris = _listed_uris(rows, paths)
+    return _join_partitions(session, files, rows, uris) if len(files.partition_schema) else rows
 
 
 def _decoded_path(root: str, log_path: str) -> str:
@@ -62,28 +62,30 @@ def _decoded_path(root: str, log_path: str) -> str:
 
 
 def _key(path: str) -> str:
-    """One key for the spellings of a path: `file:/x` = `file:///x`. The same is done to `_metadata.file_path`."""
+    """One key for the spellings of a path: `file:/x` = `file:///x`."""
     return _LOCAL.sub("/", path)
 
 
-def _ensure_all_listed(rows: DataFrame, paths: list[str]) -> None:
-    """Spark passes over names it takes for hidden (`_x`, `.x`) without a word, and their rows with them."""
-    listed = {_key(unquote(uri)) for uri in rows.inputFiles()}
-    missing = sorted({_key(path) for path in paths} - listed)
+def _listed_uris(rows: DataFrame, paths: list[str]) -> list[str]:
+    """Each path as Spark spells it in `_metadata.file_path`, in order: the join needs no rule for the encoding.
+
+    Spark passes over names it takes for hidden (`_x`, `.x`) without a word, and their rows with them.
+    """
+    listed = {_key(unquote(uri)): uri for uri in rows.inputFiles()}
+    missing = [path for path in paths if _key(path) not in listed]
     if missing:
-        raise missing_file_error(f"find {len(missing)} of {len(paths)} data files", missing[0])
+        raise missing_file_error(f"find {len(missing)} of {len(paths)} data files", min(missing))
+    # `inputFiles` has file:///x where the column has file:/x; the encoding of the rest is the same.
+    return [_LOCAL.sub("file:/", listed[_key(path)]) for path in paths]
 
 
-def _join_partitions(session: Any, files: ScanFiles, rows: DataFrame, paths: list[str]) -> DataFrame:
+def _join_partitions(session: Any, files: ScanFiles, rows: DataFrame, uris: list[str]) -> DataFrame:
     """A left join: should a key ever not match, the row stays and its partition column raises, instead of the row
     vanishing without a word."""
     data = [quote_identifier(name) for name in files.data_schema.names]
     file_path = rows.metadataColumn("_metadata").getField("file_path").alias(_LEFT_KEY)
-    with_path = rows.select(*[rows[name] for name in data], file_path)
-    # url_decode is made for forms, where + is a blank.
-    decoded = f"regexp_replace(url_decode(replace({_LEFT_KEY}, '+', '%2B')), '^file:/+', '/')"
-    keyed = with_path.selectExpr(*data, f"{decoded} AS {_LEFT_KEY}")
-    lookup = arrow_to_frame(session, _lookup_table(files, paths), _lookup_schema(files)).hint("broadcast")
+    keyed = rows.select(*[rows[name] for name in data], file_path)
+    lookup = arrow_to_frame(session, _lookup_table(files, uris), _lookup_schema(files)).hint("broadcast")
     joined = keyed.join(lookup, keyed[_LEFT_KEY] == lookup[_KEY], "left")
     partition = [
         f"CASE WHEN {_FOUND} THEN {name} ELSE raise_error(concat('delta_orch: no partition values for ', {_LEFT_KEY})) "
@@ -98,8 +100,8 @@ def _lookup_schema(files: ScanFiles) -> StructType:
     return StructType((*keys, *files.partition_schema))
 
 
-def _lookup_table(files: ScanFiles, paths: list[str]) -> pa.Table:
+def _lookup_table(files: ScanFiles, uris: list[str]) -> pa.Table:
     columns = [one_chunk(column).take(files.partition_index) for column in files.partitions.columns]
-    keys = string_array([_key(path) for path in paths])
+    keys = string_array(uris)
     names = [_KEY, _FOUND, *files.partition_schema.names]
     return pa.Table.from_arrays([keys, pc.is_valid(keys), *columns], names=names)
