@@ -50,6 +50,7 @@ class LogActions:
             apply before adds.
         commit_info: The newest commit's, None where it has none.
         sidecars: Of a V2 checkpoint; commits have none.
+        num_superseded: How many actions that are no files were replaced by a later one; none within reconciled files.
     """
 
     protocol: Protocol | None
@@ -63,6 +64,7 @@ class LogActions:
     cdc: pa.Table
     commit_info: Mapping[str, Any] | None = None
     sidecars: tuple[Sidecar, ...] = ()
+    num_superseded: int = 0
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,7 @@ class _Run:
     )
     cdc: FileActionBuilder = field(default_factory=lambda: FileActionBuilder("cdc", CDC_SCHEMA, CDC_FIELDS))
     num_files: int = 0
+    num_superseded: int = 0
 
     def add_file(self, file: LogFile) -> None:
         self.commit_info = None
@@ -225,12 +228,16 @@ class _Run:
         try:
             match parse_action(obj):
                 case Protocol() as protocol:
+                    self.num_superseded += self.protocol is not None
                     self.protocol = protocol
                 case Metadata() as metadata:
+                    self.num_superseded += self.metadata is not None
                     self.metadata = metadata
                 case Txn() as txn:
+                    self.num_superseded += txn.app_id in self.txns
                     self.txns[txn.app_id] = txn
                 case DomainMetadata() as domain:
+                    self.num_superseded += domain.domain in self.domain_metadata
                     self.domain_metadata[domain.domain] = domain
                 case Sidecar() as sidecar:
                     self.sidecars.append(sidecar)
@@ -261,6 +268,7 @@ class _Run:
             cdc=cdc,
             commit_info=self.commit_info,
             sidecars=tuple(self.sidecars),
+            num_superseded=self.num_superseded,
         )
 
 

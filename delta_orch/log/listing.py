@@ -1,10 +1,10 @@
-"""What is in `_delta_log`: a listing turned into commits and complete checkpoints."""
+"""What is in `_delta_log`: a listing turned into commits, complete checkpoints and log compactions."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from delta_orch.protocol.log_path import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
 from delta_orch.storage.base import FileMeta, LogStore
@@ -27,6 +27,15 @@ class CheckpointFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionFile:
+    """A log compaction: commits `start_version` to `end_version`, both inclusive and not the same, in one file."""
+
+    start_version: int
+    end_version: int
+    file: FileMeta
+
+
+@dataclass(frozen=True, slots=True)
 class LogListing:
     """The files of the log from `start_version` on (versions below it were not asked for).
 
@@ -34,11 +43,15 @@ class LogListing:
         commits: By version.
         checkpoints: Complete ones by version, the preferred one first. Incomplete multi-part checkpoints are left
             out (PROTOCOL, "Checkpoints": readers must ignore them), and so are empty files.
+        incomplete_checkpoints: By version, those that are left out.
+        compactions: In no particular order; those of a single commit are left out, as they save nothing.
     """
 
     start_version: int
     commits: Mapping[int, FileMeta]
     checkpoints: Mapping[int, tuple[CheckpointFiles, ...]]
+    incomplete_checkpoints: Mapping[int, tuple[CheckpointFiles, ...]] = field(default_factory=dict)
+    compactions: tuple[CompactionFile, ...] = ()
 
     @property
     def latest_version(self) -> int | None:
@@ -65,6 +78,7 @@ def list_log(store: LogStore, start_version: int = 0, end_version: int | None = 
     """
     commits: dict[int, FileMeta] = {}
     candidates: list[tuple[LogPath, FileMeta]] = []
+    compactions: list[CompactionFile] = []
     for meta in store.list_from(LOG_DIRECTORY, f"{start_version:0{_DIGITS}d}"):
         name = meta.path.rpartition("/")[2]
         digits = name[:_DIGITS]
@@ -76,28 +90,44 @@ def list_log(store: LogStore, start_version: int = 0, end_version: int | None = 
             break
         if name[_DIGITS:] == ".json":
             commits[int(digits)] = meta
-        elif (path := parse_log_path(name)) is not None and path.is_checkpoint:
+        elif (path := parse_log_path(name)) is None:
+            continue
+        elif path.is_checkpoint:
             candidates.append((path, meta))
-    return LogListing(start_version, commits, _complete_checkpoints(candidates))
+        elif path.end_version is not None and path.version < path.end_version and meta.size:
+            compactions.append(CompactionFile(path.version, path.end_version, meta))
+    complete, incomplete = _group_checkpoints(candidates)
+    return LogListing(start_version, commits, complete, incomplete, tuple(compactions))
 
 
-def _complete_checkpoints(candidates: list[tuple[LogPath, FileMeta]]) -> dict[int, tuple[CheckpointFiles, ...]]:
+_ByVersion = dict[int, tuple[CheckpointFiles, ...]]
+
+
+def _group_checkpoints(candidates: list[tuple[LogPath, FileMeta]]) -> tuple[_ByVersion, _ByVersion]:
+    """Complete and incomplete checkpoints."""
     parts: dict[tuple[int, int], dict[int, FileMeta]] = {}
     found: dict[int, list[CheckpointFiles]] = {}
+    broken: dict[int, list[CheckpointFiles]] = {}
     for path, meta in candidates:
         if meta.size == 0:
             _LOGGER.warning("Ignoring the empty checkpoint file %s", meta.path)
+            broken.setdefault(path.version, []).append(CheckpointFiles(path.version, path.kind, (meta,)))
         elif path.part is not None and path.num_parts is not None:
             parts.setdefault((path.version, path.num_parts), {})[path.part] = meta
         else:
             found.setdefault(path.version, []).append(CheckpointFiles(path.version, path.kind, (meta,)))
     for (version, num_parts), files in parts.items():
+        ordered = tuple(meta for _, meta in sorted(files.items()))
+        checkpoint = CheckpointFiles(version, LogFileKind.CHECKPOINT_MULTIPART, ordered)
         if len(files) == num_parts:
-            ordered = tuple(files[part] for part in range(1, num_parts + 1))
-            checkpoint = CheckpointFiles(version, LogFileKind.CHECKPOINT_MULTIPART, ordered)
             found.setdefault(version, []).append(checkpoint)
         else:
             _LOGGER.info("Ignoring a checkpoint of version %d with %d of %d parts", version, len(files), num_parts)
+            broken.setdefault(version, []).append(checkpoint)
+    return _sorted_sets(found), _sorted_sets(broken)
+
+
+def _sorted_sets(found: Mapping[int, list[CheckpointFiles]]) -> _ByVersion:
     return {version: tuple(sorted(sets, key=_preference)) for version, sets in found.items()}
 
 

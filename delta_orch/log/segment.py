@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from delta_orch.errors import (
@@ -14,7 +14,7 @@ from delta_orch.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from delta_orch.log.listing import CheckpointFiles, LogListing, list_log
+from delta_orch.log.listing import CheckpointFiles, CompactionFile, LogListing, list_log
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, commit_path
 from delta_orch.storage.base import FileMeta, LogStore
@@ -32,12 +32,15 @@ class LogSegment:
         commits: Every commit after the checkpoint, or from 0 on, up to `version`, ascending and without a gap.
         version_file: The file whose modification time dates the version: its commit, or its checkpoint where the
             commit was cleaned up.
+        compactions: Log compactions that stand for some of the commits; ascending, none overlaps another, and all lie
+            between `first_commit` and `version`.
     """
 
     version: int
     checkpoint: CheckpointFiles | None
     commits: tuple[FileMeta, ...]
     version_file: FileMeta
+    compactions: tuple[CompactionFile, ...] = ()
 
     @property
     def first_commit(self) -> int:
@@ -46,6 +49,22 @@ class LogSegment:
     @property
     def commit_versions(self) -> range:
         return range(self.first_commit, self.version + 1)
+
+    def runs(self) -> Iterator[tuple[CompactionFile | None, range]]:
+        """The commits in pieces, ascending: each either a compaction and the versions it stands for, or versions
+        without one."""
+        start = self.first_commit
+        for compaction in self.compactions:
+            if start < compaction.start_version:
+                yield None, range(start, compaction.start_version)
+            start = compaction.end_version + 1
+            yield compaction, range(compaction.start_version, start)
+        if start <= self.version:
+            yield None, range(start, self.version + 1)
+
+    def commits_of(self, versions: range) -> tuple[FileMeta, ...]:
+        """The commit files of some of `commit_versions`."""
+        return self.commits[versions.start - self.first_commit : versions.stop - self.first_commit]
 
 
 def resolve_segment(store: LogStore, version: int | None = None) -> LogSegment:
@@ -132,7 +151,22 @@ def plan_segment(listing: LogListing, version: int | None = None) -> LogSegment:
     commits = tuple(listing.commits[v] for v in range(first, target + 1))
     commit = listing.commits.get(target)
     dated_by = checkpoint.files[0] if commit is None and checkpoint is not None else listing.commits[target]
-    return LogSegment(target, checkpoint, commits, dated_by)
+    return LogSegment(target, checkpoint, commits, dated_by, _choose_compactions(listing, first, target))
+
+
+def _choose_compactions(listing: LogListing, first: int, target: int) -> tuple[CompactionFile, ...]:
+    """From the oldest commit on, always the compaction that reaches furthest."""
+    furthest: dict[int, CompactionFile] = {}
+    for compaction in listing.compactions:
+        start = compaction.start_version
+        fits = first <= start and compaction.end_version <= target
+        if fits and (start not in furthest or furthest[start].end_version < compaction.end_version):
+            furthest[start] = compaction
+    chosen: list[CompactionFile] = []
+    for start in sorted(furthest):
+        if not chosen or chosen[-1].end_version < start:
+            chosen.append(furthest[start])
+    return tuple(chosen)
 
 
 def oldest_version(listing: LogListing) -> int:

@@ -87,7 +87,7 @@ class Snapshot:
         """When this version was committed, in milliseconds since the epoch (PROTOCOL, "In-Commit Timestamps")."""
         if not self.properties.enable_in_commit_timestamps:
             return self.segment.version_file.modification_time_ms
-        if self.segment.commits:
+        if self.tail.commit_info is not None:
             return commit_timestamp_ms(self.tail.commit_info, self.segment.version_file)
         if not self.segment.version_file.path.endswith(f"{self.version:020d}.json"):
             return self.segment.version_file.modification_time_ms

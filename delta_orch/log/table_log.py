@@ -11,8 +11,8 @@ from delta_orch.log.checkpoint_reader import Checkpoint
 from delta_orch.log.commit_reader import Commit, parse_log_files, read_commit, read_commits
 from delta_orch.log.history import HistoryEntry, read_history
 from delta_orch.log.listing import LogListing, list_log
-from delta_orch.log.replay import Tail
 from delta_orch.log.segment import LogSegment
+from delta_orch.log.segment_replay import replay_segment
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.time_travel import resolve_timestamp
 from delta_orch.protocol.log_path import commit_path
@@ -77,11 +77,7 @@ class TableLog:
         return self._load(segment, checkpoint)
 
     def _load(self, segment: LogSegment, checkpoint: Checkpoint | None) -> Snapshot:
-        commits = read_commits(self.store, segment.commits, segment.commit_versions)
-        tail = Tail()
-        if checkpoint is not None and checkpoint.json_actions is not None:
-            tail = tail.fold(checkpoint.json_actions)
-        tail = tail.fold(parse_log_files(commits))
+        tail = replay_segment(self.store, segment, checkpoint)
         return self._snapshot_class(self.store, segment, checkpoint, tail)
 
     def advance(self, snapshot: Snapshot, up_to: int | None = None) -> Snapshot:

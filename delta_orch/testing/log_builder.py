@@ -19,6 +19,7 @@ from delta_orch.protocol.actions import (
     Action,
     CheckpointMetadata,
     CommitInfo,
+    DomainMetadata,
     Metadata,
     Protocol,
     Sidecar,
@@ -168,6 +169,26 @@ class LogBuilder:
             self.store.put(path, b"".join(json.dumps(row).encode() + b"\n" for row in rows))
         else:
             self._write(path, rows, 1000)
+
+    def compact(self, start: int, end: int, *, keep_removed_domains: bool = True, reconcile: bool = True) -> None:
+        """A log compaction of the commits `start` to `end`, both inclusive.
+
+        Args:
+            keep_removed_domains: Some writers do not.
+            reconcile: Without, the commits' own actions are strung together, the newest commit first.
+        """
+        commits = self.versions[start : end + 1]
+        model = LogModel()
+        for actions in commits:
+            model.apply(actions)
+        kept = model.actions() if reconcile else [a for actions in reversed(commits) for a in actions]
+        lines = [
+            serialize_action(a)
+            for a in kept
+            if not isinstance(a, CommitInfo)
+            and (keep_removed_domains or not (isinstance(a, DomainMetadata) and a.removed))
+        ]
+        self.store.put(f"{LOG_DIRECTORY}/{start:020d}.{end:020d}.compacted.json", b"".join(x + b"\n" for x in lines))
 
     def hint(self, version: int, **fields: Any) -> None:
         """`_last_checkpoint`, without a checksum unless given."""

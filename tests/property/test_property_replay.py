@@ -95,6 +95,14 @@ COMMITS = st.lists(ADDS | REMOVES | SMALL, max_size=6).map(_one_action_per_file)
 CHECKPOINTS = st.sampled_from(
     [None, None, "one file", "small row groups", "multi-part", "V2", "V2 JSON", "V2 inside", "V2 classic name"]
 )
+COMPACTIONS = st.lists(
+    st.tuples(
+        st.integers(0, 8),
+        st.integers(1, 8),
+        st.sampled_from(["good", "good", "good", "removed domains left out", "not reconciled", "garbage", "empty"]),
+    ),
+    max_size=5,
+)
 HISTORIES = st.lists(st.tuples(COMMITS, CHECKPOINTS), min_size=1, max_size=8)
 
 
@@ -114,6 +122,20 @@ def _write_checkpoint(builder: LogBuilder, version: int, kind: str) -> None:
             builder.checkpoint_v2(version, file_format="json", sidecars=0)
         case "V2 classic name":
             builder.checkpoint_v2(version, classic_name=True)
+
+
+def _write_compaction(builder: LogBuilder, start: int, length: int, kind: str) -> None:
+    end = min(start + length, len(builder.versions) - 1)
+    if start > end:
+        return
+    builder.compact(
+        start, end, keep_removed_domains=kind != "removed domains left out", reconcile=kind != "not reconciled"
+    )
+    path = f"_delta_log/{start:020d}.{end:020d}.compacted.json"
+    if kind == "garbage":
+        builder.store.put(path, builder.store.read_bytes(path)[:-2] + b"\xff")
+    elif kind == "empty":
+        builder.store.put(path, b"")
 
 
 def _described(snapshot: Snapshot) -> dict[str, Any]:
@@ -210,4 +232,26 @@ def test_every_version_can_be_loaded(history: list[tuple[list[Action], str | Non
             _write_checkpoint(builder, version, checkpoint)
     log = TableLog(builder.store)
     for version in range(len(builder.versions)):
+        assert _described(log.snapshot(version)) == _expected(builder.model(version), version)
+
+
+@settings(max_examples=150, deadline=None)
+@given(HISTORIES, COMPACTIONS, st.booleans())
+def test_any_mix_of_checkpoints_and_compactions_says_what_the_commits_say(
+    history: list[tuple[list[Action], str | None]], compactions: list[tuple[int, int, str]], clean_up: bool
+) -> None:
+    builder = LogBuilder(MemoryStore(f"compactions-{next(_NAMES)}"))
+    builder.create(protocol=Protocol(1, 7, None, ("domainMetadata",)))
+    newest_checkpoint = None
+    for actions, checkpoint in history:
+        version = builder.commit(CommitInfo({"operation": "TEST"}), *(a for a in actions if type(a) is not Protocol))
+        if checkpoint is not None:
+            _write_checkpoint(builder, version, checkpoint)
+            newest_checkpoint = version
+    for start, length, kind in compactions:
+        _write_compaction(builder, start, length, kind)
+    if clean_up and newest_checkpoint is not None:
+        builder.delete_commits(newest_checkpoint)
+    log = TableLog(builder.store)
+    for version in range((newest_checkpoint or 0) if clean_up else 0, len(builder.versions)):
         assert _described(log.snapshot(version)) == _expected(builder.model(version), version)

@@ -1,0 +1,176 @@
+"""Log compactions: which ones stand for commits, and when the commits are read after all."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import pytest
+
+from delta_orch.errors import CorruptLogError, LogGapError
+from delta_orch.log.segment import resolve_segment
+from delta_orch.log.segment_replay import read_compaction
+from delta_orch.log.table_log import TableLog
+from delta_orch.protocol.actions import Add, CommitInfo, DomainMetadata, Metadata, Protocol, Remove, Txn
+from delta_orch.protocol.log_path import commit_path
+from delta_orch.storage.memory import MemoryStore
+from delta_orch.testing.fault_store import FaultStore
+from delta_orch.testing.log_builder import LogBuilder
+
+_NAMES = itertools.count()
+DOMAINS = Protocol(1, 7, None, ("domainMetadata",))
+
+
+@pytest.fixture
+def builder() -> LogBuilder:
+    return LogBuilder(MemoryStore(f"compaction-{next(_NAMES)}"))
+
+
+def _add(path: str) -> Add:
+    return Add(path, {}, 1, 0, True)
+
+
+def _chosen(builder: LogBuilder, version: int | None = None) -> list[tuple[int, int]]:
+    segment = resolve_segment(builder.store, version)
+    runs = [versions for _, versions in segment.runs()]
+    assert [v for run in runs for v in run] == list(segment.commit_versions)
+    assert [f.path for run in runs for f in segment.commits_of(run)] == [f.path for f in segment.commits]
+    return [(c.start_version, c.end_version) for c in segment.compactions]
+
+
+def _table(builder: LogBuilder, num_commits: int) -> None:
+    builder.create()
+    for n in range(1, num_commits):
+        builder.commit(CommitInfo({"operation": "WRITE"}), _add(f"f{n}"))
+
+
+def _paths(builder: LogBuilder, version: int | None = None) -> list[str]:
+    return sorted(TableLog(builder.store).snapshot(version).files(["path"])["path"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("compactions", "checkpoint", "version", "chosen"),
+    [
+        ([(2, 5)], None, None, [(2, 5)]),
+        ([(0, 9)], None, None, [(0, 9)]),
+        ([(2, 5), (2, 7), (6, 9)], None, None, [(2, 7)]),
+        ([(2, 5), (6, 9)], None, None, [(2, 5), (6, 9)]),
+        ([(2, 5), (4, 9), (5, 8)], None, None, [(2, 5)]),
+        ([(2, 5), (5, 8), (8, 9)], None, None, [(2, 5), (8, 9)]),
+        ([(3, 3)], None, None, []),
+        ([(2, 12)], None, None, []),
+        ([(2, 5), (6, 9)], None, 8, [(2, 5)]),
+        ([(2, 5), (6, 9)], 3, None, [(6, 9)]),
+        ([(3, 5), (4, 6)], 3, None, [(4, 6)]),
+        ([(2, 5)], 9, None, []),
+    ],
+)
+def test_choice(
+    builder: LogBuilder,
+    compactions: list[tuple[int, int]],
+    checkpoint: int | None,
+    version: int | None,
+    chosen: list[tuple[int, int]],
+) -> None:
+    _table(builder, 10)
+    for start, end in compactions:
+        builder.compact(start, end)
+    if checkpoint is not None:
+        builder.checkpoint(checkpoint)
+    assert _chosen(builder, version) == chosen
+    assert _paths(builder, version) == sorted(f"f{n}" for n in range(1, (9 if version is None else version) + 1))
+
+
+def test_commits_that_a_compaction_stands_for_are_not_read(builder: LogBuilder) -> None:
+    _table(builder, 10)
+    builder.compact(2, 8)
+    store = FaultStore(builder.store)
+    assert TableLog(store).snapshot().num_files == 9
+    read = {c.path for c in store.calls if c.method == "read_bytes"}
+    assert {commit_path(v) for v in (0, 1, 9)} < read
+    assert not read & {commit_path(v) for v in range(2, 9)}
+
+
+def test_a_compaction_bridges_no_gap(builder: LogBuilder) -> None:
+    _table(builder, 6)
+    builder.compact(2, 4)
+    builder.store.delete(commit_path(3))
+    with pytest.raises(LogGapError):
+        TableLog(builder.store).snapshot()
+
+
+def test_a_snapshot_advances_past_a_compaction(builder: LogBuilder) -> None:
+    _table(builder, 6)
+    builder.compact(1, 5)
+    log = TableLog(builder.store)
+    snapshot = log.snapshot()
+    builder.commit(Remove("f1", True), _add("g"))
+    advanced = log.advance(snapshot)
+    assert sorted(advanced.files(["path"])["path"].to_pylist()) == ["f2", "f3", "f4", "f5", "g"]
+    assert [(c.start_version, c.end_version) for c in advanced.segment.compactions] == [(1, 5)]
+
+
+def _unreadable(builder: LogBuilder) -> bytes:
+    return builder.store.read_bytes(f"_delta_log/{1:020d}.{3:020d}.compacted.json") + b"{"
+
+
+@pytest.mark.parametrize("content", [_unreadable, b"not json", b"[1]", b"\n", b'{"add":{"size":1}}'])
+def test_what_cannot_be_read_is_replaced_by_the_commits(
+    builder: LogBuilder, content: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    _table(builder, 4)
+    builder.compact(1, 3)
+    data = content if isinstance(content, bytes) else content(builder)
+    builder.store.put(f"_delta_log/{1:020d}.{3:020d}.compacted.json", data)
+    with caplog.at_level(logging.WARNING, "delta_orch"):
+        assert _paths(builder) == ["f1", "f2", "f3"]
+    assert "Reading the commits instead of a log compaction" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        [_add("/x"), Remove("file:/x", True)],
+        [Txn("app", 2), Txn("app", 1)],
+        [DomainMetadata("d", "new"), DomainMetadata("d", "old")],
+        [Protocol(1, 2), Protocol(1, 1)],
+        [Metadata("table", "{}"), Metadata("table", "{}")],
+    ],
+)
+def test_a_compaction_that_was_not_reconciled_is_none(builder: LogBuilder, twice: list[Any]) -> None:
+    builder.create()
+    builder.commit(twice[0])
+    builder.commit(twice[1])
+    builder.compact(1, 2, reconcile=False)
+    (compaction,) = resolve_segment(builder.store).compactions
+    with pytest.raises(CorruptLogError, match="not reconciled"):
+        read_compaction(builder.store, compaction)
+
+
+def test_domains_that_a_compaction_forgets_do_not_come_back(builder: LogBuilder) -> None:
+    builder.create(protocol=DOMAINS)
+    builder.commit(DomainMetadata("kept", "k"), DomainMetadata("gone", "g"))
+    builder.checkpoint(1)
+    builder.commit(DomainMetadata("gone", "", removed=True))
+    builder.commit(_add("a"))
+    builder.compact(2, 3, keep_removed_domains=False)
+    assert dict(TableLog(builder.store).snapshot().domain_metadata) == {"kept": "k"}
+
+
+def test_the_last_commit_dates_a_compacted_version(builder: LogBuilder) -> None:
+    ict = {"delta.enableInCommitTimestamps": "true"}
+    builder.commit(
+        CommitInfo({"inCommitTimestamp": 7000}),
+        Protocol(1, 7, None, ("inCommitTimestamp",)),
+        Metadata("table", '{"type":"struct","fields":[]}', configuration=ict),
+    )
+    builder.commit(CommitInfo({"inCommitTimestamp": 8000}), _add("a"))
+    builder.commit(CommitInfo({"inCommitTimestamp": 9000}), _add("b"))
+    builder.compact(1, 2)
+    path = f"_delta_log/{1:020d}.{2:020d}.compacted.json"
+    # A commitInfo in there belongs to nothing.
+    builder.store.put(path, builder.store.read_bytes(path) + b'{"commitInfo":{"inCommitTimestamp":1}}\n')
+    log = TableLog(builder.store)
+    assert [log.snapshot(v).timestamp_ms for v in (0, 1, 2)] == [7000, 8000, 9000]
+    assert log.snapshot().segment.compactions
