@@ -141,6 +141,11 @@ def gather(data: Bytes, starts: Ints, sizes: Ints) -> ByteColumn:
     return ByteColumn(offsets, data).take(wanted).expand(rows, len(sizes))
 
 
+def present_bytes(values: Bytes) -> list[int]:
+    """Which bytes there are, ascending."""
+    return [int(byte) for byte in np.flatnonzero(np.bincount(values, minlength=256))]
+
+
 def constant(value: bytes, rows: Mask) -> ByteColumn:
     """One string in some rows, none in the others."""
     count = int(np.count_nonzero(rows))

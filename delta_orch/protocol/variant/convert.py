@@ -29,6 +29,7 @@ from delta_orch.protocol.variant.byte_columns import (
     fixed_values,
     gather,
     int64_array,
+    present_bytes,
     valid_mask,
     with_validity,
 )
@@ -195,8 +196,8 @@ def convert_located(
     sources = sources_of(target)
     sizes = value_sizes(located.data, located.starts, located.ends)
     first_bytes = located.data[located.starts]
-    for first_byte in np.unique(first_bytes[(first_bytes & 3) != BasicType.SHORT_STRING]):
-        kind = PrimitiveType(int(first_byte) >> 2) if not first_byte & 3 else None
+    for first_byte in present_bytes(first_bytes[(first_bytes & 3) != BasicType.SHORT_STRING]):
+        kind = PrimitiveType(first_byte >> 2) if not first_byte & 3 else None
         if kind is PrimitiveType.NULL or kind is PrimitiveType.STRING or kind in sources & {PrimitiveType.BINARY}:
             continue
         chosen = np.flatnonzero(first_bytes == first_byte)
@@ -237,9 +238,9 @@ def _of_kind(
         yield rows, convert_array(booleans, target, on_mismatch)
     elif kind in _DECIMALS:
         scales = located.data[content]
-        for scale in np.unique(scales):
+        for scale in present_bytes(scales):
             same = np.flatnonzero(scales == scale)
-            decimals = decimal_array(kind, int(scale), located.data, content[same] + 1)
+            decimals = decimal_array(kind, scale, located.data, content[same] + 1)
             yield rows[same], convert_array(decimals, target, on_mismatch)
     else:
         t = PLAIN_ARROW[kind]

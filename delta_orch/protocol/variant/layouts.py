@@ -12,13 +12,14 @@ import numpy as np
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, Mask, offsets_of, ragged_positions
-from delta_orch.protocol.variant.metadata import invalid_variant
+from delta_orch.protocol.variant.metadata import invalid_variant, width_of
 from delta_orch.protocol.variant.values import PRIMITIVE_SIZE_BYTES, BasicType
 
 _UNKNOWN, _SIZED = -1, 0
 _SIZES = np.full(64, _UNKNOWN, np.int64)
 _SIZES[: len(PRIMITIVE_SIZE_BYTES)] = [_SIZED if size is None else size for size in PRIMITIVE_SIZE_BYTES]
 _MAX_SIZE_BYTES = (1 << 32) - 1
+_MAX_CHILDREN_OF_SMALL = 255
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +184,7 @@ def container_headers(is_container: Mask, children: Children, value_bytes: Ints,
     if value_bytes.max(initial=0) > _MAX_SIZE_BYTES:
         raise InvalidRequestError("An object or array is larger than a variant can be")
     counts = np.bincount(children.rows, minlength=len(is_container))
-    large = counts > 255
+    large = counts > _MAX_CHILDREN_OF_SMALL
     offset_widths = _widths(value_bytes)
     id_widths = _id_widths(children, counts) if objects else np.zeros(len(counts), np.int64)
     ids_start = np.where(large, 5, 2)
@@ -202,6 +203,32 @@ def container_headers(is_container: Mask, children: Children, value_bytes: Ints,
     _write_list(data, starts + offsets_start, offset_widths, children.rows, within, children.offsets)
     _write_uints(data, offsets[1:][rows] - offset_widths[rows], value_bytes[rows], offset_widths[rows])
     return ByteColumn(offsets, data)
+
+
+def uniform_object_headers(ids: Ints, ends: Ints) -> ByteColumn | None:
+    """What `container_headers` makes of objects that all have the same fields, in a fraction of the time.
+
+    Args:
+        ids: The fields' ids, in the order of their names.
+        ends: Where each field ends, counted from the first one's start; a row for each object.
+
+    Returns:
+        None where the objects need offsets of different widths, or have too many fields.
+    """
+    count = len(ids)
+    widths = _widths(ends[:, -1])
+    if count > _MAX_CHILDREN_OF_SMALL or not len(ends) or widths.min() != widths.max():
+        return None
+    width, id_width = int(widths[0]), width_of(int(ids.max()))
+    offsets_start = 2 + count * id_width
+    size = offsets_start + (count + 1) * width
+    headers = np.zeros((len(ends), size), np.uint8)
+    lead = [BasicType.OBJECT | ((width - 1) | (id_width - 1) << 2) << 2, count]
+    id_bytes = b"".join(int(field_id).to_bytes(id_width, "little") for field_id in ids)
+    headers[:, :offsets_start] = np.array([*lead, *id_bytes], np.uint8)
+    for byte in range(width):
+        headers[:, offsets_start + width + byte :: width] = ends >> 8 * byte & 0xFF
+    return ByteColumn(np.arange(len(ends) + 1) * size, headers.reshape(-1))
 
 
 def _widths(largest: Ints) -> Ints:

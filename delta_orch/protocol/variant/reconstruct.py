@@ -29,6 +29,7 @@ from delta_orch.protocol.variant.layouts import (
     children_of,
     container_headers,
     containers,
+    uniform_object_headers,
     value_sizes,
 )
 from delta_orch.protocol.variant.metadata import invalid_variant
@@ -217,7 +218,16 @@ def _encode_objects(
     for field in typed.fields:
         group_array = array.field(field.index)
         fields.append(encode_group(field.group, group_array, present & valid_mask(group_array), names))
-    children, field_bytes = _shredded_children(typed, fields, names)
+    sizes = np.column_stack([field.sizes for field in fields]) if fields else np.zeros((len(present), 0), np.int64)
+    ends = np.cumsum(sizes, axis=1)
+    ids = names.dictionaries.ids_of([field.name.encode() for field in typed.fields])
+    if residual.is_empty and fields and len(ids) == 1 and (ids >= 0).all() and (sizes > 0).all():
+        # Every object has every field, under one dictionary: the rule, where a schema was shredded.
+        headers = uniform_object_headers(ids[0], ends)
+        if headers is not None:
+            return join([headers, *fields])
+    children = _shredded_children(typed, sizes, ends, ids, names.codes)
+    field_bytes = ends[:, -1].copy() if fields else np.zeros(len(present), np.int64)
     if residual.is_empty:
         headers = container_headers(present, children, field_bytes, objects=True)
         return join([headers, *fields, unshredded])
@@ -249,17 +259,22 @@ def split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn
     return trimmed(value.only(~typed)), value.only(typed)
 
 
-def _shredded_children(typed: TypedObject, fields: list[ByteColumn], names: Names) -> tuple[Children, Ints]:
-    """The fields that are there, row by row and in the order of names, and how many bytes they take together."""
-    sizes = np.column_stack([field.sizes for field in fields]) if fields else np.zeros((len(names.codes), 0), np.int64)
-    ends = np.cumsum(sizes, axis=1)
+def _shredded_children(typed: TypedObject, sizes: Ints, ends: Ints, ids: Ints, codes: Ints) -> Children:
+    """The fields that are there, row by row and in the order of names.
+
+    Args:
+        typed: What fields there may be.
+        sizes: The size of each field, a row for each object.
+        ends: Where each ends, counted from the first one's start.
+        ids: Their ids, a row for each dictionary.
+        codes: The number of each object's dictionary.
+    """
     rows, columns = np.nonzero(sizes)
-    ids = names.dictionaries.ids_of([field.name.encode() for field in typed.fields])[names.codes[rows], columns]
-    if (ids < 0).any():
-        name = typed.fields[int(columns[ids < 0][0])].name
+    of_field = ids[codes[rows], columns]
+    if (of_field < 0).any():
+        name = typed.fields[int(columns[of_field < 0][0])].name
         raise invalid_variant("the name of a shredded field is not in its metadata", f"Field {name}")
-    field_bytes = ends[:, -1].copy() if fields else np.zeros(len(names.codes), np.int64)
-    return Children(rows, ids, (ends - sizes)[rows, columns]), field_bytes
+    return Children(rows, of_field, (ends - sizes)[rows, columns])
 
 
 def _merged(typed: TypedObject, shredded: Children, left_over: Children, names: Names) -> Children:

@@ -20,6 +20,7 @@ from delta_orch.protocol.variant.byte_columns import (
     gather,
     join,
     offsets_of,
+    present_bytes,
 )
 from delta_orch.protocol.variant.convert import PLAIN_ARROW, decimal_array, ensure_inside_a_day, fixed_width
 from delta_orch.protocol.variant.decode import MAX_DAYS, MIN_DAYS, decode_scalar
@@ -57,7 +58,7 @@ def scalar_texts(data: Bytes, starts: Ints, sizes: Ints) -> ByteColumn:
     short = np.flatnonzero((first_bytes & 3) == BasicType.SHORT_STRING)
     if len(short):
         pieces.append((short, _strings(gather(data, starts[short] + 1, sizes[short] - 1))))
-    for first_byte in np.unique(first_bytes[(first_bytes & 3) == BasicType.PRIMITIVE]).tolist():
+    for first_byte in present_bytes(first_bytes[(first_bytes & 3) == BasicType.PRIMITIVE]):
         chosen = np.flatnonzero(first_bytes == first_byte)
         pieces.extend(_of_kind(PrimitiveType(first_byte >> 2), data, starts, sizes, chosen))
     return _placed(pieces, len(starts))
@@ -81,7 +82,7 @@ def _of_kind(kind: PrimitiveType, data: Bytes, starts: Ints, sizes: Ints, chosen
     elif kind is PrimitiveType.STRING:
         yield chosen, _strings(gather(data, at + 4, sizes[chosen] - 5))
     elif kind in _DECIMALS:
-        for scale in np.unique(data[at]).tolist():
+        for scale in present_bytes(data[at]):
             same = np.flatnonzero(data[at] == scale)
             yield chosen[same], _decimals(decimal_array(kind, scale, data, at[same] + 1))
     elif kind is PrimitiveType.UUID:
