@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 
 import dagster as dg
 
 from delta_orch.demo.dagster_runs import RunReport
 from delta_orch.demo.pipeline_runs import Pipeline
+from delta_orch.demo.plan import PROCESSES
 from delta_orch.demo.processes import Processes
 from delta_orch.demo.results import BreakStep, Check
 from delta_orch.demo.verification import as_checks
 from delta_orch.demo.worker import WORKER_TAG, go_file
 
-Attempt = Callable[[Pipeline, Processes], BreakStep]
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an attempt; see `BreakStep` for the attributes."""
+
+    outcome: str
+    checks: Sequence[Check]
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to break the pipeline."""
+
+    name: str
+    title: str
+    make: Callable[[Pipeline, Processes], Outcome]
+
+    def run(self, pipeline: Pipeline, processes: Processes) -> BreakStep:
+        """Make the attempt, and look at what it has left."""
+        started_ms = now_ms()
+        made = self.make(pipeline, processes)
+        return BreakStep(self.name, self.title, made.outcome, made.checks, started_ms, now_ms(), made.numbers)
+
 
 FENCED = "a newer run has already written this"
 RETRIED = "this run has already committed this"
@@ -26,12 +51,12 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def kill_after_commit(pipeline: Pipeline, processes: Processes) -> BreakStep:
+def kill_after_commit(pipeline: Pipeline, processes: Processes) -> Outcome:
     """SIGKILL right after the commit of an appended day; Dagster's retry from failure follows.
 
     It is the append-only table that is hit: appending again is what would double a day, were it not for the txn.
     """
-    started, day = now_ms(), pipeline.plan.killed
+    day = pipeline.plan.killed
     pipeline.landing.deliver(pipeline.source, [day])
     before = pipeline.versions()
     worker = processes.worker("killed", [day], "--kill-after-commit", "weather_readings")
@@ -56,15 +81,12 @@ def kill_after_commit(pipeline: Pipeline, processes: Processes) -> BreakStep:
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{day}: {rows} readings after the kill and its retry, version {after['weather_readings']} unchanged"
-    return BreakStep(
-        "killed", "A step is killed (SIGKILL) right after its commit, and retried", outcome, checks, started, now_ms(),
-        {"retries": 1},
-    )  # fmt: skip
+    return Outcome(outcome, checks, {"retries": 1})
 
 
-def repeat_run(pipeline: Pipeline, processes: Processes) -> BreakStep:
+def repeat_run(pipeline: Pipeline, processes: Processes) -> Outcome:
     """Execute a run that has succeeded once more: the same root run, so nothing may happen."""
-    started, day = now_ms(), pipeline.plan.retried
+    day = pipeline.plan.retried
     first = _run_of_day(pipeline, day)
     before = pipeline.versions()
     again = pipeline.runs.reexecute(first.run_id, from_failure=False)
@@ -79,14 +101,12 @@ def repeat_run(pipeline: Pipeline, processes: Processes) -> BreakStep:
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{day}: skipped, bronze still at version {after['flights']}"
-    return BreakStep(
-        "repeated", "The same day is materialised again by a retry", outcome, checks, started, now_ms(), {"retries": 1}
-    )
+    return Outcome(outcome, checks, {"retries": 1})
 
 
-def correct_day(pipeline: Pipeline, processes: Processes) -> BreakStep:
+def correct_day(pipeline: Pipeline, processes: Processes) -> Outcome:
     """Materialize a day on purpose, after the source has corrected it: replaced, and silver and gold follow."""
-    started, day = now_ms(), pipeline.plan.corrected
+    day = pipeline.plan.corrected
     rows_before = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
     before = pipeline.versions()
     pipeline.landing.deliver(pipeline.source, [day])
@@ -106,12 +126,12 @@ def correct_day(pipeline: Pipeline, processes: Processes) -> BreakStep:
     outcome = (
         f"{day}: {rows_before['flights']} preliminary flights became {rows_after['flights']}, here, in silver and gold"
     )
-    return BreakStep("corrected", "The same day on purpose, with corrected data", outcome, checks, started, now_ms())
+    return Outcome(outcome, checks)
 
 
-def fence_zombie(pipeline: Pipeline, processes: Processes) -> BreakStep:
+def fence_zombie(pipeline: Pipeline, processes: Processes) -> Outcome:
     """An older run has computed a day from preliminary data and hangs; a newer one writes it; the older wakes up."""
-    started, day = now_ms(), pipeline.plan.fenced
+    day = pipeline.plan.fenced
     pipeline.landing.deliver_preliminary(pipeline.source, [day])
     zombie = processes.worker("zombie", [day], "--assets", "flights", "--hold-before-commit", "flights")
     zombie.wait_until_held()
@@ -134,15 +154,12 @@ def fence_zombie(pipeline: Pipeline, processes: Processes) -> BreakStep:
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{day}: the late run of older data was fenced off; bronze keeps the {real} flights of the newer run"
-    return BreakStep(
-        "zombie", "A zombie of an older run finishes late", outcome, checks, started, now_ms(),
-        {"zombies_fenced": int(was_fenced)},
-    )  # fmt: skip
+    return Outcome(outcome, checks, {"zombies_fenced": int(was_fenced)})
 
 
-def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> BreakStep:
+def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> Outcome:
     """Processes that backfill different days of one table; all stand before their first commit, then all go at once."""
-    started, shares = now_ms(), pipeline.plan.parallel
+    shares = pipeline.plan.parallel
     days = [day for share in shares for day in share]
     pipeline.landing.deliver(pipeline.source, days)
     before = pipeline.versions()
@@ -170,15 +187,12 @@ def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> BreakStep:
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{len(days)} days in {len(days)} commits, {rebased} of them rebased, none failed, none lost"
-    return BreakStep(
-        "parallel", f"{len(shares)} processes backfill different days of one table at once", outcome, checks, started,
-        now_ms(), {"conflicts_rebased": rebased},
-    )  # fmt: skip
+    return Outcome(outcome, checks, {"conflicts_rebased": rebased})
 
 
-def late_day(pipeline: Pipeline, processes: Processes) -> BreakStep:
+def late_day(pipeline: Pipeline, processes: Processes) -> Outcome:
     """The source gains a day in the middle of what has been processed long ago."""
-    started, day = now_ms(), pipeline.plan.late
+    day = pipeline.plan.late
     rows_before = pipeline.rows_of_day("flights", day)
     pipeline.landing.deliver(pipeline.source, [day])
     pipeline.runs.bronze([day])
@@ -194,16 +208,16 @@ def late_day(pipeline: Pipeline, processes: Processes) -> BreakStep:
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{day}: {real} flights came in; silver and gold recomputed that one day"
-    return BreakStep("late", "The source gains a late day", outcome, checks, started, now_ms())
+    return Outcome(outcome, checks)
 
 
-ATTEMPTS: Sequence[Attempt] = (
-    kill_after_commit,
-    repeat_run,
-    correct_day,
-    fence_zombie,
-    backfill_in_parallel,
-    late_day,
+ATTEMPTS = (
+    Attempt("killed", "A step is killed (SIGKILL) right after its commit, and retried", kill_after_commit),
+    Attempt("repeated", "The same day is materialised again by a retry", repeat_run),
+    Attempt("corrected", "The same day on purpose, with corrected data", correct_day),
+    Attempt("zombie", "A zombie of an older run finishes late", fence_zombie),
+    Attempt("parallel", f"{PROCESSES} processes backfill different days of one table at once", backfill_in_parallel),
+    Attempt("late", "The source gains a late day", late_day),
 )
 
 

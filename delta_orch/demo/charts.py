@@ -160,9 +160,10 @@ def _seconds_axis(start_ms: int, end_ms: int, left: float, scale: float, height:
 
 
 def _nice_ceiling(value: float) -> int:
-    """The next number of the form 1, 2, 4, 5 or 10 times a power of ten: an axis ends there."""
+    """The next round number: an axis ends there."""
     power = 10 ** int(math.log10(max(value, 1)))
-    return int(next(factor * power for factor in (1, 2, 4, 5, 10) if factor * power >= value))
+    candidates = (int(factor * power) for factor in (1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10))
+    return next(candidate for candidate in candidates if candidate >= value)
 
 
 def _size(size_bytes: float) -> str:

@@ -16,6 +16,10 @@ _MARKER = ".delta-orch-demo"
 _DAGSTER_YAML = """\
 telemetry:
   enabled: false
+# What steps print goes to the demo's own log; copying it once more takes two processes for each run.
+compute_logs:
+  module: dagster._core.storage.noop_compute_log_manager
+  class: NoOpComputeLogManager
 """
 
 
@@ -80,7 +84,7 @@ class Places:
             "DAGSTER_HOME": str(self.dagster),
             "SPARK_LOCAL_DIRS": str(self.home / "spark"),
             # For minutes of work the quick compiler is the better one: the other takes as long as it saves.
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JDK_JAVA_OPTIONS": os.environ.get("JDK_JAVA_OPTIONS") or "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
 
 

@@ -66,9 +66,10 @@ def make_plan(num_days: int = DAYS_IN_YEAR) -> Plan:
     days = tuple(FIRST_DAY + timedelta(number) for number in range(num_days))
     num_first = min(31, num_days // 2)
     first, backfill = days[:num_first], days[num_first:]
-    late, killed, fenced = first[-3], first[-2], first[-1]
-    per_process = max(1, min(3, len(backfill) // PROCESSES))
-    parallel = tuple(backfill[number * per_process :][:per_process] for number in range(PROCESSES))
+    # Spread over the month, but not over the days that Airflow runs as well.
+    late, killed, fenced = first[max(num_first // 4, 2)], first[num_first // 2], first[num_first * 3 // 4]
+    share = len(backfill) // PROCESSES
+    parallel = tuple(backfill[number * share :][: min(3, share)] for number in range(PROCESSES))
     daily = tuple(day for day in first if day not in (late, killed, fenced))
     return Plan(
         days=days,

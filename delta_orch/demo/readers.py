@@ -153,8 +153,8 @@ def _install_extension(extension_folder: Path) -> str | None:
         return f"its download did not finish within {INSTALL_TIMEOUT_SECONDS} s"
     if done.returncode == 0:
         return None
-    lines = [line for line in done.stderr.splitlines() if "Error" in line]
-    return (lines[0] if lines else done.stderr.strip())[:300] or f"exit code {done.returncode}"
+    lines = [line.partition(": ")[2] for line in done.stderr.splitlines() if "Error: " in line]
+    return lines[0].partition(" at URL")[0] if lines else f"the attempt ended with code {done.returncode}"
 
 
 DELTALAKE = Reader("deltalake", "delta-rs, the Rust implementation", _open_deltalake)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 
 import dagster as dg
@@ -29,14 +30,17 @@ DAYS_BETWEEN_REFRESHES = 7
 
 def tell(places: Places, plan: Plan, stages: Stages, results: Results) -> None:
     """All of it; what it finds out goes into `results`."""
-    with Processes(places) as processes:
+    with Processes(places) as processes, ThreadPoolExecutor(1) as thread:
+        # Whether an extension can be downloaded may take a while to find out.
+        readers = thread.submit(find_readers, places.home / "duckdb_extensions")
         pipeline = set_up(places, plan, stages)
         load_day_by_day(pipeline, stages)
         load_range(pipeline, stages)
         maintain(pipeline, stages, results)
         break_it(pipeline, processes, stages, results)
         run_airflow(pipeline, processes, stages, results)
-        confirm(pipeline, stages, results)
+        available, results.readers_unavailable = readers.result()
+        confirm(pipeline, available, stages, results)
 
 
 def set_up(places: Places, plan: Plan, stages: Stages) -> Pipeline:
@@ -93,8 +97,8 @@ def maintain(pipeline: Pipeline, stages: Stages, results: Results) -> None:
 def break_it(pipeline: Pipeline, processes: Processes, stages: Stages, results: Results) -> None:
     """All attempts; after each the tables are compared with the CSV."""
     for attempt in ATTEMPTS:
-        with stages.stage(f"Break it: {attempt.__name__.replace('_', ' ')}"):
-            step = attempt(pipeline, processes)
+        with stages.stage(f"Break it: {attempt.name}", label=attempt.title, is_reported=False):
+            step = attempt.run(pipeline, processes)
         results.steps.append(step)
         stages.show_attempt(step)
 
@@ -107,17 +111,16 @@ def run_airflow(pipeline: Pipeline, processes: Processes, stages: Stages, result
         arguments = ["--result", str(result), "--days", *(day.isoformat() for day in days)]
         processes.module("delta_orch.demo.airflow_week", "airflow", arguments).ensure_success()
         results.airflow = json.loads(result.read_text())
-        verifier = Verifier(places.home / "airflow_tables")
-        results.airflow_comparisons = verifier.against_source(pipeline.source, days, readers(places)[0])
 
 
-def confirm(pipeline: Pipeline, stages: Stages, results: Results) -> None:
+def confirm(pipeline: Pipeline, available: Sequence[Reader], stages: Stages, results: Results) -> None:
     """Every table by every independent reader, value for value; and the numbers for the report."""
     with stages.stage("Independent readers confirm every table"):
         plan, source = pipeline.plan, pipeline.source
-        available, results.readers_unavailable = readers(pipeline.places)
         results.rows_in_source = pipeline.verifier.rows_in_source(source, plan.days)
         results.comparisons = pipeline.verifier.against_source(source, plan.days, available)
+        airflow = Verifier(pipeline.places.home / "airflow_tables")
+        results.airflow_comparisons = airflow.against_source(source, plan.airflow, available)
         results.days = pipeline.verifier.rows_per_day(source, plan.days, {day: plan.origin(day) for day in plan.days})
         results.commits = pipeline.commits()
         results.dagster_runs = pipeline.runs.count()
@@ -136,7 +139,3 @@ def weeks(days: Sequence[date]) -> list[tuple[date, ...]]:
     return [
         tuple(days[start : start + DAYS_BETWEEN_REFRESHES]) for start in range(0, len(days), DAYS_BETWEEN_REFRESHES)
     ]
-
-
-def readers(places: Places) -> tuple[list[Reader], dict[str, str]]:
-    return find_readers(places.home / "duckdb_extensions")

@@ -49,8 +49,10 @@ class Stages:
         self._results = results
 
     @contextmanager
-    def stage(self, name: str, steps: int | None = None) -> Iterator[Callable[[], None]]:
-        """Show a stage while it runs; what it yields moves the bar on by one of `steps`."""
+    def stage(
+        self, name: str, steps: int | None = None, *, label: str | None = None, is_reported: bool = True
+    ) -> Iterator[Callable[[], None]]:
+        """Show a stage while it runs, as `label` or its name; what it yields moves the bar on by one of `steps`."""
         started = time.monotonic()
         progress = Progress(
             SpinnerColumn(),
@@ -62,26 +64,28 @@ class Stages:
             disable=not self._console.is_terminal,
         )
         with progress:
-            task = progress.add_task(name, total=steps)
+            task = progress.add_task(label or name, total=steps)
             yield lambda: progress.advance(task)
         seconds = time.monotonic() - started
         self._results.seconds[name] = seconds
-        self._console.print(f"  [green]✔[/] {name} [dim]{seconds:.1f} s[/]")
+        if is_reported:
+            self._console.print(f"  [green]✔[/] {name} [dim]{seconds:.1f} s[/]")
 
     def show_attempt(self, step: BreakStep) -> None:
         """One line; where something is wrong, what it is."""
         sign = "[green]✔[/]" if step.passed else "[red]✘[/]"
-        self._console.print(f"    {sign} [bold]{step.title}[/]\n      [dim]{step.outcome}[/]")
+        seconds = (step.ended_ms - step.started_ms) / 1000
+        self._console.print(f"  {sign} [bold]{step.title}[/] [dim]{seconds:.1f} s\n    {step.outcome}[/]")
         for check in step.checks:
             if not check.passed:
-                self._console.print(f"      [red]not true:[/] {check.what}")
+                self._console.print(f"    [red]not true:[/] {check.what}")
 
 
 def show_closing_table(console: Console, results: Results, report: Path, summary: Path) -> None:
     """The numbers that matter, and whether all is well."""
     content = results.summary()
     table = Table(title="Exactly once?", title_justify="left", show_header=False, title_style="bold")
-    table.add_column(style="dim")
+    table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right")
     for label, value in _rows(results, content):
         table.add_row(label, value)
@@ -102,7 +106,7 @@ def _rows(results: Results, content: dict[str, object]) -> list[tuple[str, str]]
 
     confirmed = ", ".join(results.readers_confirmed()) or "none"
     return [
-        ("flights in the source = bronze = silver",
+        ("flights: source = bronze = silver",
          " = ".join(number(key) for key in ("rows_in_source", "rows_in_bronze", "rows_in_silver"))),
         ("duplicates", number("duplicates")),
         ("lost rows", number("lost_rows")),
@@ -113,6 +117,6 @@ def _rows(results: Results, content: dict[str, object]) -> list[tuple[str, str]]
          f"{number('files_before_compaction')} → {number('files_after_compaction')}"),
         ("files vacuumed", number("files_vacuumed")),
         ("confirmed by", confirmed),
-        *((f"not available: {name}", reason) for name, reason in results.readers_unavailable.items()),
+        *(("not available", f"{name}: {reason}") for name, reason in results.readers_unavailable.items()),
         ("seconds", number("seconds")),
     ]  # fmt: skip
