@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import orjson
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from variant_samples import (
@@ -224,6 +225,27 @@ def test_damaged_variants(tree, data):
             case "insert":
                 part[position:position] = data.draw(st.binary(min_size=1, max_size=4))
     survive(bytes(parts[0]), bytes(parts[1]))
+
+
+@given(TREES, st.data())
+@settings(max_examples=400, deadline=None)
+def test_columns_and_single_values_agree_on_damage(tree, data):
+    """The two decoders, one value at a time and column-wise, take the same bytes for valid, and for the same value."""
+    variant = variant_of(tree)
+    value = bytearray(variant.value)
+    for _ in range(data.draw(st.integers(0, 3))):
+        value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    damaged = Variant(variant.metadata, bytes(value))
+    column = variants_to_arrow([damaged, variant])
+    try:
+        text = damaged.to_json()
+    except InvalidVariantError:
+        with pytest.raises(InvalidVariantError):
+            variant_to_json(column)
+        with pytest.raises(InvalidVariantError):
+            variant_to_python(column)
+    else:
+        assert variant_to_json(column).to_pylist() == [text, variant.to_json()]
 
 
 @given(COLUMNS, SHAPES, st.data())

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.errors import InvalidRequestError, InvalidVariantError, SchemaMismatchError
@@ -22,6 +23,7 @@ from delta_orch.protocol.variant.encode import build_array, build_object, encode
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.metadata import EMPTY_METADATA, serialize_metadata
 from delta_orch.protocol.variant.nested import holds_variant, reconstruct_columns
+from delta_orch.protocol.variant.projection import columns_of_path
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.values import TypedValue, VariantTimestamp
 from delta_orch.protocol.variant.variant import Variant
@@ -490,6 +492,53 @@ def test_dictionaries_with_a_name_twice():
     array = pa.array([{"metadata": metadata, "value": value}] * 2, VARIANT_STORAGE)
     assert variant_get(array, "$.a", pa.bool_()).to_pylist() == [True, True]
     assert values_of(array) == [{"a": True}] * 2
+
+
+@pytest.mark.parametrize("fields", [1, 3, 255, 256, 300])
+@pytest.mark.parametrize("size", [1, 100, 70_000])
+def test_objects_of_one_shape(fields, size):
+    names = [f"k{i:03}" for i in range(fields)]
+    rows = [{name: f"{row}{name}" for name in names} | {names[0]: "x" * size} for row in range(3)]
+    metadata = encode_variant(rows[0]).metadata
+    text = pa.struct([("typed_value", pa.string())])
+    t = pa.struct([("metadata", pa.binary()), ("typed_value", pa.struct([(name, text) for name in names]))])
+
+    def shredded(row):
+        return {"metadata": metadata, "typed_value": {name: {"typed_value": value} for name, value in row.items()}}
+
+    array = pa.array(list(map(shredded, rows)), t)
+    expected = [encode_variant(row).value for row in rows]
+    assert [row["value"] for row in reconstruct_variant(array).to_pylist()] == expected
+    # With a missing field in one row the shapes differ, with rows of different sizes the offsets do.
+    mixed = [rows[0], {**rows[1], names[0]: None}, {**rows[2], names[-1]: "y" * 300}]
+    found = values_of(pa.array(list(map(shredded, mixed)), t))
+    assert found == [{name: value for name, value in row.items() if value is not None} for row in mixed]
+
+
+def test_paths_need_few_columns(tmp_path):
+    rows = [
+        {"typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}},
+        {"value": encoded({"c": [5]}), "typed_value": {"a": {"value": encoded({"c": 2})}, "b": {}}},
+        {"value": encoded("text")},
+        None,
+    ]
+    lists = [{"typed_value": [{"typed_value": "x"}, {"value": encoded({"a": 7})}]}, {"value": encoded({"a": 8})}, {}]
+    for group, values, paths in (
+        (OBJECT, rows, ["$", "$.a", "$.a.c", "$.b", "$.c", "$.c[0]", "$[0]"]),
+        (LIST, lists, ["$", "$[1]", "$[1].a", "$.a"]),
+    ):
+        array = column(group, *values)
+        pq.write_table(pa.table({"v": array}), tmp_path / "v.parquet")
+        for path in paths:
+            wanted = [".".join(("v", *names)) for names in columns_of_path(array.type, path)]
+            part = pq.ParquetFile(tmp_path / "v.parquet").read(columns=wanted)["v"]
+            assert values_of(variant_get(part, path)) == values_of(variant_get(array, path))
+    assert columns_of_path(column(OBJECT).type, "$.a") == [
+        ("metadata",),
+        ("value",),
+        ("typed_value", "a", "value"),
+        ("typed_value", "a", "typed_value"),
+    ]
 
 
 # Extraction into types
