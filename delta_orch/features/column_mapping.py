@@ -64,10 +64,13 @@ def to_physical(schema: StructType, mode: ColumnMappingMode) -> StructType:
     """
     if mode is ColumnMappingMode.NONE:
         return schema
-    return StructType(tuple(_physical_field(f, mode) for f in schema))
+    return StructType(tuple(physical_field(f, mode) for f in schema))
 
 
-def _physical_field(field: StructField, mode: ColumnMappingMode) -> StructField:
+def physical_field(field: StructField, mode: ColumnMappingMode) -> StructField:
+    """One column as `to_physical`; the same errors."""
+    if mode is ColumnMappingMode.NONE:
+        return field
     if PHYSICAL_NAME not in field.metadata or (mode is ColumnMappingMode.ID and field_id(field) is None):
         raise ProtocolViolationError(
             f"Column {field.name!r} of a table with column mapping lacks its physical name or id",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_orch.engines.spark.bridge import Bridge
 from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
+from delta_orch.engines.spark.live_rows import with_position
 from delta_orch.engines.spark.scan_files import ScanFiles, file_rows, partition_rows
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, READ_OPTIONS
 from delta_orch.protocol.schema import serialize_schema
@@ -59,7 +60,7 @@ class ClassicHost(SparkHost):
 
         return ClassicDataFrame(java_rows, session)
 
-    def scan_files(self, files: ScanFiles) -> DataFrame:
+    def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
         bridge = self._bridge
         index = bridge.file_index(
             files.root_uri,
@@ -69,7 +70,8 @@ class ClassicHost(SparkHost):
         )
         data_schema = bridge.struct_type(serialize_schema(files.data_schema))
         java = self._java.scan(self.session._jsparkSession, index, data_schema, dict(READ_OPTIONS))
-        return self._frame(java, self.session)
+        rows = self._frame(java, self.session)
+        return with_position(rows) if positioned else rows
 
     def write_files(
         self,

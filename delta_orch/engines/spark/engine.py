@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,8 +12,10 @@ from delta_orch.engines.base import Relation, ScanPlan, WriteSpec
 from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.host import SparkHost, host_for, session_of
+from delta_orch.engines.spark.live_rows import live_rows
 from delta_orch.engines.spark.rewrite import rewrite_files
-from delta_orch.engines.spark.scan_files import prepare_scan, with_void_columns
+from delta_orch.engines.spark.scan_files import prepare_scan, table_columns
+from delta_orch.engines.spark.scan_portable import listed_uris
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS
 from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import is_arrow_like, is_spark_frame, value_to_frame
@@ -75,22 +78,33 @@ class SparkEngine:
         """The rows of a plan, lazily; see `Engine.scan`. `_metadata` works on the result.
 
         Raises:
-            UnsupportedFeatureError: A file carries a deletion vector.
             UnsupportedStoreError: The table lives where Spark cannot reach it.
             MissingFileError: A file is not there (when rows are pulled, on Connect at once).
         """
-        files = prepare_scan(plan)
         names = plan.schema.names if plan.columns is None else plan.columns
         fields = [plan.schema.find(name) for name in names]
         missing = [name for name, f in zip(names, fields, strict=True) if f is None]
         if missing:
             raise ColumnNotFoundError(f"The table has no column {missing[0]}", columns=missing)
         with spark_errors(f"read {plan.store.uri}", is_analysis=True):
-            rows = with_void_columns(self.host.scan_files(files), plan.schema)
+            rows = self._live_rows(plan).selectExpr(*table_columns(plan))
             if plan.where is not None:
                 rows = self.host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where))
                 rows = self.host.unpinned(rows)
             return self.host.analysed(rows.select(*[quote_identifier(f.name) for f in fields if f is not None]))
+
+    def _live_rows(self, plan: ScanPlan) -> Relation:
+        """The rows under the names files have. Only files with a deletion vector pay for it."""
+        vectors = plan.files.column("deletion_vector") if "deletion_vector" in plan.files.column_names else None
+        if vectors is None or vectors.null_count == len(vectors):
+            return self.host.scan_files(prepare_scan(plan))
+        marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
+        whole = replace(plan, files=plan.files.filter(vectors.is_null()))
+        files = prepare_scan(marked)
+        positioned = self.host.scan_files(files, positioned=True)
+        uris = listed_uris(positioned, files)
+        rows = live_rows(self.host.session, positioned, plan.store, marked.files, uris)
+        return rows.unionByName(self.host.scan_files(prepare_scan(whole))) if whole.files.num_rows else rows
 
     def union(self, relations: Sequence[Relation]) -> Relation:
         """All rows of relations of one schema, matched by column name."""

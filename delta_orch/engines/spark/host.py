@@ -61,8 +61,9 @@ class SparkHost(ABC):
         """The session in which SQL text over `pinned` rows is analysed."""
 
     @abstractmethod
-    def scan_files(self, files: ScanFiles) -> DataFrame:
-        """All rows of the files: data columns, then partition columns."""
+    def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
+        """All rows of the files: data columns, then partition columns, then on request where each row stands
+        (`live_rows.with_position`)."""
 
     @abstractmethod
     def write_files(

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.engines.spark.host import DataFrame
+from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import arrow_to_frame
-from delta_orch.errors import CorruptDeletionVectorError, MissingFileError
+from delta_orch.errors import CorruptDeletionVectorError, MissingFileError, TableError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.log.arrow_building import string_array
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
@@ -26,6 +27,8 @@ FILE_COLUMN = "delta_orch_row_file"
 POSITION_COLUMN = "delta_orch_row_position"
 _KEY = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
+_ROWS = "delta_orch_positioned_rows"
+_VECTORS = "delta_orch_deletion_vectors"
 
 _LOOKUP_SCHEMA = StructType((StructField(_KEY, STRING), StructField(_WORDS, ArrayType(LONG))))
 
@@ -51,23 +54,21 @@ def live_rows(session: Any, positioned: DataFrame, store: LogStore, files: pa.Ta
     Raises:
         MissingFileError, CorruptDeletionVectorError: A vector, or its file, cannot be read.
     """
-    lookup = arrow_to_frame(session, _lookup_table(store, files, uris), _LOOKUP_SCHEMA).hint("broadcast")
+    vectors = arrow_to_frame(session, _lookup_table(store, files, uris), _LOOKUP_SCHEMA)
+    columns = [quote_identifier(name) for name in positioned.columns if name not in (FILE_COLUMN, POSITION_COLUMN)]
     # A file under another spelling than expected would show its deleted rows without a word: better an error.
     known = ", ".join(quote_string(uri) for uri in uris)
-    is_known = (
-        f"CASE WHEN {FILE_COLUMN} IN ({known}) THEN TRUE "
-        f"ELSE raise_error(concat('delta_orch: no deletion vector for ', {FILE_COLUMN})) END"
-    )
-    position = positioned[POSITION_COLUMN]
     # `get` gives null beyond the last word, and null does not match.
-    word = lookup[_WORDS].getItem(0)
-    from pyspark.sql import functions as sf
-
-    word = sf.get(lookup[_WORDS], (position / 64).cast("int"))
-    marked = sf.getbit(word, (position % 64).cast("int")) == 1
-    same_file = positioned[FILE_COLUMN] == lookup[_KEY]
-    rows = positioned.join(lookup, same_file & marked, "left_anti").where(is_known)
-    return rows.drop(FILE_COLUMN, POSITION_COLUMN)
+    word = f"get(v.{_WORDS}, CAST(r.{POSITION_COLUMN} DIV 64 AS INT))"
+    text = (
+        f"SELECT /*+ BROADCAST(v) */ {', '.join(f'r.{column}' for column in columns)} FROM {_ROWS} AS r "
+        f"LEFT ANTI JOIN {_VECTORS} AS v ON r.{FILE_COLUMN} = v.{_KEY} "
+        f"AND getbit({word}, CAST(r.{POSITION_COLUMN} % 64 AS INT)) = 1 "
+        f"WHERE CASE WHEN r.{FILE_COLUMN} IN ({known}) THEN TRUE "
+        f"ELSE raise_error(concat('delta_orch: no deletion vector for ', r.{FILE_COLUMN})) END"
+    )
+    text = escape_braces(text).replace(_ROWS, "{rows}").replace(_VECTORS, "{vectors}")
+    return session.sql(text, rows=positioned, vectors=vectors)
 
 
 def _lookup_table(store: LogStore, files: pa.Table, uris: list[str]) -> pa.Table:
@@ -110,3 +111,5 @@ def _num_rows(store: LogStore, log_path: str) -> int:
             remedy="Read a newer version, or restore the file",
             path=path,
         ) from e
+    except pa.ArrowException as e:
+        raise TableError(f"The data file {path} is not readable as Parquet", cause=str(e), path=path) from e

@@ -44,8 +44,8 @@ class PortableHost(SparkHost):
     def pinned_session(self) -> Any:
         return self.session
 
-    def scan_files(self, files: ScanFiles) -> DataFrame:
-        return portable_scan(self.session, files)
+    def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
+        return portable_scan(self.session, files, positioned=positioned)
 
     def write_files(
         self,

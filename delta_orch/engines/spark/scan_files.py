@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import ScanPlan
-from delta_orch.engines.spark.host import DataFrame
-from delta_orch.errors import UnsupportedFeatureError, UnsupportedStoreError
-from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.features.column_mapping import ColumnMappingMode
+from delta_orch.engines.spark.sql_text import same_values, type_sql
+from delta_orch.errors import UnsupportedStoreError
+from delta_orch.expressions.spark_literals import quote_identifier, quote_string
+from delta_orch.features.column_mapping import PHYSICAL_NAME, physical_field, physical_name
 from delta_orch.log.arrow_building import int32_array, int64_array, string_array
 from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -52,16 +52,16 @@ def prepare_scan(plan: ScanPlan) -> ScanFiles:
         UnsupportedStoreError: The store is not one Spark can reach.
         ProtocolViolationError: A partition value is none of its type, or a path leaves the table.
     """
-    _ensure_no_column_mapping(plan)
-    ensure_no_deletion_vectors(plan.files)
     ensure_paths_inside(plan.store, plan.files.column("path"))
-    partition_schema = StructType(tuple(_plain_field(plan.schema, name) for name in plan.partition_columns))
+    schema = physical_schema(plan)
+    partition_names = [physical_name(_field(plan.schema, name)) for name in plan.partition_columns]
+    partition_schema = StructType(tuple(_plain(_field(schema, name)) for name in partition_names))
     partitions, index = distinct_partitions(plan.files, partition_schema)
     return ScanFiles(
         store=plan.store,
         root_uri=hadoop_root(plan.store),
         data_schema=StructType(
-            tuple(_plain(f) for f in plan.schema if partition_schema.find(f.name) is None and f.data_type != VOID)
+            tuple(_plain(f) for f in schema if f.name not in partition_names and f.data_type != VOID)
         ),
         partition_schema=partition_schema,
         partitions=partitions,
@@ -85,29 +85,44 @@ def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
     return files.set_column(1, "size", int64_array(found))
 
 
-def with_void_columns(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Add the columns that no file holds because they hold nothing (PROTOCOL, "Primitive Types", void)."""
-    void = [f"NULL AS {quote_identifier(f.name)}" for f in schema if f.data_type == VOID]
-    return rows.selectExpr(*map(quote_identifier, rows.columns), *void) if void else rows
+def physical_schema(plan: ScanPlan) -> StructType:
+    """The schema under the names that data files and partition values have (PROTOCOL, "Column Mapping").
+
+    Mode `id` goes by names, too: Spark finds columns by id only at the price of wrong nested columns (they come back
+    null), and files whose names are not the physical ones are not written by clients that use that mode.
+    """
+    mode = plan.column_mapping
+    return StructType(tuple(physical_field(f, mode) if PHYSICAL_NAME in f.metadata else f for f in plan.schema))
 
 
-def _ensure_no_column_mapping(plan: ScanPlan) -> None:
-    # Read by their logical names, mapped columns would be null in every row.
-    if plan.column_mapping is not ColumnMappingMode.NONE:
-        raise UnsupportedFeatureError(
-            "The Spark engine does not read tables with column mapping yet",
-            remedy="Read the table with the local engine",
-            features=("columnMapping",),
-        )
+def table_columns(plan: ScanPlan) -> list[str]:
+    """A SELECT list over the rows of the files: every column of the table under its logical name, at every level.
+
+    Columns that no file holds because they hold nothing are added (PROTOCOL, "Primitive Types", void).
+    """
+    return [
+        f"{_column_sql(physical.name, physical.data_type, logical.data_type)} AS {quote_identifier(logical.name)}"
+        for physical, logical in zip(physical_schema(plan), plan.schema, strict=True)
+    ]
 
 
-def ensure_no_deletion_vectors(files: pa.Table) -> None:
-    if "deletion_vector" in files.column_names and files.column("deletion_vector").null_count < files.num_rows:
-        raise UnsupportedFeatureError(
-            "Some files of this table carry deletion vectors, which the Spark engine does not apply yet",
-            remedy="Read the table with the local engine, or purge them with the engine that wrote them",
-            features=("deletionVectors",),
-        )
+def _column_sql(name: str, physical: DataType, logical: DataType) -> str:
+    if logical == VOID:
+        return "NULL"
+    return _renamed_sql(quote_identifier(name), physical, logical)
+
+
+def _renamed_sql(value: str, physical: DataType, logical: DataType) -> str:
+    """Only names differ. Structs are taken apart, so that Spark still reads no more of them than is asked for."""
+    if same_values(physical, logical):
+        return value
+    if not isinstance(physical, StructType) or not isinstance(logical, StructType):
+        return f"CAST({value} AS {type_sql(logical)})"
+    fields = ", ".join(
+        f"{quote_string(to.name)}, {_renamed_sql(f'{value}.{quote_identifier(by.name)}', by.data_type, to.data_type)}"
+        for by, to in zip(physical, logical, strict=True)
+    )
+    return f"CASE WHEN {value} IS NOT NULL THEN named_struct({fields}) END"
 
 
 def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
@@ -216,10 +231,10 @@ def _base64(values: pa.Array) -> pa.Array:
     return string_array([None if v is None else b64encode(v).decode() for v in values.to_pylist()])
 
 
-def _plain_field(schema: StructType, name: str) -> StructField:
+def _field(schema: StructType, name: str) -> StructField:
     found = schema.find(name)
     assert found is not None, f"partition column {name} is not in the schema"
-    return _plain(found)
+    return found
 
 
 def _plain(field: StructField) -> StructField:

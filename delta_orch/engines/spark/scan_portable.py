@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.spark.errors import missing_file_error
 from delta_orch.engines.spark.host import DataFrame
+from delta_orch.engines.spark.live_rows import FILE_COLUMN, POSITION_COLUMN, with_position
 from delta_orch.engines.spark.settings import READ_OPTIONS
 from delta_orch.engines.spark.values import arrow_to_frame, spark_schema
 from delta_orch.expressions.spark_literals import quote_identifier
@@ -31,22 +32,36 @@ _LOCAL = re.compile("^file:/+")
 _GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
-def portable_scan(session: Any, files: ScanFiles) -> DataFrame:
-    """All rows of the files: data columns, then partition columns.
+def portable_scan(session: Any, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
+    """All rows of the files: data columns, then partition columns, then on request the position columns.
 
     Raises MissingFileError where Spark's listing does not find each file the log names.
     """
     if files.files.num_rows == 0:
         empty = StructType((*files.data_schema, *files.partition_schema))
         return session.createDataFrame([], spark_schema(empty))
-    root = unquote(files.root_uri)
-    paths = [_decoded_path(root, path) for path in files.files.column("path").to_pylist()]
+    paths = _decoded_paths(files)
     reader = session.read.schema(spark_schema(files.data_schema)).options(**READ_OPTIONS)
     # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
     # latter too, but Connect folds its case on the way and Spark then does not know it.)
     rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])
     uris = _listed_uris(rows, paths)
+    if positioned:
+        rows = with_position(rows)
     return _join_partitions(session, files, rows, uris) if len(files.partition_schema) else rows
+
+
+def listed_uris(rows: DataFrame, files: ScanFiles) -> list[str]:
+    """For each file what `_metadata.file_path` has in the rows of its scan.
+
+    Raises MissingFileError where Spark does not know a file.
+    """
+    return _listed_uris(rows, _decoded_paths(files))
+
+
+def _decoded_paths(files: ScanFiles) -> list[str]:
+    root = unquote(files.root_uri)
+    return [_decoded_path(root, path) for path in files.files.column("path").to_pylist()]
 
 
 def _decoded_path(root: str, log_path: str) -> str:
@@ -83,8 +98,9 @@ def _join_partitions(session: Any, files: ScanFiles, rows: DataFrame, uris: list
     """A left join: should a key ever not match, the row stays and its partition column raises, instead of the row
     vanishing without a word."""
     data = [quote_identifier(name) for name in files.data_schema.names]
-    file_path = rows.metadataColumn("_metadata").getField("file_path").alias(_LEFT_KEY)
-    keyed = rows.select(*[rows[name] for name in data], file_path)
+    positions = [name for name in rows.columns if name in (FILE_COLUMN, POSITION_COLUMN)]
+    path = rows[FILE_COLUMN] if positions else rows.metadataColumn("_metadata").getField("file_path")
+    keyed = rows.select(*[rows[name] for name in (*data, *positions)], path.alias(_LEFT_KEY))
     lookup = arrow_to_frame(session, _lookup_table(files, uris), _lookup_schema(files)).hint("broadcast")
     joined = keyed.join(lookup, keyed[_LEFT_KEY] == lookup[_KEY], "left")
     partition = [
@@ -92,7 +108,7 @@ def _join_partitions(session: Any, files: ScanFiles, rows: DataFrame, uris: list
         f"END AS {name}"
         for name in map(quote_identifier, files.partition_schema.names)
     ]
-    return joined.selectExpr(*data, *partition)
+    return joined.selectExpr(*data, *partition, *positions)
 
 
 def _lookup_schema(files: ScanFiles) -> StructType:
