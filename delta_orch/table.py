@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from os import PathLike
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
@@ -26,6 +26,9 @@ from delta_orch.operations.vacuum import VacuumResult, vacuum
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
 Timestamp = datetime | str | int
 """A point in time: a datetime (naive means UTC), ISO 8601 text, or milliseconds since the epoch."""
 
@@ -33,17 +36,29 @@ Timestamp = datetime | str | int
 class TableSnapshot(Snapshot):
     """One version of a table, with its rows."""
 
-    def scan(self, columns: Sequence[str] | None = None, where: str | Expression | None = None) -> Scan:
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | Expression | pc.Expression | None = None,
+        *,
+        row_tracking: bool = False,
+    ) -> Scan:
         """Choose rows to read: nothing is read yet.
 
         Args:
-            columns: Top-level columns, in this order; None for all.
-            where: A predicate in Spark SQL or as an `Expression`; rows for which it is true are kept.
+            columns: Top-level columns, in this order; None for all, none at all for rows without columns.
+            where: A predicate in Spark SQL, as an `Expression`, or as an expression of pyarrow; rows for which it is
+                true are kept. An expression of pyarrow has pyarrow's meaning; where that has no counterpart in Spark
+                SQL it leaves out no file, and only the local engine reads the scan.
+            row_tracking: Add the columns `row_id` and `row_commit_version` (both long, PROTOCOL, "Row Tracking");
+                `where` may use them, too.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: They do not fit the table.
+            InvalidRequestError: `row_tracking` without `delta.enableRowTracking`, or the table has a column of one of
+                these names.
         """
-        return Scan(self, columns, where)
+        return Scan(self, columns, where, row_tracking=row_tracking)
 
 
 class DeltaTable:

@@ -8,19 +8,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from delta_orch.storage.base import LogStore
 
 Relation = Any
 """Rows in an engine's own shape: a Spark DataFrame, or a local relation. Verbs only pass it back to its engine."""
+
+
+class ScanCapability(StrEnum):
+    """What a scan may ask for beyond what every engine does. An engine lists in its attribute `scan_capabilities` (a
+    frozenset) which of it it honours; one without the attribute honours none."""
+
+    ROW_TRACKING = "row tracking"
+    ARROW_FILTER = "a filter given as an Arrow expression"
+
+
+@dataclass(frozen=True, slots=True)
+class RowTracking:
+    """Where the two columns of row tracking come from (PROTOCOL, "Reader Requirements for Row Tracking").
+
+    `plan.schema` ends with both, type long, and `columns` and `where` may name them like any other. Neither is stored
+    under its name: the value is that of the materialised column where the file has it and it is not null, otherwise
+
+    - for the row id, `base_row_id` of the file plus the position of the row in the file, deleted rows counted;
+    - for the commit version, `default_row_commit_version` of the file;
+
+    both are in `plan.files` then.
+
+    Attributes:
+        row_id, row_commit_version: The names of the two columns in `plan.schema`.
+        materialized_row_id, materialized_row_commit_version: The names of the columns in data files, as they stand
+            there; None where the table has none. No column of the schema has the name.
+    """
+
+    row_id: str
+    row_commit_version: str
+    materialized_row_id: str | None = None
+    materialized_row_commit_version: str | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return (self.row_id, self.row_commit_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +75,8 @@ class ScanPlan:
         columns: Top-level columns to return, in this order; None for all, in schema order.
         where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
         column_mapping: How columns are found in data files (`features.column_mapping`).
+        row_tracking: Set where `schema` ends with the columns of row tracking.
+        arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
     """
 
     store: LogStore
@@ -45,6 +86,17 @@ class ScanPlan:
     columns: tuple[str, ...] | None = None
     where: Expression | None = None
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
+    row_tracking: RowTracking | None = None
+    arrow_filter: pc.Expression | None = None
+
+    @property
+    def needed_capabilities(self) -> tuple[ScanCapability, ...]:
+        """What an engine must be able to do beyond the ordinary to run this plan."""
+        asked = {
+            ScanCapability.ROW_TRACKING: self.row_tracking is not None,
+            ScanCapability.ARROW_FILTER: self.arrow_filter is not None,
+        }
+        return tuple(capability for capability, is_asked in asked.items() if is_asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +197,21 @@ class Engine(Protocol):
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
         """The rows as a stream in bounded memory."""
+
+
+def scan_plan(engine: Engine, plan: ScanPlan) -> Relation:
+    """`engine.scan(plan)`, refused where the engine would ignore a part of the plan.
+
+    Raises:
+        UnsupportedError: The plan asks for what this engine does not do; every such capability is named.
+    """
+    able: frozenset[str] = getattr(engine, "scan_capabilities", frozenset())
+    lacking = [capability for capability in plan.needed_capabilities if capability not in able]
+    if lacking:
+        raise UnsupportedError(
+            f"The {engine.name} engine does not scan with {' and '.join(lacking)}",
+            remedy="Read on the local engine: to_arrow() or to_reader()",
+            engine=engine.name,
+            capabilities=[str(capability) for capability in lacking],
+        )
+    return engine.scan(plan)

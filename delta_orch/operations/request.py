@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.log.txn import TxnId
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructField, StructType
 
 TxnArgument = TxnId | tuple[str, int] | Sequence[TxnId | tuple[str, int]]
 """One idempotency key or several, as `TxnId` or as a plain `(app_id, version)`."""
@@ -150,10 +151,12 @@ def ensure_partition_predicate(where: Expression, partition_columns: Sequence[st
 
 
 def resolve_column_names(names: Sequence[str], schema: StructType, what: str) -> tuple[str, ...]:
-    """Top-level names as the schema spells them.
+    """Top-level names as the schema spells them. Each is a name as it stands, dots, spaces and backticks included, or
+    else one in backticks as SQL quotes it; without regard to case.
 
     Raises:
-        ColumnNotFoundError: The schema has no such column. InvalidRequestError: one is named twice.
+        ColumnNotFoundError: The schema has no such column, or it is a field inside one.
+        InvalidRequestError: One is named twice.
     """
     if isinstance(names, str):
         raise InvalidRequestError(
@@ -161,14 +164,36 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
         )
     resolved: list[str] = []
     for name in names:
-        found = schema.find(name) if isinstance(name, str) else None
+        found = _find_column(name, schema) if isinstance(name, str) else None
         if found is None:
-            raise ColumnNotFoundError(
-                f"{what} names the column {name!r}, which does not exist",
-                remedy=f"The columns are {', '.join(schema.names)}",
-                column=name,
-            )
+            raise _column_not_found(name, schema, what)
         if found.name in resolved:
             raise InvalidRequestError(f"{what} names the column {found.name!r} twice", column=found.name)
         resolved.append(found.name)
     return tuple(resolved)
+
+
+def _find_column(name: str, schema: StructType) -> StructField | None:
+    found = schema.find(name)
+    if found is None and len(name) > 2 and name[0] == name[-1] == "`":
+        found = schema.find(name[1:-1].replace("``", "`"))
+    return found
+
+
+def _column_not_found(name: Any, schema: StructType, what: str) -> ColumnNotFoundError:
+    parent = schema.find(name.split(".")[0].strip("`")) if isinstance(name, str) and "." in name else None
+    if parent is not None and isinstance(parent.data_type, StructType):
+        return ColumnNotFoundError(
+            f"{what} names {name!r}, which is no column of its own",
+            cause=f"It looks like a field inside the column {parent.name!r}, and columns are read whole",
+            remedy=f"Name {parent.name!r}",
+            column=name,
+        )
+    close = difflib.get_close_matches(str(name).lower(), [n.lower() for n in schema.names], n=1, cutoff=0.6)
+    likely = schema.find(close[0]) if close else None
+    hint = "" if likely is None else f"Did you mean {likely.name!r}? "
+    return ColumnNotFoundError(
+        f"{what} names the column {name!r}, which does not exist",
+        remedy=f"{hint}The columns are {', '.join(schema.names)}",
+        column=name,
+    )

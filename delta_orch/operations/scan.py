@@ -5,64 +5,118 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.base import Engine, RowTracking, ScanPlan, scan_plan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.column_mapping import column_mapping_mode
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.operations.request import resolve_column_names, resolve_predicate
+from delta_orch.operations.request import resolve_column_names
+from delta_orch.operations.row_tracking import resolve_row_tracking, with_row_tracking_columns
+from delta_orch.operations.scan_predicate import ScanPredicate, resolve_scan_predicate
+from delta_orch.operations.scan_tasks import DEFAULT_TASK_BYTES, ScanTask, split_scan
+from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from delta_orch.operations.scan_explain import ScanExplanation
 
 # What an engine needs to open a file; statistics are only for planning.
 SCAN_COLUMNS = ("path", "dv_id", "partition_values", "size", "modification_time", "deletion_vector")
+ROW_TRACKING_COLUMNS = ("base_row_id", "default_row_commit_version")
 
 
 class Scan:
     """Rows of one snapshot, chosen and not yet read. Nothing runs until one of the `to_…` methods is called.
 
+    Attributes:
+        columns: The names to return as the schema spells them, in order; None for all.
+        where: The part of the predicate that the planner understands, resolved; None where there is none.
+
     Raises (all methods):
-        InvalidExpressionError, ColumnNotFoundError: `where` or `columns` does not fit the table.
+        InvalidExpressionError, ColumnNotFoundError, InvalidRequestError: `where`, `columns` or `row_tracking` does not
+            fit the table.
         UnsupportedExpressionError: The local engine does not evaluate `where`; use `to_spark`.
+        UnsupportedError: Another engine does not do what the scan asks for; use the local one.
         MissingFileError: A file the log names is not there (when rows are pulled).
     """
 
     def __init__(
-        self, snapshot: Snapshot, columns: Sequence[str] | None = None, where: str | Expression | None = None
+        self,
+        snapshot: Snapshot,
+        columns: Sequence[str] | None = None,
+        where: str | Expression | pc.Expression | None = None,
+        *,
+        row_tracking: bool = False,
     ) -> None:
         self._snapshot = snapshot
-        schema = snapshot.schema
-        self.columns = None if columns is None else resolve_column_names(columns, schema, "columns")
-        self.where = None if where is None else resolve_predicate(where, schema)
+        self._row_tracking = resolve_row_tracking(snapshot) if row_tracking else None
+        self._schema = with_row_tracking_columns(snapshot.schema, self._row_tracking)
+        self._predicate = resolve_scan_predicate(where, self._schema)
+        self.where = self._predicate.where
+        self.columns = None if columns is None else self._resolve_columns(columns)
+
+    def _resolve_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        names = resolve_column_names(columns, self._schema, "columns")
+        extra = () if self._row_tracking is None else self._row_tracking.names
+        return (*names, *(name for name in extra if name not in names))
+
+    @property
+    def schema(self) -> StructType:
+        """The columns the rows have, in order."""
+        if self.columns is None:
+            return self._schema
+        found = (self._schema.find(name) for name in self.columns)
+        return StructType(tuple(field for field in found if field is not None))
 
     def plan(self) -> ScanPlan:
         """The files that may hold wanted rows, and what an engine must do with them. Pure log work."""
-        return plan_scan(self._snapshot, self.columns, self.where)
+        return _plan(self._snapshot, self._schema, self.columns, self._predicate, self._row_tracking)
+
+    def explain(self) -> ScanExplanation:
+        """How many files and bytes partition values and statistics leave out, and which part of the predicate does it.
+
+        Log work only: no data file is opened. `print` it, or take `to_dict()`.
+        """
+        from delta_orch.operations.scan_explain import explain_scan
+
+        return explain_scan(self._snapshot, self._predicate)
+
+    def tasks(self, max_bytes: int = DEFAULT_TASK_BYTES) -> list[ScanTask]:
+        """The scan in pieces that can be pickled and read anywhere the table's store can be reached, each on its own.
+
+        Together the tasks have exactly the scan's rows, and one after the other they have them in its order. A scan of
+        no files has no tasks.
+
+        Args:
+            max_bytes: A task's files add up to no more than that in storage; a file that is larger is a task alone.
+        """
+        return split_scan(self.plan(), max_bytes)
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory; columns in Arrow's types of the table's schema, timestamps in UTC at microseconds."""
         engine = local_engine()
-        return engine.to_arrow(engine.scan(self.plan()))
+        return engine.to_arrow(scan_plan(engine, self.plan()))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream in bounded memory."""
         engine = local_engine()
-        return engine.to_reader(engine.scan(self.plan()))
+        return engine.to_reader(scan_plan(engine, self.plan()))
 
     def to_spark(self, spark: Any) -> Any:
         """A lazy DataFrame of `spark`, on Spark's own Parquet reader. What you run on it is Spark's: so are its errors,
         except through the engine (`to_relation`)."""
-        return spark_engine(spark).scan(self.plan())
+        return scan_plan(spark_engine(spark), self.plan())
 
     def to_relation(self, engine: Engine) -> Any:
         """The rows as a relation of any engine."""
-        return engine.scan(self.plan())
+        return scan_plan(engine, self.plan())
 
 
 def plan_scan(snapshot: Snapshot, columns: tuple[str, ...] | None, where: Expression | None) -> ScanPlan:
     """Leave out the files that partition values and statistics prove to hold no wanted row."""
-    return scan_of_files(snapshot, snapshot.files(SCAN_COLUMNS, where), columns, where)
+    return _plan(snapshot, snapshot.schema, columns, ScanPredicate(where), None)
 
 
 def scan_of_files(
@@ -77,4 +131,25 @@ def scan_of_files(
         columns=columns,
         where=where,
         column_mapping=column_mapping_mode(snapshot.protocol, snapshot.metadata),
+    )
+
+
+def _plan(
+    snapshot: Snapshot,
+    schema: StructType,
+    columns: tuple[str, ...] | None,
+    predicate: ScanPredicate,
+    row_tracking: RowTracking | None,
+) -> ScanPlan:
+    names = SCAN_COLUMNS if row_tracking is None else SCAN_COLUMNS + ROW_TRACKING_COLUMNS
+    return ScanPlan(
+        store=snapshot.store,
+        schema=schema,
+        partition_columns=snapshot.partition_columns,
+        files=snapshot.files(names, predicate.where),
+        columns=columns,
+        where=predicate.where,
+        column_mapping=column_mapping_mode(snapshot.protocol, snapshot.metadata),
+        row_tracking=row_tracking,
+        arrow_filter=predicate.arrow_filter,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from delta_orch.engines.base import RowTracking
 from delta_orch.engines.local.conform import conform_table
-from delta_orch.engines.local.live_rows import LiveRows
+from delta_orch.engines.local.file_rows import FileRows
 from delta_orch.engines.local.logical_names import find_in_file, with_logical_names
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.row_group_skipping import RowGroupSkipping
+from delta_orch.engines.local.tracked_columns import TrackedColumns, marked
 from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, TableError
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.log.deletion_vectors import read_deletion_vector
@@ -37,11 +39,14 @@ class FileTask:
         path: For the store's file system.
         constants: Partition values as Arrow scalars, by column name.
         deletion_vector: Marks rows of the file that are not in the table.
+        base_row_id, default_row_commit_version: For row tracking.
     """
 
     path: str
     constants: dict[str, pa.Scalar]
     deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class FileReader:
         output: The names to return, in order.
         filter: Rows to keep; over the columns `needed`.
         skipping: A part of `filter` by which row groups may be skipped, None if there is none.
+        row_tracking: Which columns of `schema` are those of row tracking, None if there are none.
     """
 
     store: LogStore
@@ -65,6 +71,7 @@ class FileReader:
     output: tuple[str, ...]
     filter: pc.Expression | None = None
     skipping: RowGroupSkipping | None = None
+    row_tracking: RowTracking | None = None
 
     def read_small(self, task: FileTask) -> list[pa.RecordBatch] | None:
         """All batches of a file, or None if it is too large to decode in one go.
@@ -76,36 +83,31 @@ class FileReader:
         """
         with _own_errors(task.path), self._open(task.path) as file:
             names, groups = self._names_in(file, task), self._groups_of(file, task)
-            live = self._live_rows(file.metadata, task)
+            chosen = self._rows_of(file.metadata, task)
             if not names:
                 rows = _rows_only(sum(file.metadata.row_group(group).num_rows for group in groups))
             elif sum(_selected_bytes(file.metadata, group, names) for group in groups) > SMALL_BYTES:
                 return None
             else:
                 rows = file.read_row_groups(groups, columns=names, use_threads=False)
-            if live is not None:
-                rows = rows.filter(live.of_groups(groups))
-            return [batch for batch in self._finish(rows, task) if batch.num_rows]
+            return [batch for batch in self._finish(chosen.choose(rows, groups), task) if batch.num_rows]
 
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
         """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
         `read_small`."""
         with _own_errors(task.path), self._open(task.path) as file:
             names, groups, metadata = self._names_in(file, task), self._groups_of(file, task), file.metadata
-            live = self._live_rows(metadata, task)
+            chosen = self._rows_of(metadata, task)
             if max((_selected_bytes(metadata, group, names) for group in groups), default=0) > SMALL_BYTES:
                 batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True)
-                tables = _as_tables(batches) if live is None else live.filter_batches(batches, groups)
-                for rows in tables:
+                for rows in chosen.choose_batches(batches, groups):
                     yield from self._finish(rows, task)
                 return
 
         def read_group(group: int) -> list[pa.RecordBatch]:
             with _own_errors(task.path), self._open(task.path, metadata) as own:
                 rows = own.read_row_group(group, columns=names, use_threads=False)
-                if live is not None:
-                    rows = rows.filter(live.of_groups([group]))
-                return list(self._finish(rows, task))
+                return list(self._finish(chosen.choose(rows, [group]), task))
 
         for _, batches in map_ahead(read_group, groups):
             yield from batches
@@ -120,14 +122,26 @@ class FileReader:
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         in_file = list(file.schema_arrow)
-        wanted = (self.schema.find(field.name) for field in self.needed if field.name not in task.constants)
+        wanted = (self.schema.find(name) for name in self._names_from_file(task))
         found = (find_in_file(field, in_file, self.column_mapping) for field in wanted if field is not None)
-        return [in_file[index].name for index in found if index is not None]
+        names = [in_file[index].name for index in found if index is not None]
+        tracked = self._tracked(task)
+        return names if tracked is None else [*names, *tracked.names_in_file(file.schema_arrow.names)]
 
-    def _live_rows(self, metadata: pq.FileMetaData, task: FileTask) -> LiveRows | None:
-        if task.deletion_vector is None:
+    def _names_from_file(self, task: FileTask) -> list[str]:
+        tracked = () if self.row_tracking is None else self.row_tracking.names
+        return [name for name in self.needed.names if name not in task.constants and name not in tracked]
+
+    def _tracked(self, task: FileTask) -> TrackedColumns | None:
+        names = () if self.row_tracking is None else self.row_tracking.names
+        wanted = tuple(name for name in names if name in self.needed.names)
+        if self.row_tracking is None or not wanted:
             return None
-        return LiveRows.of_file(metadata, read_deletion_vector(self.store, task.deletion_vector))
+        return TrackedColumns(self.row_tracking, wanted, task.path, task.base_row_id, task.default_row_commit_version)
+
+    def _rows_of(self, metadata: pq.FileMetaData, task: FileTask) -> FileRows:
+        vector = None if task.deletion_vector is None else read_deletion_vector(self.store, task.deletion_vector)
+        return FileRows.of_file(metadata, vector, self._tracked(task))
 
     def _groups_of(self, file: pq.ParquetFile, task: FileTask) -> list[int]:
         count = file.metadata.num_row_groups
@@ -136,20 +150,19 @@ class FileReader:
         return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, file.schema_arrow, count)
 
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
-        from_file = pa.schema([field for field in self.needed if field.name not in task.constants])
+        names = self._names_from_file(task)
+        from_file = pa.schema([self.needed.field(name) for name in names])
         named = with_logical_names(rows, self.schema, self.column_mapping)
-        table = conform_table(named, from_file, lossless=False) if len(from_file) else rows.select([])
+        table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         num_rows = rows.num_rows
         for index, field in enumerate(self.needed):
             if field.name in task.constants:
                 table = table.add_column(index, field, pa.repeat(task.constants[field.name], num_rows))
+            elif field.name not in names:
+                table = table.add_column(index, field, rows.column(marked(field.name)))
         if self.filter is not None:
             table = table.filter(self.filter)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
-
-
-def _as_tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    return (pa.Table.from_batches([batch]) for batch in batches)
 
 
 def _rows_only(num_rows: int) -> pa.Table:
@@ -163,13 +176,10 @@ def _selected_bytes(metadata: pq.FileMetaData, group: int, names: Sequence[str])
     total = int(row_group.total_byte_size)
     if total <= SMALL_BYTES:
         return total
-    wanted = set(names)
+    # A name may hold dots itself.
+    prefixes = tuple(f"{name}." for name in names)
     columns = map(row_group.column, range(row_group.num_columns))
-    return sum(
-        column.total_uncompressed_size
-        for column in columns
-        if column.path_in_schema in wanted or column.path_in_schema.split(".", 1)[0] in wanted
-    )
+    return sum(column.total_uncompressed_size for column in columns if f"{column.path_in_schema}.".startswith(prefixes))
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.parquet_read import FileReader, FileTask, ordered_columns
@@ -36,10 +39,17 @@ def scan_relation(plan: ScanPlan) -> LocalRelation:
         return LocalRelation(schema, lambda: read_batches(plan), plan)
     from delta_orch.engines.local.duckdb_query import filter_relation
 
-    wanted = {column.path[0] for column in columns_of(opaque)}
+    wanted = _used_columns(opaque)
     columns = tuple(name for name in plan.schema.names if name in wanted or name in schema.names)
-    inner = replace(plan, columns=columns, where=_arrow_part(plan.where))
-    return filter_relation(scan_relation(inner), opaque, schema)
+    inner = scan_relation(replace(plan, columns=columns, where=_arrow_part(plan.where)))
+    if schema.fields:
+        return filter_relation(inner, opaque, schema)
+    # SQL has no rows without columns.
+    return _without_columns(filter_relation(inner, opaque, inner.schema))
+
+
+def _without_columns(relation: LocalRelation) -> LocalRelation:
+    return LocalRelation(StructType(()), lambda: (batch.select([]) for batch in relation.open_batches()))
 
 
 def output_schema(plan: ScanPlan) -> StructType:
@@ -58,20 +68,33 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         TableError: A file is not readable as Parquet, or does not fit the schema.
     """
     output = output_schema(plan).names
-    used = {column.path[0] for column in columns_of(plan.where)} if plan.where is not None else set()
+    needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
+    tracked = () if plan.row_tracking is None else plan.row_tracking.names
     # The statistics of mapped files go by physical names, which the condition does not know.
     mapped = plan.column_mapping is not ColumnMappingMode.NONE
     reader = FileReader(
         plan.store,
         plan.schema,
         plan.column_mapping,
-        ordered_columns(schema_to_arrow(plan.schema), [*output, *used]),
+        ordered_columns(schema_to_arrow(plan.schema), needed),
         output,
-        None if plan.where is None else to_arrow_expression(plan.where, plan.schema),
-        None if mapped else row_group_skipping(plan.where, plan.schema, plan.partition_columns),
+        _row_filter(plan),
+        None if mapped else row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *tracked)),
+        plan.row_tracking,
     )
     for task, batches in map_ahead(reader.read_small, _file_tasks(plan, reader.needed.names)):
         yield from reader.stream(task) if batches is None else batches
+
+
+def _used_columns(where: Expression | None) -> set[str]:
+    return set() if where is None else {column.path[0] for column in columns_of(where)}
+
+
+def _row_filter(plan: ScanPlan) -> pc.Expression | None:
+    # An expression of pyarrow may name columns by position: it needs all of them, see `needed`.
+    parts = [] if plan.where is None else [to_arrow_expression(plan.where, plan.schema)]
+    parts += [] if plan.arrow_filter is None else [plan.arrow_filter]
+    return reduce(operator.and_, parts) if parts else None
 
 
 def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
@@ -80,9 +103,17 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
     names = [name for name in plan.partition_columns if name in needed]
     values = partition_constants(plan, names)
     vectors = deletion_vector_descriptors(plan.files)
+    row_ids, versions = (_tracking_column(plan, name) for name in ("base_row_id", "default_row_commit_version"))
     for index, path in enumerate(plan.files.column("path").to_pylist()):
         constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}
-        yield FileTask(plan.store.resolve(path), constants, vectors[index])
+        yield FileTask(plan.store.resolve(path), constants, vectors[index], row_ids[index], versions[index])
+
+
+def _tracking_column(plan: ScanPlan, name: str) -> list[int | None]:
+    if plan.row_tracking is None:
+        return [None] * plan.files.num_rows
+    values: list[int | None] = plan.files.column(name).to_pylist()
+    return values
 
 
 def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
