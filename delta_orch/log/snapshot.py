@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,9 @@ from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
+
+if TYPE_CHECKING:
+    from delta_orch.log.checksum_file import ChecksumValidation
 
 
 class Snapshot:
@@ -111,10 +115,14 @@ class Snapshot:
     def txn_actions(self) -> Mapping[str, Txn]:
         """The newest `txn` of each app id; without those that `delta.setTransactionRetentionDuration` has expired by
         the time of the first call (one that does not say when it was written stays)."""
-        base = {} if self.checkpoint is None else self.checkpoint.txns
-        every = {**base, **self.tail.txns}
         oldest_ms = self._oldest_txn_ms()
-        return {app_id: txn for app_id, txn in every.items() if _is_retained(txn, oldest_ms)}
+        return {app_id: txn for app_id, txn in self.every_txn.items() if _is_retained(txn, oldest_ms)}
+
+    @property
+    def every_txn(self) -> Mapping[str, Txn]:
+        """The newest `txn` of each app id, expired ones included."""
+        base = {} if self.checkpoint is None else self.checkpoint.txns
+        return {**base, **self.tail.txns}
 
     @property
     def txns(self) -> Mapping[str, int]:
@@ -188,6 +196,19 @@ class Snapshot:
         for actions in self._removes:
             yield from actions.tables(columns)
         yield self.tail.tombstones.select(list(columns))
+
+    def validate(self) -> ChecksumValidation:
+        """Hold this state against its version checksum (PROTOCOL, "State Validation"). Nothing is changed.
+
+        Returns: Which fields were compared; none where the version has no checksum.
+
+        Raises:
+            ChecksumMismatchError: They disagree; every field that does is named.
+            CorruptLogError: The checksum cannot be read, or the log is damaged.
+        """
+        from delta_orch.log.checksum_file import validate_snapshot
+
+        return validate_snapshot(self)
 
     def _table(
         self, base: list[CheckpointFileActions], tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None

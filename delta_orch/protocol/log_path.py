@@ -92,3 +92,8 @@ def commit_path(version: int) -> str:
 def checkpoint_path(version: int) -> str:
     """Path of the classic checkpoint of a version, relative to the table's root."""
     return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.parquet"
+
+
+def checksum_path(version: int) -> str:
+    """Path of the version checksum, relative to the table's root."""
+    return f"{LOG_DIRECTORY}/{version:020d}.crc"

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.base import Engine
 from delta_orch.errors import (
+    ChecksumMismatchError,
     CorruptDeletionVectorError,
     CorruptLogError,
     DeltaError,
@@ -33,6 +34,7 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.features.registry import ensure_readable, find_feature
+from delta_orch.log.checksum_file import read_version_checksum
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.table import DeltaTable, TableSnapshot
@@ -144,6 +146,7 @@ def check_case(case: GoldenCase, workspace: Path, engine: Engine) -> None:
         _must_raise(case, category, f"version {version}", lambda v=int(version): table.snapshot(version=v))
     if refused_features(expect) is None:
         _check_history(case, table, expect.get("history"))
+        _check_checksums(case, table)
         _check_changes(case, table, expect, engine)
 
 
@@ -237,6 +240,37 @@ def _check_history(case: GoldenCase, table: DeltaTable, history: list[dict[str, 
         recorded = (entry.commit_info or {}).get("timestamp")
         if expected["timestamp"] not in (recorded, entry.timestamp_ms):
             raise GoldenMismatch(f"{what}: timestamp {recorded}, expected {expected['timestamp']}")
+
+
+def _check_checksums(case: GoldenCase, table: DeltaTable) -> None:
+    """Every version checksum says what the case says, and agrees with the replayed state; where the case itself says
+    that it does not (the file belongs to another log), validation must tell."""
+    states = {**(case.expect.get("versions") or {}), str(case.expect["version"]): case.expect}
+    for version, recorded in (case.expect.get("version_checksums") or {}).items():
+        what = f"{case.name}: checksum of version {version}"
+        checksum = read_version_checksum(table.store, int(version))
+        actual = {
+            "tableSizeBytes": checksum and checksum.table_size_bytes,
+            "numFiles": checksum and checksum.num_files,
+            "numMetadata": checksum and checksum.num_metadata,
+            "numProtocol": checksum and checksum.num_protocol,
+            "inCommitTimestampOpt": checksum and checksum.in_commit_timestamp_ms,
+        }
+        _ensure_equal(what, {key: actual[key] for key in recorded}, recorded)
+        snapshot = table.snapshot(version=int(version))
+        state = states.get(version, {})
+        sizes = {"numFiles": state.get("num_files"), "tableSizeBytes": state.get("total_bytes")}
+        wrong = {key for key, value in sizes.items() if value is not None and value != recorded[key]}
+        found = _mismatching_fields(snapshot)
+        _ensure_equal(f"{what}: fields that disagree", found & wrong if wrong else found, wrong)
+
+
+def _mismatching_fields(snapshot: TableSnapshot) -> frozenset[str]:
+    try:
+        snapshot.validate()
+    except ChecksumMismatchError as e:
+        return frozenset(mismatch.field for mismatch in e.context["mismatches"])
+    return frozenset()
 
 
 def _check_changes(case: GoldenCase, table: DeltaTable, expect: Mapping[str, Any], engine: Engine) -> None:

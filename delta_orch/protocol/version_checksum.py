@@ -1,0 +1,163 @@
+"""`{version}.crc`: what a writer says the table's state is after a commit (PROTOCOL, "Version Checksum File")."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import orjson
+
+from delta_orch.errors import CorruptLogError, ProtocolViolationError
+from delta_orch.protocol.action_json import parse_domain_metadata, parse_metadata, parse_protocol, parse_txn
+from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
+
+T = TypeVar("T")
+_INT64 = 1 << 63
+
+DELETED_RECORD_BOUNDARIES = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 2_147_483_647)
+"""The smallest number of deleted records of each bin of `deleted_record_counts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizeHistogram:
+    """How many files, and how many bytes in them, have a size from one boundary up to the next, in bytes; the last bin
+    has no upper end. The three are equally long, the boundaries ascend from 0."""
+
+    sorted_bin_boundaries: tuple[int, ...]
+    file_counts: tuple[int, ...]
+    total_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChecksum:
+    """One version checksum. What is None was left out by the writer.
+
+    Attributes:
+        table_size_bytes, num_files: Of the live files.
+        num_metadata, num_protocol: 1, unless the table is broken.
+        metadata, protocol: Required by the protocol, but early writers left them out.
+        txn_id: `txnId` of the commit's `commitInfo`.
+        in_commit_timestamp_ms: Of the version.
+        txns, domain_metadata: The live ones.
+        file_size_histogram: Its older name `histogramOpt` is understood, too.
+        all_files: The bodies of all live `add` actions, as parsed.
+        num_deleted_records, num_deletion_vectors: Of the live files.
+        deleted_record_counts: Number of live files by deleted records, bins of `DELETED_RECORD_BOUNDARIES`.
+        extra: Every other field, as parsed.
+    """
+
+    table_size_bytes: int
+    num_files: int
+    num_metadata: int
+    num_protocol: int
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    txn_id: str | None = None
+    in_commit_timestamp_ms: int | None = None
+    txns: tuple[Txn, ...] | None = None
+    domain_metadata: tuple[DomainMetadata, ...] | None = None
+    file_size_histogram: FileSizeHistogram | None = None
+    all_files: tuple[Mapping[str, Any], ...] | None = field(default=None, hash=False)
+    num_deleted_records: int | None = None
+    num_deletion_vectors: int | None = None
+    deleted_record_counts: tuple[int, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
+    """Parse the content of a version checksum file. Fields this release does not know are kept in `extra`.
+
+    Args:
+        path: Of the file, for errors.
+
+    Raises:
+        CorruptLogError: Not one JSON object, a required number is missing, or a field has a wrong type.
+    """
+    try:
+        values = orjson.loads(data)
+        if not isinstance(values, dict):
+            raise ValueError("it is no JSON object")
+        return _parse(values)
+    except (ValueError, TypeError, AttributeError, KeyError, ProtocolViolationError) as e:
+        cause = f"{e} is missing" if isinstance(e, KeyError) else str(e)
+        raise CorruptLogError(
+            f"Version checksum {path.rpartition('/')[2]} cannot be read",
+            cause=cause,
+            remedy="Delete the file: the table can be read without it",
+            path=path,
+        ) from None
+
+
+def _parse(values: dict[str, Any]) -> VersionChecksum:
+    older = values.pop("histogramOpt", None)
+    histogram = values.pop("fileSizeHistogram", older)
+    counts = _optional(values.pop("deletedRecordCountsHistogramOpt", None), _deleted_record_counts)
+    return VersionChecksum(
+        table_size_bytes=_number(values.pop("tableSizeBytes")),
+        num_files=_number(values.pop("numFiles")),
+        num_metadata=_number(values.pop("numMetadata")),
+        num_protocol=_number(values.pop("numProtocol")),
+        metadata=_optional(values.pop("metadata", None), parse_metadata),
+        protocol=_optional(values.pop("protocol", None), parse_protocol),
+        txn_id=_optional(values.pop("txnId", None), _string),
+        in_commit_timestamp_ms=_optional(values.pop("inCommitTimestampOpt", None), _number),
+        txns=_optional(values.pop("setTransactions", None), _list_of(parse_txn)),
+        domain_metadata=_optional(values.pop("domainMetadata", None), _list_of(parse_domain_metadata)),
+        file_size_histogram=_optional(histogram, _file_size_histogram),
+        all_files=_optional(values.pop("allFiles", None), _list_of(_object)),
+        num_deleted_records=_optional(values.pop("numDeletedRecordsOpt", None), _number),
+        num_deletion_vectors=_optional(values.pop("numDeletionVectorsOpt", None), _number),
+        deleted_record_counts=counts,
+        extra=values,
+    )
+
+
+def _file_size_histogram(value: Any) -> FileSizeHistogram:
+    numbers = _list_of(_number)
+    boundaries, counts, sizes = (numbers(value[k]) for k in ("sortedBinBoundaries", "fileCounts", "totalBytes"))
+    ascend = all(a < b for a, b in itertools.pairwise(boundaries))
+    if not (len(boundaries) == len(counts) == len(sizes)) or boundaries[:1] != (0,) or not ascend:
+        raise ValueError("fileSizeHistogram has bins that do not fit together")
+    return FileSizeHistogram(boundaries, counts, sizes)
+
+
+def _deleted_record_counts(value: Any) -> tuple[int, ...]:
+    counts = _list_of(_number)(value["deletedRecordCounts"])
+    if len(counts) != len(DELETED_RECORD_BOUNDARIES):
+        raise ValueError(f"deletedRecordCounts has {len(counts)} bins instead of {len(DELETED_RECORD_BOUNDARIES)}")
+    return counts
+
+
+def _optional(value: Any, parse: Callable[[Any], T]) -> T | None:
+    return None if value is None else parse(value)
+
+
+def _list_of(parse: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+    def parse_list(value: Any) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise TypeError(f"a list was expected, not {value!r:.50}")
+        return tuple(parse(item) for item in value)
+
+    return parse_list
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"an integer was expected, not {value!r:.50}")
+    if not -_INT64 <= value < _INT64:
+        raise ValueError(f"{value} is no 64-bit integer")
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a string was expected, not {value!r:.50}")
+    return value
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"an object was expected, not {value!r:.50}")
+    return value
