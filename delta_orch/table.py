@@ -18,6 +18,7 @@ from delta_orch.operations.append import append
 from delta_orch.operations.changes import ChangeFeed, read_changes
 from delta_orch.operations.checkpoint import checkpoint
 from delta_orch.operations.create import create
+from delta_orch.operations.fsck import FsckReport, fsck
 from delta_orch.operations.optimize import optimize
 from delta_orch.operations.overwrite import overwrite, overwrite_partitions
 from delta_orch.operations.request import CommitOptions, TableDefinition, TxnArgument, parse_txns
@@ -118,8 +119,7 @@ class DeltaTable:
         if version is not None and timestamp is not None:
             raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
         if version is not None:
-            if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-                raise InvalidRequestError(f"A version is an integer from 0, not {version!r}")
+            _ensure_version(version)
             return cast(TableSnapshot, self.log.snapshot(version=version))
         if timestamp is not None:
             return cast(TableSnapshot, self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp)))
@@ -338,6 +338,19 @@ class DeltaTable:
             user_metadata=user_metadata,
         )
 
+    def fsck(self, version: int | None = None, check_files: bool = False) -> FsckReport:
+        """Check the log, a version's state (by default the newest) and its version checksum; with `check_files` look up
+        every data file and verify every deletion vector. See `operations.fsck.fsck`.
+
+        Raises:
+            TableNotFoundError, VersionNotFoundError: There is nothing to check.
+            UnsupportedFeatureError, UnsupportedVersionError: This release might misread the version.
+            InvalidRequestError: No version number.
+        """
+        if version is not None:
+            _ensure_version(version)
+        return fsck(self.log, version, check_files=check_files)
+
     def checkpoint(self) -> int:
         """Write a checkpoint of the newest version, and return which one that is. Rows do not change."""
         return checkpoint(self.log, self.snapshot())
@@ -391,6 +404,11 @@ def _definition(
         )
     columns = None if partition_by is None else tuple(partition_by)
     return TableDefinition(columns, dict(properties or {}), name, description)
+
+
+def _ensure_version(version: Any) -> None:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        raise InvalidRequestError(f"A version is an integer from 0, not {version!r}")
 
 
 def _is_positive(value: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from delta_orch.cli.fsck_command import fsck
 from delta_orch.cli.maintenance_commands import checkpoint, optimize, vacuum
 from delta_orch.cli.output import print_error
 from delta_orch.cli.table_commands import changes, history, read, snapshot, txn_list
@@ -41,6 +42,7 @@ txn_app.command("list")(txn_list)
 app.command()(optimize)
 app.command()(checkpoint)
 app.command()(vacuum)
+app.command()(fsck)
 
 # The base of what typer raises for a command line it cannot understand; typer exports only its children.
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
