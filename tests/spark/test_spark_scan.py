@@ -14,10 +14,9 @@ from spark_files import Files, rows_of
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import ColumnNotFoundError, UnsupportedFeatureError, UnsupportedStoreError
+from delta_orch.errors import ColumnNotFoundError, UnsupportedStoreError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.data_path import encode_path
@@ -378,21 +377,6 @@ def test_sql_leaves_no_view_and_shadows_the_users(engine: SparkEngine) -> None:
     assert {t.name for t in session.catalog.listTables()} == before
     assert session.table("source").count() == 5
     session.catalog.dropTempView("source")
-
-
-def test_deletion_vectors_are_refused_not_ignored(engine: SparkEngine, files: Files) -> None:
-    dv = {"storage_type": "u", "path_or_inline_dv": "x", "size_in_bytes": 1, "cardinality": 1}
-    table = adds({**add("f.parquet", 1), "deletion_vector": dv})
-    with pytest.raises(UnsupportedFeatureError) as caught:
-        files.scan(engine, table, schema_from_arrow(pa.schema([("id", pa.int64())])))
-    assert caught.value.context["features"] == ("deletionVectors",)
-
-
-def test_column_mapping_is_refused_not_read_as_nulls(engine: SparkEngine, files: Files) -> None:
-    schema = schema_from_arrow(pa.schema([("id", pa.int64())]))
-    with pytest.raises(UnsupportedFeatureError) as caught:
-        files.scan(engine, adds(), schema, column_mapping=ColumnMappingMode.NAME)
-    assert caught.value.context["features"] == ("columnMapping",)
 
 
 def test_a_store_out_of_sparks_reach_is_refused(engine: SparkEngine) -> None:
