@@ -23,7 +23,7 @@ from delta_orch.protocol.variant.encode import build_array, build_object, encode
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.metadata import EMPTY_METADATA, serialize_metadata
 from delta_orch.protocol.variant.nested import holds_variant, reconstruct_columns
-from delta_orch.protocol.variant.projection import columns_of_path
+from delta_orch.protocol.variant.projection import columns_of_path, null_columns
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.values import TypedValue, VariantTimestamp
 from delta_orch.protocol.variant.variant import Variant
@@ -538,6 +538,32 @@ def test_paths_need_few_columns(tmp_path):
         ("value",),
         ("typed_value", "a", "value"),
         ("typed_value", "a", "typed_value"),
+    ]
+
+
+def test_columns_that_are_null_need_not_be_read(tmp_path):
+    array = column(
+        OBJECT, *[{"typed_value": {"a": {"typed_value": i}, "b": {"value": b"\x00"}}} for i in range(3)], None
+    )
+    null = {("value",), ("typed_value", "a", "value")}
+    assert columns_of_path(array.type, "$.a", null_columns=null) == [("typed_value", "a", "typed_value")]
+    assert columns_of_path(array.type, "$.c", null_columns=null) == [("metadata",), ("typed_value", "a")]
+    assert columns_of_path(array.type, "$.b", null_columns=null)[0] == ("metadata",)
+    before = pa.array([[(1, {"x": [1]})]] * 4, pa.map_(pa.int8(), pa.struct([("x", pa.list_(pa.int8()))])))
+    pq.write_table(pa.table({"before": before, "v": array}), tmp_path / "v.parquet", row_group_size=2)
+    file = pq.ParquetFile(tmp_path / "v.parquet")
+    assert null_columns(file.metadata, "v") == {*null, ("typed_value", "b", "typed_value")}
+    assert null_columns(file.metadata, "before") == null_columns(file.metadata, "absent") == set()
+    part = file.read(columns=["v.typed_value.a.typed_value"])["v"]
+    assert variant_get(part, "$.a", pa.int64()).to_pylist() == [0, 1, 2, None]
+    with pytest.raises(InvalidVariantError, match="metadata"):
+        variant_get(part, "$.a")
+    unshredded = pa.struct(
+        [("metadata", pa.binary()), ("typed_value", pa.struct([("a", pa.struct([("value", pa.binary())]))]))]
+    )
+    assert columns_of_path(unshredded, "$.a", null_columns={("typed_value", "a", "value")}) == [
+        ("metadata",),
+        ("typed_value", "a", "value"),
     ]
 
 

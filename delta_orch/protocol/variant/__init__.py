@@ -13,7 +13,7 @@ Columns, in Arrow:
     reconstruct            `reconstruct_variant`: a shredded column becomes struct<metadata: binary, value: binary>
     nested                 `reconstruct_columns`: the same for variants anywhere inside a column of a Delta type
     extract                `variant_get`: what stands at a path, as a typed column, from the typed columns where it can
-    projection             `columns_of_path`: which columns of the file such a path needs
+    projection             `columns_of_path`, `null_columns`: which columns of a file such a path needs
     arrays                 `variant_to_json`, `variant_to_python`, `variants_to_arrow`, `json_to_variant`
 
 A row that is SQL NULL is a null of the struct; a variant that is null is a value like any other (one byte `00`).

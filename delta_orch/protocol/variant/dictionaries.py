@@ -157,7 +157,12 @@ class Names:
     @staticmethod
     def of(metadata: ByteColumn, present: Mask) -> Names:
         """Of all rows of a metadata column; those that are not present are not looked at."""
-        return Names(cache(lambda: _DistinctMetadata(metadata, present)), None)
+        return Names.of_lazy(lambda: metadata, present)
+
+    @staticmethod
+    def of_lazy(metadata: Callable[[], ByteColumn], present: Mask) -> Names:
+        """The same, of a column that is fetched on first use."""
+        return Names(cache(lambda: _DistinctMetadata(metadata(), present)), None)
 
     def take(self, rows: Ints) -> Names:
         """Of some of the rows, or of some more than once."""

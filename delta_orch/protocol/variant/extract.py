@@ -67,7 +67,8 @@ def variant_get(
     """The values at a path.
 
     Args:
-        array: A variant column as a Parquet reader gives it, shredded or not. A chunked array comes back chunked.
+        array: A variant column as a Parquet reader gives it, shredded or not, or the part of one that
+            `projection.columns_of_path` names. A chunked array comes back chunked.
         path: Like `$.user.tags[0]`; module `path` has the rules.
         arrow_type: A primitive type; module `convert` says which values become which types. None asks for variants.
         on_mismatch: What to do with a value that cannot have that type: `raise`, or make it `null`.
@@ -90,11 +91,11 @@ def variant_get(
         stored = pa.large_string() if pa.types.is_string_view(target) else pa.large_binary()
         return variant_get(array, steps, stored, on_mismatch=on_mismatch).cast(target)
     if isinstance(array, pa.ChunkedArray):
-        parse_variant_type(array.type)
+        parse_variant_type(array.type, metadata_required=False)
         chunks = [variant_get(chunk, steps, target, on_mismatch=on_mismatch) for chunk in array.chunks]
         return pa.chunked_array(chunks, type=target or VARIANT_STORAGE)
     array = array.storage if isinstance(array, pa.ExtensionArray) else array
-    group = parse_variant_type(array.type)
+    group = parse_variant_type(array.type, metadata_required=target is None)
     block_rows = block_rows_of(array)
     blocks = [
         _extract(group, array.slice(start, block_rows), steps, target, on_mismatch)
@@ -130,8 +131,7 @@ def _extract(
     group: VariantGroup, array: pa.StructArray, steps: Path, target: pa.DataType | None, on_mismatch: OnMismatch
 ) -> pa.Array:
     present = valid_mask(array)
-    metadata = metadata_column(group, array, present)
-    names = Names.of(metadata, present)
+    names = Names.of_lazy(lambda: metadata_column(group, array, present), present)
     typed: _Typed | None = _Typed(group, array, present, np.arange(len(array)), present)
     located: list[Located] = []
     for step in steps:
@@ -141,7 +141,7 @@ def _extract(
             located.append(values)
     if target is None:
         values_column = _variants(typed, located, names, len(array))
-        return variant_array(metadata, values_column, values_column.sizes > 0)
+        return variant_array(metadata_column(group, array, present), values_column, values_column.sizes > 0)
     pieces: list[tuple[Ints, pa.Array]] = []
     if typed is not None:
         arrays, values = _typed_values(typed, target, on_mismatch, names)

@@ -95,6 +95,8 @@ def metadata_column(group: VariantGroup, array: pa.StructArray, present: Mask) -
     Raises:
         InvalidVariantError: One has none.
     """
+    if group.metadata_index is None:
+        raise invalid_variant("its metadata was not read", "Values that are not shredded need it")
     metadata = column_from_arrow(plain_storage(array.field(group.metadata_index)), present)
     if (metadata.sizes[present] == 0).any():
         raise invalid_variant("it has no metadata")

@@ -93,7 +93,8 @@ def _of_kind(kind: PrimitiveType, data: Bytes, starts: Ints, sizes: Ints, chosen
             yield chosen, _texts_of(pa.Array.from_buffers(PLAIN_ARROW[kind], len(at), [None, pa.py_buffer(numbers)]))
         else:
             floats = numbers.view(np.float32 if kind is PrimitiveType.FLOAT else np.float64)[:, 0]
-            yield chosen, _floats(floats.astype(np.float64))
+            with np.errstate(invalid="ignore"):  # signalling NaNs
+                yield chosen, _floats(floats.astype(np.float64))
     else:
         yield from _moments(kind, data, starts, chosen)
 

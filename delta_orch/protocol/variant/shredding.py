@@ -54,7 +54,7 @@ class TypedArray:
 class VariantGroup:
     """The columns of one variant, or of one shredded part of it; positions in the struct, None where absent.
 
-    Only the outermost group has metadata.
+    Only the outermost group has metadata, and not even that where it was read without.
     """
 
     metadata_index: int | None
@@ -63,12 +63,13 @@ class VariantGroup:
     typed: TypedPrimitive | TypedObject | TypedArray | None
 
 
-def parse_variant_type(data_type: pa.DataType) -> VariantGroup:
+def parse_variant_type(data_type: pa.DataType, *, metadata_required: bool = True) -> VariantGroup:
     """The shape of a variant column, shredded or not.
 
     Args:
         data_type: As a Parquet reader gives it: a struct of `metadata`, `value` and `typed_value` in any order, the
             latter two optional.
+        metadata_required: Whether a group without metadata is an error.
 
     Raises:
         InvalidVariantError: No variant, or shredded as a type that cannot be (unsigned integers, milliseconds, fixed
@@ -77,7 +78,10 @@ def parse_variant_type(data_type: pa.DataType) -> VariantGroup:
     data_type = storage_type(data_type)
     if not pa.types.is_struct(data_type):
         raise _no_variant(f"A column of Arrow type {data_type} is no group of metadata and value")
-    return _parse_group(data_type, outermost=True, level=0)
+    group = _parse_group(data_type, outermost=True, level=0)
+    if metadata_required and group.metadata_index is None:
+        raise _no_variant("It has no metadata column")
+    return group
 
 
 def storage_type(data_type: pa.DataType) -> pa.DataType:
@@ -96,8 +100,6 @@ def _parse_group(group: pa.StructType, *, outermost: bool, level: int) -> Varian
     known = {"metadata", "value", "typed_value"} if outermost else {"value", "typed_value"}
     if unknown := positions.keys() - known:
         raise _no_variant(f"It has columns that do not belong there: {', '.join(sorted(unknown))}")
-    if outermost and "metadata" not in positions:
-        raise _no_variant("It has no metadata column")
     if not positions.keys() & {"value", "typed_value"}:
         raise _no_variant("It has neither a value nor a typed_value column")
     for name in ("metadata", "value"):
