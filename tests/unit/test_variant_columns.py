@@ -1,5 +1,7 @@
 """Shredded columns: every rule of the table of the specification, every Arrow type a reader may give, hostile sizes."""
 
+import subprocess
+import sys
 import time as clock
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -758,3 +760,23 @@ def test_children_that_share_bytes():
     t = residual.type
     array = pa.array([{"metadata": names, "value": value, "typed_value": {"zz": None}}], t)
     quickly(lambda: variant_to_json(array))
+
+
+def test_nothing_here_imports_pandas(tmp_path):
+    """It costs a cold process more than reading most columns."""
+    rows = [{"value": encoded({"c": [1.5]}), "typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}}, None]
+    pq.write_table(pa.table({"v": column(OBJECT, *rows)}), tmp_path / "v.parquet")
+    code = f"""
+import sys, pyarrow as pa, pyarrow.parquet as pq
+from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python
+from delta_orch.protocol.variant.extract import variant_get
+column = pq.ParquetFile({str(tmp_path / "v.parquet")!r}).read()["v"]
+print(variant_to_json(column).to_pylist(), variant_to_python(column), variant_get(column, "$.c").to_pylist())
+for path, t in (("$.a", pa.int8()), ("$.b", pa.string()), ("$.c[0]", pa.float32()), ("$.c[0]", pa.decimal128(5, 2))):
+    print(variant_get(column, path, t).to_pylist())
+print(sorted({{"pandas", "polars"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "[]"
+    assert lines[1:-1] == ["[1, None]", "['x', None]", "[1.5, None]", "[Decimal('1.50'), None]"]

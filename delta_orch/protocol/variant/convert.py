@@ -152,7 +152,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _floating_to_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
     rounded = array.cast(target)
-    if not pc.all(pc.fill_null(pc.equal(_to_floating(rounded, array.type), array), True)).as_py():
+    if pc.any(pc.not_equal(_to_floating(rounded, array.type), array)).as_py():
         raise pa.ArrowInvalid("A float has more digits than the decimal type")
     return rounded
 

@@ -23,6 +23,7 @@ from delta_orch.protocol.variant.byte_columns import (
     int64_array,
     offsets_of,
     ragged_positions,
+    valid_mask,
 )
 from delta_orch.protocol.variant.layouts import read_uints_at
 from delta_orch.protocol.variant.metadata import VERSION, MetadataReader, invalid_variant
@@ -49,8 +50,10 @@ class Dictionaries:
 
     def codes_of(self, names: Sequence[bytes]) -> Ints:
         """Positions of names in the vocabulary, -1 where no dictionary has them."""
-        found = pc.fill_null(pc.index_in(_byte_strings(names), value_set=self.vocabulary), -1)
-        return np.frombuffer(found.buffers()[1], np.int32)[: len(names)].astype(np.int64)
+        found = pc.index_in(_byte_strings(names), value_set=self.vocabulary)
+        codes = np.frombuffer(found.buffers()[1], np.int32)[: len(names)].astype(np.int64)
+        codes[~valid_mask(found)] = -1
+        return codes
 
     def ids_of(self, names: Sequence[bytes]) -> Ints:
         """For each dictionary a row, for each name a column: its id, -1 where it has none."""
