@@ -183,6 +183,8 @@ def history(
                 {
                     "version": e.version,
                     "timestamp_ms": e.timestamp_ms,
+                    "file_time_ms": e.file_time_ms,
+                    "in_commit_timestamp_ms": e.in_commit_timestamp_ms,
                     "operation": e.operation,
                     "operation_parameters": e.operation_parameters,
                     "operation_metrics": e.operation_metrics,

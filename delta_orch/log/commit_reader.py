@@ -170,8 +170,14 @@ def commit_timestamp_ms(commit_info: Mapping[str, Any] | None, meta: FileMeta) -
 
     Writers put `inCommitTimestamp` into a commit exactly while the feature is enabled, so its presence decides.
     """
-    in_commit = None if commit_info is None else commit_info.get("inCommitTimestamp")
-    return in_commit if isinstance(in_commit, int) else meta.modification_time_ms
+    in_commit = in_commit_timestamp_ms(commit_info)
+    return meta.modification_time_ms if in_commit is None else in_commit
+
+
+def in_commit_timestamp_ms(commit_info: Mapping[str, Any] | None) -> int | None:
+    """What a commit says about its own time, None where it says nothing."""
+    value = None if commit_info is None else commit_info.get("inCommitTimestamp")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def parse_log_files(files: Iterable[LogFile]) -> LogActions:

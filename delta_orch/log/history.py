@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from delta_orch.errors import CorruptLogError
-from delta_orch.log.commit_reader import LogFile, commit_timestamp_ms, read_commits
+from delta_orch.log.commit_reader import LogFile, in_commit_timestamp_ms, read_commits
+from delta_orch.log.time_travel import adjusted_file_times
 from delta_orch.storage.base import FileMeta, LogStore
 
 _COMMIT_INFO = re.compile(rb'^\s*\{\s*"commitInfo"\s*:.*$', re.MULTILINE)
@@ -22,7 +23,10 @@ class HistoryEntry:
 
     Attributes:
         version: Its version.
-        timestamp_ms: As `Commit.timestamp_ms`.
+        timestamp_ms: When it was committed, as time travel sees it: the in-commit timestamp where the commit has one,
+            else the file's time, at least a millisecond after that of the version before.
+        file_time_ms: The modification time of the commit file, as it is.
+        in_commit_timestamp_ms: None where the commit does not say.
         operation: None where the commit does not say.
         operation_parameters: Values as the writer spelled them, mostly text.
         operation_metrics: Values as the writer spelled them.
@@ -32,6 +36,8 @@ class HistoryEntry:
 
     version: int
     timestamp_ms: int
+    file_time_ms: int
+    in_commit_timestamp_ms: int | None
     operation: str | None
     operation_parameters: Mapping[str, Any]
     operation_metrics: Mapping[str, Any]
@@ -40,22 +46,31 @@ class HistoryEntry:
     commit_info: Mapping[str, Any]
 
 
-def read_history(store: LogStore, commits: Sequence[FileMeta], versions: Sequence[int]) -> list[HistoryEntry]:
-    """The entries of commits, in the order given. Of each commit only the `commitInfo` line is parsed.
+def read_history(store: LogStore, commits: Mapping[int, FileMeta], limit: int | None = None) -> list[HistoryEntry]:
+    """The entries of commits, newest first. Of each commit only the `commitInfo` line is parsed.
+
+    Args:
+        commits: By version; all there are, as the time of one depends on the one before.
+        limit: At most that many; None for all.
 
     Raises:
         CorruptLogError: That line is not JSON; the error names the file.
         LogGapError: A commit vanished after it was listed.
     """
-    files = read_commits(store, commits, versions)
-    return [_entry(file, meta) for file, meta in zip(files, commits, strict=True)]
+    versions = sorted(commits, reverse=True)[:limit]
+    times = adjusted_file_times(commits)
+    files = read_commits(store, [commits[v] for v in versions], versions)
+    return [_entry(file, commits[file.version], times[file.version]) for file in files]
 
 
-def _entry(file: LogFile, meta: FileMeta) -> HistoryEntry:
+def _entry(file: LogFile, meta: FileMeta, adjusted_ms: int) -> HistoryEntry:
     info = _commit_info(file)
+    in_commit_ms = in_commit_timestamp_ms(info)
     return HistoryEntry(
         version=file.version,
-        timestamp_ms=commit_timestamp_ms(info, meta),
+        timestamp_ms=adjusted_ms if in_commit_ms is None else in_commit_ms,
+        file_time_ms=meta.modification_time_ms,
+        in_commit_timestamp_ms=in_commit_ms,
         operation=info.get("operation"),
         operation_parameters=_mapping(info.get("operationParameters")),
         operation_metrics=_mapping(info.get("operationMetrics")),

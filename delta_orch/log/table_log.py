@@ -57,13 +57,13 @@ class TableLog:
 
         Args:
             version: A version; not together with `timestamp_ms`.
-            timestamp_ms: Milliseconds since the epoch. Times of commits count as `history` tells them, each made at
-                least a millisecond later than the one before.
+            timestamp_ms: Milliseconds since the epoch. Commits are of the time that `history` tells: the newest
+                version whose `timestamp_ms` is not above this one.
 
         Raises:
             TableNotFoundError: There is no log.
             VersionNotFoundError: The version was never written, or its log is gone.
-            TimestampOutOfRangeError: No version is that old, or that new.
+            TimestampOutOfRangeError: Before the oldest version that can be loaded, or after the newest.
             CorruptLogError: A file of the log is damaged or missing (`LogGapError`, `IncompleteCheckpointError`), or
                 breaks the protocol (`ProtocolViolationError`).
             UnsupportedFeatureError, UnsupportedVersionError: That version needs what this release does not read.
@@ -161,9 +161,7 @@ class TableLog:
             TableNotFoundError: There is no log.
             CorruptLogError: A commit is damaged.
         """
-        commits = self._list_all().commits
-        versions = sorted(commits, reverse=True)[:limit]
-        return read_history(self.store, [commits[v] for v in versions], versions)
+        return read_history(self.store, self._list_all().commits, limit)
 
     def _list_all(self) -> LogListing:
         listing = list_log(self.store)
