@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.demo.plan import make_plan
+from delta_orch.demo.readers import DELTALAKE, LOG_REPLAY
+from delta_orch.demo.results import Results
+from delta_orch.demo.source import Source
+from delta_orch.demo.verification import Verifier
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -90,8 +99,39 @@ def test_the_report_loads_nothing(home: Path) -> None:
         assert not found, f"{reference} in {found[0][:200]}"
 
 
+def test_the_verdict_turns_when_one_flight_is_doubled(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "tables", tmp_path / "tables")
+    flights = DeltaTable(tmp_path / "tables" / "flights")
+    one = flights.snapshot().scan(where="flight_date = DATE '2013-01-05' AND flight = 1141").to_arrow()
+    assert one.num_rows == 1
+    flights.append(one)
+    source, plan = Source(home / "source"), make_plan(DAYS)
+    results = Results(rows_in_source=12208)
+    readers = [DELTALAKE, LOG_REPLAY]
+    results.comparisons = Verifier(tmp_path / "tables").against_source(source, plan.days, readers)
+    assert results.readers_confirmed() == []
+    summary = results.summary()
+    assert (summary["rows_in_bronze"], summary["duplicates"], summary["lost_rows"]) == (12209, 1, 0)
+    assert summary["passed"] is False
+
+
 def test_everything_is_below_the_home_folder(home: Path) -> None:
     assert {path.name for path in home.iterdir()} >= {"tables", "airflow_tables", "dagster", "logs", "report.html"}
+
+
+def test_without_java_it_says_how_to_get_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "delta_orch.cli.main", "demo", "--home", str(tmp_path / "home")],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error[MISSING_DEPENDENCY]")
+    assert "default-jre-headless" in done.stderr
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
