@@ -1,0 +1,58 @@
+"""`fsck` over the golden tables: whole ones are in order, and of the others it names what the case says is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from delta_orch.errors import TableNotFoundError, UnsupportedError
+from delta_orch.table import DeltaTable
+from delta_orch.testing.golden import GoldenCase, load_cases, prepare_table, refused_features
+
+ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
+CASES = load_cases(ROOT) if (ROOT / "index.json").is_file() else []
+NEEDS_GOLDEN = pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
+WHOLE = [case for case in CASES if case.kind != "error"]
+BROKEN = [case for case in CASES if case.kind == "error"]
+
+
+def _expected_errors(case: GoldenCase) -> Counter[str]:
+    """Data files left out on purpose, and a checksum that the case itself knows to belong to another log."""
+    errors = Counter[str]()
+    if case.expect.get("missing_files"):
+        errors["MISSING_FILE"] = case.expect["missing_files"]
+    checksum = (case.expect.get("version_checksums") or {}).get(str(case.expect["version"]))
+    if checksum is not None and checksum["numFiles"] != case.expect["num_files"]:
+        errors["CHECKSUM_MISMATCH"] = 1
+    return errors
+
+
+@NEEDS_GOLDEN
+@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
+def test_tables_that_can_be_read(case: GoldenCase, tmp_path: Path) -> None:
+    table = DeltaTable(prepare_table(case, tmp_path))
+    if refused_features(case.expect) is not None:
+        with pytest.raises(UnsupportedError):
+            table.fsck(check_files=True)
+        return
+    report = table.fsck(check_files=True)
+    errors = _expected_errors(case)
+    assert Counter(p.code for p in report.problems if p.severity == "error") == errors, report.problems
+    assert (report.ok, report.num_files) == (not errors, case.expect["num_files"])
+    assert (report.version, report.size_bytes) == (case.expect["version"], case.expect["total_bytes"])
+    if str(case.expect["version"]) in (case.expect.get("version_checksums") or {}):
+        assert bool(report.checksum_fields) == ("CHECKSUM_MISMATCH" not in errors)
+
+
+@NEEDS_GOLDEN
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
+def test_tables_that_cannot(case: GoldenCase, tmp_path: Path) -> None:
+    table = DeltaTable(prepare_table(case, tmp_path))
+    try:
+        report = table.fsck(check_files=True)
+    except (UnsupportedError, TableNotFoundError):
+        assert case.expect["error"] in ("unsupported_feature", "no_table")
+        return
+    assert not report.ok
