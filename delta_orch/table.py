@@ -15,6 +15,7 @@ from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult
 from delta_orch.operations.append import append
+from delta_orch.operations.change_range import ChangeRange
 from delta_orch.operations.changes import ChangeFeed, read_changes
 from delta_orch.operations.checkpoint import checkpoint
 from delta_orch.operations.create import create
@@ -142,22 +143,47 @@ class DeltaTable:
         return self.snapshot().txns
 
     def changes(
-        self, *, starting_version: int, ending_version: int | None = None, require_change_data_feed: bool = False
+        self,
+        *,
+        starting_version: int | None = None,
+        ending_version: int | None = None,
+        starting_timestamp: Timestamp | None = None,
+        ending_timestamp: Timestamp | None = None,
+        allow_out_of_range: bool = False,
+        require_change_data_feed: bool = False,
+        schema_version: int | None = None,
     ) -> ChangeFeed:
-        """What the versions from `starting_version` to `ending_version` (None: the newest), both included, changed.
+        """What a range of versions changed, both bounds included.
 
         Works without the change data feed as well, see `operations.changes.read_changes`.
 
+        Args:
+            starting_version, starting_timestamp: The first version by number, or the first one committed at a time or
+                later; one of them.
+            ending_version, ending_timestamp: The last version by number, or the last one committed at a time or
+                earlier; without either the newest.
+            allow_out_of_range: A range that reaches beyond the newest version ends there, and one that starts beyond
+                it is empty, instead of an error.
+            require_change_data_feed: Refuse a range in which the feed was off; the first such version is named.
+            schema_version: Give the rows the columns of this version instead of those at the end of the range.
+
         Raises:
-            VersionNotFoundError, InvalidRequestError: The range is none the log holds.
-            UnsupportedFeatureError: A version changed deletion vectors, or the schema changed incompatibly.
+            VersionNotFoundError, TimestampOutOfRangeError, InvalidRequestError: The range is none the log holds.
+            UnsupportedFeatureError: The schema changed incompatibly in the range.
         """
+        asked = ChangeRange(
+            starting_version,
+            ending_version,
+            None if starting_timestamp is None else parse_timestamp_ms(starting_timestamp),
+            None if ending_timestamp is None else parse_timestamp_ms(ending_timestamp),
+            allow_out_of_range,
+        )
         return read_changes(
             self.log,
             self.snapshot(),
-            starting_version=starting_version,
-            ending_version=ending_version,
+            asked,
             require_change_data_feed=require_change_data_feed,
+            schema_version=schema_version,
         )
 
     # Writing

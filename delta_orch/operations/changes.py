@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.base import Engine, ScanPlan, scan_plan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
-from delta_orch.features.column_mapping import column_mapping_mode
+from delta_orch.features.column_mapping import column_mapping_mode, physical_name
 from delta_orch.log.arrow_building import int64_array, string_map_array
 from delta_orch.log.commit_reader import Commit
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
+from delta_orch.operations.change_range import ChangeRange, resolve_change_range
 from delta_orch.operations.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
 from delta_orch.operations.partition_keys import typed_partitions
+from delta_orch.operations.schema_following import schema_differences
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, StructType
@@ -41,13 +43,19 @@ class ChangeFeed:
     """The changes of versions `starting_version` to `ending_version`, both included; the log is read, no row yet.
 
     Attributes:
-        schema: The table's columns as of `ending_version`, then `_change_type` (`insert`, `delete`, and where change
-            data files say so `update_preimage`, `update_postimage`), `_commit_version`, `_commit_timestamp`.
+        starting_version, ending_version: The range; the former is greater only where the feed starts after the newest
+            version.
+        schema: The table's columns as of `ending_version`, or of the version asked for, then `_change_type` (`insert`,
+            `delete`, and where change data files say so `update_preimage`, `update_postimage`), `_commit_version`,
+            `_commit_timestamp`.
     """
 
-    def __init__(self, snapshot: Snapshot, starting_version: int, changed_files: pa.Table) -> None:
+    def __init__(self, snapshot: Snapshot, starting_version: int, ending_version: int, changed_files: pa.Table) -> None:
+        """Args:
+        snapshot: The version whose schema the rows have.
+        """
         self.starting_version = starting_version
-        self.ending_version = snapshot.version
+        self.ending_version = ending_version
         self.table_schema = snapshot.schema
         self.partition_columns = snapshot.partition_columns
         self.schema = StructType((*snapshot.schema, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
@@ -98,7 +106,7 @@ class ChangeFeed:
         Raises:
             MissingFileError: Vacuum has deleted a file of the range (when rows are pulled).
         """
-        relations = [engine.scan(plan) for plan in self.plans()]
+        relations = [scan_plan(engine, plan) for plan in self.plans()]
         return relations[0] if len(relations) == 1 else engine.union(relations)
 
     def plans(self) -> list[ScanPlan]:
@@ -160,50 +168,40 @@ def _timestamp_text(ms: int) -> str | None:
 def read_changes(
     table_log: TableLog,
     latest: Snapshot,
+    asked: ChangeRange,
     *,
-    starting_version: int,
-    ending_version: int | None = None,
     require_change_data_feed: bool = False,
+    schema_version: int | None = None,
 ) -> ChangeFeed:
     """The changes of a range of versions.
+
+    Rows have the columns the table had at the end of the range: columns added in it are null before, renamed ones have
+    their new name, widened ones their wider type.
 
     Args:
         require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
             files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
             deleted and inserted.
+        schema_version: Give the rows the columns of this version instead; those it does not have are left out.
 
     Raises:
-        InvalidRequestError: The range is empty or negative; or a version was written without the feed and
-            `require_change_data_feed` is set.
-        VersionNotFoundError: The range ends after the newest version, or its first commits are cleaned up.
-        UnsupportedFeatureError: A version changes deletion vectors, or the schema changed in the range in a way that
-            older files cannot follow.
+        InvalidRequestError: The range is empty or malformed; or a version was written without the feed and
+            `require_change_data_feed` is set: the first such version is named.
+        VersionNotFoundError, TimestampOutOfRangeError: The range ends after the newest version, or its first commits
+            are cleaned up.
+        UnsupportedFeatureError: The schema changed in the range in a way that the schema of the rows cannot follow.
     """
-    end = latest.version if ending_version is None else ending_version
-    _ensure_valid_range(starting_version, end, latest)
-    snapshot = latest if end == latest.version else table_log.snapshot(end)
-    commits = list(table_log.commits(starting_version, end))
-    if require_change_data_feed:
-        _ensure_feed_enabled(table_log, commits, starting_version)
-    _ensure_one_schema(table_log, snapshot, commits)
-    parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
-    return ChangeFeed(snapshot, starting_version, pa.concat_tables([CHANGED_FILE_SCHEMA.empty_table(), *parts]))
-
-
-def _ensure_valid_range(start: int, end: int, latest: Snapshot) -> None:
-    for name, version in (("starting_version", start), ("ending_version", end)):
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise InvalidRequestError(f"{name} must be an integer from 0, not {version!r}")
-    if max(start, end) > latest.version:
-        missing = start if start > latest.version else end
-        raise VersionNotFoundError(
-            f"Version {missing} does not exist",
-            cause=f"The newest version is {latest.version}",
-            version=missing,
-            newest_version=latest.version,
-        )
+    start, end = resolve_change_range(table_log, latest, asked)
+    shape = end if schema_version is None else schema_version
+    snapshot = latest if shape == latest.version else table_log.snapshot(shape)
     if start > end:
-        raise InvalidRequestError(f"The range is empty: it starts at version {start} and ends at version {end}")
+        return ChangeFeed(snapshot, start, end, CHANGED_FILE_SCHEMA.empty_table())
+    commits = list(table_log.commits(start, end))
+    if require_change_data_feed:
+        _ensure_feed_enabled(table_log, commits, start)
+    _ensure_one_schema(table_log, snapshot, commits, is_chosen=schema_version is not None)
+    parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
+    return ChangeFeed(snapshot, start, end, pa.concat_tables([CHANGED_FILE_SCHEMA.empty_table(), *parts]))
 
 
 def _ensure_feed_enabled(table_log: TableLog, commits: Sequence[Commit], start: int) -> None:
@@ -220,35 +218,42 @@ def _ensure_feed_enabled(table_log: TableLog, commits: Sequence[Commit], start: 
             )
 
 
-def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Commit]) -> None:
-    """All versions of the range must be readable with the schema and partitioning it ends with."""
-    if all(c.metadata is None for c in commits[1:]):
-        return
-    first = table_log.snapshot(commits[0].version)
-    states = [(first.version, first.schema, first.partition_columns)]
-    for commit in commits[1:]:
-        if commit.metadata is not None:
-            state = table_log.snapshot(commit.version)
-            states.append((commit.version, state.schema, state.partition_columns))
-    for version, schema, partition_columns in states:
-        _ensure_schema_follows(version, schema, partition_columns, snapshot)
+def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Commit], *, is_chosen: bool) -> None:
+    """All files of the range must be readable with one schema and partitioning."""
+    for version in _versions_of_schemas(snapshot, commits, is_chosen=is_chosen):
+        try:
+            state = table_log.snapshot(version)
+        except VersionNotFoundError:
+            if version < commits[0].version:
+                # Gone with the log before the range. What then does not fit is found when the rows are read.
+                continue
+            raise
+        problems = schema_differences(state.schema, snapshot.schema, allow_dropped=is_chosen)
+        if _physical_partitions(state) != _physical_partitions(snapshot):
+            problems.append("the partition columns changed")
+        if problems:
+            raise UnsupportedFeatureError(
+                f"The changes of version {version} do not fit the schema of version {snapshot.version}",
+                cause="; ".join(problems),
+                remedy="Read the range in parts, before and after the schema changed, or pass schema_version for the "
+                "columns of another version",
+                features=[],
+                version=version,
+            )
 
 
-def _ensure_schema_follows(
-    version: int, schema: StructType, partition_columns: tuple[str, ...], snapshot: Snapshot
-) -> None:
-    problems = [
-        f"column {f.name} was {f.data_type} and is {now.data_type if now else 'gone'}"
-        for f in schema
-        if (now := snapshot.schema.find(f.name)) is None or now.data_type != f.data_type
-    ]
-    if partition_columns != snapshot.partition_columns:
-        problems.append("the partition columns changed")
-    if problems:
-        raise UnsupportedFeatureError(
-            f"The changes of version {version} do not fit the schema of version {snapshot.version}",
-            cause="; ".join(problems),
-            remedy=f"End the range before the schema changed, or read version {snapshot.version} whole",
-            features=[],
-            version=version,
-        )
+def _versions_of_schemas(snapshot: Snapshot, commits: Sequence[Commit], *, is_chosen: bool) -> list[int]:
+    """The versions whose schemas the files of the range may have."""
+    first, *others = commits
+    changed = [commit.version for commit in others if commit.metadata is not None]
+    if changed or is_chosen:
+        changed.insert(0, first.version)
+    if first.metadata is not None and first.version and first.removes.num_rows:
+        # What it removes was written before it.
+        changed.insert(0, first.version - 1)
+    return [version for version in changed if version != snapshot.version]
+
+
+def _physical_partitions(snapshot: Snapshot) -> list[str]:
+    fields = (snapshot.schema.find(name) for name in snapshot.partition_columns)
+    return [physical_name(field) for field in fields if field is not None]
