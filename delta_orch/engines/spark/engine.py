@@ -11,6 +11,7 @@ import pyarrow as pa
 from delta_orch.engines.base import Relation, ScanPlan, WriteSpec
 from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
 from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.file_names import scans_by_name
 from delta_orch.engines.spark.host import SparkHost, host_for, session_of
 from delta_orch.engines.spark.live_rows import live_rows
 from delta_orch.engines.spark.rewrite import rewrite_files
@@ -87,24 +88,28 @@ class SparkEngine:
         if missing:
             raise ColumnNotFoundError(f"The table has no column {missing[0]}", columns=missing)
         with spark_errors(f"read {plan.store.uri}", is_analysis=True):
-            rows = self._live_rows(plan).selectExpr(*table_columns(plan))
+            parts = [
+                self._live_rows(part, names).selectExpr(*table_columns(part, names))
+                for part, names in scans_by_name(plan)
+            ]
+            rows = self.union(parts)
             if plan.where is not None:
                 rows = self.host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where))
                 rows = self.host.unpinned(rows)
             return self.host.analysed(rows.select(*[quote_identifier(f.name) for f in fields if f is not None]))
 
-    def _live_rows(self, plan: ScanPlan) -> Relation:
+    def _live_rows(self, plan: ScanPlan, names: StructType) -> Relation:
         """The rows under the names files have. Only files with a deletion vector pay for it."""
         vectors = plan.files.column("deletion_vector") if "deletion_vector" in plan.files.column_names else None
         if vectors is None or vectors.null_count == len(vectors):
-            return self.host.scan_files(prepare_scan(plan))
+            return self.host.scan_files(prepare_scan(plan, names))
         marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
         whole = replace(plan, files=plan.files.filter(vectors.is_null()))
-        files = prepare_scan(marked)
+        files = prepare_scan(marked, names)
         positioned = self.host.scan_files(files, positioned=True)
         uris = listed_uris(positioned, files)
         rows = live_rows(self.host.session, positioned, plan.store, marked.files, uris)
-        return rows.unionByName(self.host.scan_files(prepare_scan(whole))) if whole.files.num_rows else rows
+        return rows.unionByName(self.host.scan_files(prepare_scan(whole, names))) if whole.files.num_rows else rows
 
     def union(self, relations: Sequence[Relation]) -> Relation:
         """All rows of relations of one schema, matched by column name."""

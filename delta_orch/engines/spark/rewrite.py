@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.file_names import physical_schema
 from delta_orch.engines.spark.host import SparkHost
 from delta_orch.engines.spark.scan_files import hadoop_root, prepare_scan
 from delta_orch.engines.spark.values import arrow_to_frame
@@ -35,7 +36,7 @@ def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -
         StorageError: As above.
     """
     for plan in plans:
-        prepare_scan(plan)
+        prepare_scan(plan, physical_schema(plan))
     hadoop_root(spec.store)
     if not plans:
         return ADD_SCHEMA.empty_table()

@@ -13,7 +13,7 @@ from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.spark.sql_text import same_values, type_sql
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
-from delta_orch.features.column_mapping import PHYSICAL_NAME, physical_field, physical_name
+from delta_orch.features.column_mapping import physical_name
 from delta_orch.log.arrow_building import int32_array, int64_array, string_array
 from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -44,8 +44,12 @@ class ScanFiles:
     files: pa.Table
 
 
-def prepare_scan(plan: ScanPlan) -> ScanFiles:
+def prepare_scan(plan: ScanPlan, names: StructType) -> ScanFiles:
     """Pure log work: nothing is read, listed or started.
+
+    Args:
+        plan: What to scan.
+        names: Its columns as the files name them, in the order of its schema (`file_names`).
 
     Raises:
         UnsupportedFeatureError: A file carries a deletion vector, or files know columns by other names.
@@ -53,15 +57,14 @@ def prepare_scan(plan: ScanPlan) -> ScanFiles:
         ProtocolViolationError: A partition value is none of its type, or a path leaves the table.
     """
     ensure_paths_inside(plan.store, plan.files.column("path"))
-    schema = physical_schema(plan)
     partition_names = [physical_name(_field(plan.schema, name)) for name in plan.partition_columns]
-    partition_schema = StructType(tuple(_plain(_field(schema, name)) for name in partition_names))
+    partition_schema = StructType(tuple(_plain(_field(names, name)) for name in partition_names))
     partitions, index = distinct_partitions(plan.files, partition_schema)
     return ScanFiles(
         store=plan.store,
         root_uri=hadoop_root(plan.store),
         data_schema=StructType(
-            tuple(_plain(f) for f in schema if f.name not in partition_names and f.data_type != VOID)
+            tuple(_plain(f) for f in names if f.name not in partition_names and f.data_type != VOID)
         ),
         partition_schema=partition_schema,
         partitions=partitions,
@@ -85,24 +88,14 @@ def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
     return files.set_column(1, "size", int64_array(found))
 
 
-def physical_schema(plan: ScanPlan) -> StructType:
-    """The schema under the names that data files and partition values have (PROTOCOL, "Column Mapping").
-
-    Mode `id` goes by names, too: Spark finds columns by id only at the price of wrong nested columns (they come back
-    null), and files whose names are not the physical ones are not written by clients that use that mode.
-    """
-    mode = plan.column_mapping
-    return StructType(tuple(physical_field(f, mode) if PHYSICAL_NAME in f.metadata else f for f in plan.schema))
-
-
-def table_columns(plan: ScanPlan) -> list[str]:
+def table_columns(plan: ScanPlan, names: StructType) -> list[str]:
     """A SELECT list over the rows of the files: every column of the table under its logical name, at every level.
 
     Columns that no file holds because they hold nothing are added (PROTOCOL, "Primitive Types", void).
     """
     return [
-        f"{_column_sql(physical.name, physical.data_type, logical.data_type)} AS {quote_identifier(logical.name)}"
-        for physical, logical in zip(physical_schema(plan), plan.schema, strict=True)
+        f"{_column_sql(by.name, by.data_type, logical.data_type)} AS {quote_identifier(logical.name)}"
+        for by, logical in zip(names, plan.schema, strict=True)
     ]
 
 

@@ -1,0 +1,95 @@
+"""The names that the columns of a scan have in its files (PROTOCOL, "Reader Requirements for Column Mapping").
+
+Without column mapping these are the table's own names, in mode `name` the physical ones. In mode `id` each file
+decides: its columns carry field ids, and their names may be any. Spark can match by id itself, but then gives null for
+nested columns it prunes; so files are asked for their schema, and those that agree are scanned together, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_orch.engines.base import ScanPlan
+from delta_orch.engines.local.logical_names import find_in_file
+from delta_orch.engines.local.parquet_read import read_error
+from delta_orch.features.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
+from delta_orch.log.arrow_building import int64_array
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.storage.base import LogStore
+
+_READERS = 16
+
+
+def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
+    """The plan in parts, each with its columns as its files name them, in the table's order.
+
+    Raises:
+        MissingFileError, TableError: A file of a table in mode `id` cannot be asked.
+    """
+    physical = physical_schema(plan)
+    if plan.column_mapping is not ColumnMappingMode.ID or not plan.files.num_rows:
+        yield plan, physical
+        return
+    paths = plan.files.column("path").to_pylist()
+    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-schema-read") as executor:
+        schemas = executor.map(lambda path: _names_in_file(plan, physical, _read_schema(plan.store, path)), paths)
+        rows: dict[StructType, list[int]] = {}
+        for row, schema in enumerate(schemas):
+            rows.setdefault(schema, []).append(row)
+    for schema, members in rows.items():
+        yield replace(plan, files=plan.files.take(int64_array(members))), schema
+
+
+def physical_schema(plan: ScanPlan) -> StructType:
+    """The schema under physical names, as partition values and statistics have it."""
+    mode = plan.column_mapping
+    # Columns that are none of the table's (`_change_type`) go by their own name.
+    return StructType(tuple(physical_field(f, mode) if PHYSICAL_NAME in f.metadata else f for f in plan.schema))
+
+
+def _read_schema(store: LogStore, log_path: str) -> pa.Schema:
+    path = store.resolve(log_path)
+    try:
+        with store.data_filesystem()[0].open_input_file(path) as source:
+            return pq.read_schema(source)
+    except (OSError, pa.ArrowException) as e:
+        raise read_error(e, path) from e
+
+
+def _names_in_file(plan: ScanPlan, physical: StructType, in_file: pa.Schema) -> StructType:
+    partitions = {name.lower() for name in plan.partition_columns}
+    return StructType(
+        tuple(
+            to if logical.name.lower() in partitions else _named_field(logical, to, list(in_file))
+            for logical, to in zip(plan.schema, physical, strict=True)
+        )
+    )
+
+
+def _named_field(logical: StructField, physical: StructField, candidates: list[pa.Field]) -> StructField:
+    index = find_in_file(logical, candidates, ColumnMappingMode.ID)
+    if index is None:
+        return physical
+    found = candidates[index]
+    return replace(physical, name=found.name, data_type=_named_type(logical.data_type, physical.data_type, found.type))
+
+
+def _named_type(logical: DataType, physical: DataType, found: pa.DataType) -> DataType:
+    match logical, physical:
+        case StructType(), StructType() if pa.types.is_struct(found):
+            children = zip(logical, physical, strict=True)
+            return StructType(tuple(_named_field(by, to, list(found)) for by, to in children))
+        case ArrayType(), ArrayType() if pa.types.is_list(found):
+            element = _named_type(logical.element_type, physical.element_type, found.value_type)
+            return ArrayType(element, physical.contains_null)
+        case MapType(), MapType() if pa.types.is_map(found):
+            key = _named_type(logical.key_type, physical.key_type, found.key_type)
+            value = _named_type(logical.value_type, physical.value_type, found.item_type)
+            return MapType(key, value, physical.value_contains_null)
+        case _:
+            return physical
