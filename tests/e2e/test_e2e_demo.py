@@ -119,6 +119,32 @@ def test_everything_is_below_the_home_folder(home: Path) -> None:
     assert {path.name for path in home.iterdir()} >= {"tables", "airflow_tables", "dagster", "logs", "report.html"}
 
 
+def test_a_stage_that_fails_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
+    code = """
+import sys
+from delta_orch.demo import story
+from delta_orch.demo.runner import main
+
+def fail(*_):
+    print("noise of a library")
+    raise RuntimeError("the source is closed")
+
+story.set_up = fail
+sys.exit(main(["--days", "14", "--home", sys.argv[1]]))
+"""
+    home = tmp_path / "home"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(home)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert "✘ RuntimeError: the source is closed" in done.stdout
+    assert "noise" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "noise of a library" in (home / "logs" / "demo.log").read_text()
+    assert "Traceback" in (home / "logs" / "demo.log").read_text()
+    assert not (home / "summary.json").exists()
+
+
 def test_without_java_it_says_how_to_get_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "delta_orch.cli.main", "demo", "--home", str(tmp_path / "home")],
