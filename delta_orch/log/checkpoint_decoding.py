@@ -111,10 +111,17 @@ def dv_ids(column: Column | None) -> Column | None:
 def _vectors(column: Column | None) -> Column | None:
     if column is None:
         return None
-    return pa.chunked_array([_vector_chunk(chunk) for chunk in column.chunks], DELETION_VECTOR_TYPE)
+    try:
+        return pa.chunked_array([_vector_chunk(chunk) for chunk in column.chunks], DELETION_VECTOR_TYPE)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        raise ProtocolViolationError(
+            f"A checkpoint holds {_DELETION_VECTOR} in the wrong type, {column.type}", cause=str(e)
+        ) from None
 
 
 def _vector_chunk(structs: pa.StructArray) -> pa.StructArray:
+    if not pa.types.is_struct(structs.type):
+        raise pa.ArrowInvalid("it is no struct")
     children = []
     for target in DELETION_VECTOR_TYPE:
         index = structs.type.get_field_index(DELETION_VECTOR_FIELDS[target.name])

@@ -26,6 +26,8 @@ from delta_orch.storage.base import FileMeta, LogStore
 
 _BLOCK_BYTES = 512 * 1024
 _READERS = 8
+# The years 1 to 9999.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +171,24 @@ def commit_timestamp_ms(commit_info: Mapping[str, Any] | None, meta: FileMeta) -
     """The in-commit timestamp, or the file's modification time (PROTOCOL, "In-Commit Timestamps").
 
     Writers put `inCommitTimestamp` into a commit exactly while the feature is enabled, so its presence decides.
+    Raises as `in_commit_timestamp_ms`.
     """
     in_commit = in_commit_timestamp_ms(commit_info)
     return meta.modification_time_ms if in_commit is None else in_commit
 
 
 def in_commit_timestamp_ms(commit_info: Mapping[str, Any] | None) -> int | None:
-    """What a commit says about its own time, None where it says nothing."""
+    """What a commit says about its own time, None where it says nothing.
+
+    Raises:
+        ProtocolViolationError: It is no time of the years 1 to 9999.
+    """
     value = None if commit_info is None else commit_info.get("inCommitTimestamp")
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if not _FIRST_MS <= value <= _LAST_MS:
+        raise ProtocolViolationError("A commit has an impossible inCommitTimestamp", cause=f"It is {value}")
+    return value
 
 
 def parse_log_files(files: Iterable[LogFile]) -> LogActions:

@@ -63,8 +63,8 @@ def parse_metadata(o: Mapping[str, Any]) -> Metadata:
     return Metadata(
         id=_string(o["id"]),
         schema_string=_string(o.get("schemaString") or ""),
-        partition_columns=tuple(_string(c) for c in o.get("partitionColumns") or ()),
-        configuration={k: v for k, v in (o.get("configuration") or {}).items() if v is not None},
+        partition_columns=_strings(o.get("partitionColumns") or []),
+        configuration={k: _property(v) for k, v in (o.get("configuration") or {}).items() if v is not None},
         name=o.get("name"),
         description=o.get("description"),
         format=Format(fmt.get("provider") or "parquet", dict(fmt.get("options") or {})),
@@ -78,8 +78,8 @@ def parse_protocol(o: Mapping[str, Any]) -> Protocol:
     return Protocol(
         _int(o["minReaderVersion"]),
         _int(o["minWriterVersion"]),
-        None if reader is None else tuple(_string(f) for f in reader),
-        None if writer is None else tuple(_string(f) for f in writer),
+        None if reader is None else _strings(reader),
+        None if writer is None else _strings(writer),
         _rest(o, _PROTOCOL_KEYS),
     )
 
@@ -89,7 +89,7 @@ def parse_txn(o: Mapping[str, Any]) -> Txn:
 
 
 def parse_domain_metadata(o: Mapping[str, Any]) -> DomainMetadata:
-    return DomainMetadata(_string(o["domain"]), o.get("configuration") or "", bool(o.get("removed", False)))
+    return DomainMetadata(_string(o["domain"]), _string(o.get("configuration") or ""), bool(o.get("removed", False)))
 
 
 def parse_deletion_vector(o: Mapping[str, Any] | None) -> DeletionVectorDescriptor | None:
@@ -304,6 +304,17 @@ def _string(v: Any) -> str:
     if not isinstance(v, str):
         raise TypeError(f"expected a string, found {v!r}")
     return v
+
+
+def _strings(v: Any) -> tuple[str, ...]:
+    if not isinstance(v, list | tuple):
+        raise TypeError(f"expected a list, found {v!r}")
+    return tuple(_string(item) for item in v)
+
+
+def _property(v: Any) -> str:
+    # Some writers leave numbers and booleans as they are.
+    return orjson.dumps(v).decode() if isinstance(v, bool | int | float) else _string(v)
 
 
 def _int(v: Any) -> int:

@@ -104,7 +104,7 @@ def stored_bitmap_bytes(stored: bytes, descriptor: DeletionVectorDescriptor) -> 
     Raises:
         CorruptDeletionVectorError: Too few bytes, another size, or another checksum.
     """
-    if len(stored) < stored_length_bytes(descriptor):
+    if descriptor.size_in_bytes < 0 or len(stored) < stored_length_bytes(descriptor):
         raise _corrupt("its file ends in the middle of it", descriptor)
     (size,) = struct.unpack_from(">i", stored)
     if size != descriptor.size_in_bytes:

@@ -6,11 +6,13 @@ Spark's own schema JSON is the same format, so this is also the way from and to 
 from __future__ import annotations
 
 import re
+import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
+from delta_orch.errors import ProtocolViolationError, UnsupportedError, UnsupportedFeatureError
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
     ArrayType,
@@ -25,6 +27,8 @@ from delta_orch.protocol.types import (
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 # Spark stores char and varchar as string and keeps the declared type in the field's metadata.
 _STRING_LIKE = re.compile(r"(?:var)?char\(\d+\)|string collate .+")
+# Types are walked by recursion, here and wherever they are used.
+_MAX_DEPTH = 100
 _ALIASES = {"null": "void", "int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
 
 
@@ -36,6 +40,7 @@ def parse_schema(schema_string: str) -> StructType:
     Raises:
         ProtocolViolationError: Not JSON, or not a struct.
         UnsupportedFeatureError: A column type this release does not know.
+        UnsupportedError: Types inside each other, more than a hundred levels deep.
     """
     if not schema_string:
         return StructType(())
@@ -56,29 +61,34 @@ def serialize_schema(schema: StructType) -> str:
     return orjson.dumps(data_type_to_json(schema)).decode()
 
 
-def data_type_from_json(obj: Any) -> DataType:
-    """A type from its parsed JSON: a name, or an object with `type`."""
+def data_type_from_json(obj: Any, *, depth: int = 0) -> DataType:
+    """A type from its parsed JSON: a name, or an object with `type`; `depth` counts the types around it."""
     if isinstance(obj, str):
         return _named_type(obj)
+    if depth > _MAX_DEPTH:
+        raise UnsupportedError(f"The table's schema has types nested more than {_MAX_DEPTH} levels deep")
+    below = depth + 1
     try:
         match obj["type"]:
             case "struct":
-                return StructType(tuple(_field_from_json(f) for f in obj["fields"]))
+                return StructType(tuple(_field_from_json(f, below) for f in obj["fields"]))
             case "array":
-                return ArrayType(data_type_from_json(obj["elementType"]), bool(obj.get("containsNull", True)))
+                return ArrayType(
+                    data_type_from_json(obj["elementType"], depth=below), bool(obj.get("containsNull", True))
+                )
             case "map":
                 return MapType(
-                    data_type_from_json(obj["keyType"]),
-                    data_type_from_json(obj["valueType"]),
+                    data_type_from_json(obj["keyType"], depth=below),
+                    data_type_from_json(obj["valueType"], depth=below),
                     bool(obj.get("valueContainsNull", True)),
                 )
             case "udt":
-                return data_type_from_json(obj["sqlType"])
+                return data_type_from_json(obj["sqlType"], depth=below)
             case other:
-                return data_type_from_json(other)
-    except (KeyError, TypeError, AttributeError, RecursionError):
+                return data_type_from_json(other, depth=below)
+    except (KeyError, TypeError, AttributeError):
         raise ProtocolViolationError(
-            "The table's schema holds something that is no type", cause=repr(obj)[:200]
+            "The table's schema holds something that is no type", cause=reprlib.repr(obj)[:200]
         ) from None
 
 
@@ -102,10 +112,11 @@ def _named_type(name: str) -> DataType:
     )
 
 
-def _field_from_json(obj: Any) -> StructField:
-    return StructField(
-        str(obj["name"]), data_type_from_json(obj["type"]), bool(obj.get("nullable", True)), obj.get("metadata") or {}
-    )
+def _field_from_json(obj: Any, depth: int) -> StructField:
+    name, metadata = obj["name"], obj.get("metadata") or {}
+    if not isinstance(name, str) or not isinstance(metadata, Mapping):
+        raise TypeError("a field's name is no text, or its metadata no object")
+    return StructField(name, data_type_from_json(obj["type"], depth=depth), bool(obj.get("nullable", True)), metadata)
 
 
 def data_type_to_json(data_type: DataType) -> Any:

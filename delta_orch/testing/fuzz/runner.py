@@ -204,8 +204,8 @@ def _run_one(maker: CaseMaker, number: int, options: FuzzOptions, save_to: Path 
     before = _peak_bytes()
     try:
         report = maker.run(number, save_to)
-    except BaseException:  # noqa: BLE001 - that is what a fuzzer looks for
-        return traceback.format_exc(limit=-12)
+    except BaseException as e:  # noqa: BLE001 - that is what a fuzzer looks for
+        return "".join(traceback.format_exception(e, limit=-12, chain=False))
     grown = _peak_bytes() - before
     if grown > options.growth_bytes:
         return f"{grown // _MEBIBYTE} MiB of memory\n{report.kind}: {report.what}"

@@ -1,0 +1,154 @@
+"""What the fuzzer has found once and must not find again."""
+
+import io
+import json
+import struct
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_orch.errors import (
+    CorruptDeletionVectorError,
+    CorruptLogError,
+    ProtocolViolationError,
+    UnsupportedError,
+)
+from delta_orch.log.table_log import TableLog
+from delta_orch.protocol.action_json import parse_action
+from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata
+from delta_orch.protocol.deletion_vector import stored_bitmap_bytes
+from delta_orch.protocol.schema import parse_schema
+from delta_orch.storage.memory import MemoryStore
+from delta_orch.storage.parquet_footer import ensure_sound_footer
+from delta_orch.testing.log_builder import LogBuilder
+
+
+def nested_array(depth: int) -> str:
+    return '{"type":"array","containsNull":true,"elementType":' * depth + '"long"' + "}" * depth
+
+
+def schema_of(**field) -> str:
+    return json.dumps({"type": "struct", "fields": [{"name": "a", "type": "long", "metadata": {}, **field}]})
+
+
+def test_deep_schemas_are_refused():
+    with pytest.raises(UnsupportedError, match="levels deep"):
+        parse_schema(schema_of(type=orjson.loads(nested_array(300))))
+    assert parse_schema(schema_of(type=orjson.loads(nested_array(90)))).fields[0].name == "a"
+
+
+@pytest.mark.parametrize("field", [{"metadata": [{}]}, {"name": None}, {"type": [["long"]]}])
+def test_malformed_fields_are_refused(field):
+    with pytest.raises(ProtocolViolationError):
+        parse_schema(schema_of(**field))
+
+
+def test_deep_brackets_are_no_type():
+    with pytest.raises(ProtocolViolationError, match="no type"):
+        parse_schema('{"type": "struct", "fields": ' + "[" * 900 + "]" * 900 + "}")
+
+
+def metadata(**fields):
+    return {"metaData": {"id": "x", "schemaString": "", **fields}}
+
+
+def test_properties_of_other_types():
+    parsed = parse_action(metadata(configuration={"a": True, "b": 7, "c": None, "d": "x"}))
+    assert isinstance(parsed, Metadata)
+    assert parsed.configuration == {"a": "true", "b": "7", "d": "x"}
+    with pytest.raises(ProtocolViolationError):
+        parse_action(metadata(configuration={"a": ["x"]}))
+
+
+@pytest.mark.parametrize("columns", ["id", {"id": 1}, [None], 7])
+def test_partition_columns_must_be_a_list_of_names(columns):
+    with pytest.raises(ProtocolViolationError):
+        parse_action(metadata(partitionColumns=columns))
+
+
+def test_stored_vectors_of_negative_size():
+    with pytest.raises(CorruptDeletionVectorError):
+        stored_bitmap_bytes(b"6", DeletionVectorDescriptor("p", "x", -(1 << 40), 2))
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=2)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, 2, 3, None], pa.int64()),
+        pa.array(["a", "", None, "d"]),
+        pa.array([b"ab", b"cd", b"ef", None], pa.binary(2)),
+        pa.array([True, False, None, None]),
+        pa.array([None] * 4, pa.float64()),
+        pa.array([[("k", 1)], [], None, [("l", None)]], pa.map_(pa.string(), pa.int32())),
+        pa.array([{"x": {"y": [1]}}] * 4),
+    ],
+)
+def test_sound_footers(column):
+    table = pa.table({"a": column, "b": pa.array(range(4))}).replace_schema_metadata({"k": "v" * 300})
+    ensure_sound_footer(pq.ParquetFile(io.BytesIO(parquet_bytes(table))).metadata)
+
+
+def with_other_chunk_type(data: bytes) -> bytes:
+    """The physical type of the one column chunk's metadata, INT32 in the schema, is changed to INT64."""
+    (length,) = struct.unpack("<I", data[-8:-4])
+    footer = data[-8 - length : -8]
+    # A structure (field 3 of the chunk), whose field 1 is an i32: zigzag 1 = INT32, then field 2, the encodings.
+    at = footer.index(b"\x1c\x15\x02\x19")
+    return data[: -8 - length] + footer[: at + 2] + b"\x04" + footer[at + 3 :] + data[-8:]
+
+
+def test_footers_that_would_end_the_process():
+    data = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
+    damaged = with_other_chunk_type(data)
+    with pytest.raises(pa.ArrowInvalid, match="physical type"):
+        ensure_sound_footer(pq.ParquetFile(io.BytesIO(damaged)).metadata)
+
+
+def test_statistics_too_short_for_their_type():
+    data = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
+    (length,) = struct.unpack("<I", data[-8:-4])
+    footer = data[-8 - length : -8]
+    # The maximum is a binary of four bytes: one of three, and a field number less at its end.
+    at = footer.index(b"\x18\x04\x02\x00\x00\x00")
+    footer = footer[:at] + b"\x18\x03\x02\x00\x00" + footer[at + 6 :]
+    damaged = data[: -8 - length] + footer + struct.pack("<I", length - 1) + data[-4:]
+    with pytest.raises(pa.ArrowInvalid, match="minimum or maximum"):
+        ensure_sound_footer(pq.ParquetFile(io.BytesIO(damaged)).metadata)
+
+
+def test_deletion_vectors_of_a_checkpoint_in_another_type():
+    store = MemoryStore("fuzz-findings")
+    log = LogBuilder(store)
+    log.create()
+    log.commit(Add("a", {}, 1, 1, True, deletion_vector=DeletionVectorDescriptor("u", "x" * 20, 3, 1, 1)))
+    log.checkpoint(1)
+    path = "_delta_log/00000000000000000001.checkpoint.parquet"
+    table = pq.read_table(io.BytesIO(store.read_bytes(path)))
+    add = table["add"].combine_chunks()
+    children = {field.name: add.field(field.name) for field in add.type}
+    children["deletionVector"] = pa.array([7] * len(add))
+    damaged = pa.StructArray.from_arrays(list(children.values()), list(children), mask=add.is_null())
+    table = table.set_column(table.column_names.index("add"), "add", damaged)
+    store.put(path, parquet_bytes(table))
+    with pytest.raises(CorruptLogError, match="deletionVector"):
+        TableLog(store).snapshot().files()
+
+
+@pytest.mark.parametrize("time_ms", [1 << 70, -(1 << 62), 253402300800000])
+def test_impossible_commit_times(time_ms):
+    store = MemoryStore("fuzz-findings-time")
+    log = LogBuilder(store)
+    log.create()
+    log.commit(CommitInfo({"inCommitTimestamp": time_ms}), Add("a", {}, 1, 1, True))
+    with pytest.raises(ProtocolViolationError, match="inCommitTimestamp"):
+        TableLog(store).read_commit(1)
+    with pytest.raises(ProtocolViolationError, match="inCommitTimestamp"):
+        TableLog(store).history()
