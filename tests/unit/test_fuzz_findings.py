@@ -142,7 +142,7 @@ def test_deletion_vectors_of_a_checkpoint_in_another_type():
         TableLog(store).snapshot().files()
 
 
-@pytest.mark.parametrize("time_ms", [1 << 70, -(1 << 62), 253402300800000])
+@pytest.mark.parametrize("time_ms", [1 << 62, -(1 << 62), 253402300800000])
 def test_impossible_commit_times(time_ms):
     store = MemoryStore("fuzz-findings-time")
     log = LogBuilder(store)

@@ -13,6 +13,7 @@ from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
 from delta_orch.protocol.arrow_types import field_to_arrow
 from delta_orch.protocol.types import DOUBLE, FLOAT, DecimalType, PrimitiveType, StructType
+from delta_orch.storage.parquet_footer import ensure_sound_footer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,11 @@ class RowGroupSkipping:
     fields: tuple[pa.Field, ...]
 
     def groups_of(self, filesystem: pafs.FileSystem, path: str, file_schema: pa.Schema, count: int) -> list[int]:
-        """The row groups, of `count`, that may hold a row for which the condition is true."""
+        """The row groups, of `count`, that may hold a row for which the condition is true.
+
+        Raises:
+            pyarrow.ArrowInvalid: The file's footer is damaged.
+        """
         for field in self.fields:
             index = file_schema.get_field_index(field.name)
             if index < 0 or not file_schema.field(index).type.equals(field.type):
@@ -31,6 +36,7 @@ class RowGroupSkipping:
         import pyarrow.dataset as ds
 
         fragment = ds.ParquetFileFormat().make_fragment(path, filesystem)
+        ensure_sound_footer(fragment.metadata)
         return [group.id for group in fragment.subset(self.condition, schema=file_schema).row_groups]
 
 
