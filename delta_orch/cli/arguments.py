@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, MissingDependencyError
 
 if TYPE_CHECKING:
+    from delta_orch.engines.base import Engine
     from delta_orch.table import DeltaTable, TableSnapshot
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The table's location: a path or a URI.", show_default=False)]
@@ -23,6 +25,60 @@ Version = Annotated[
 AsOf = Annotated[
     str | None, typer.Option("--timestamp", metavar="TIME", help="Read the version current at this time (ISO 8601).")
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="A,B", help="Columns to read, by default all; names with commas in `backticks`."),
+]
+Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Rows to read, as in Spark SQL.")]
+EngineName = Annotated[
+    str, typer.Option("--engine", metavar="local|spark", help="What reads the rows; spark starts a session.")
+]
+
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,][^,]*?))\s*(?:,|$)")
+
+
+def parse_columns(text: str | None) -> list[str] | None:
+    """The names in `--columns`; the empty text is no column at all.
+
+    Raises:
+        InvalidRequestError: An empty name, or a backtick that is not closed.
+    """
+    if text is None:
+        return None
+    names, position = [], 0
+    while position < len(text):
+        found = _NAME.match(text, position)
+        if found is None:
+            raise InvalidRequestError(
+                f"--columns {text!r} is no list of names", remedy="Write names with commas between: a,`b,c`,d"
+            )
+        names.append(found[2] if found[1] is None else found[1].replace("``", "`"))
+        position = found.end()
+    return names
+
+
+def open_engine(name: str) -> Engine:
+    """The engine of the command line.
+
+    Raises:
+        InvalidRequestError: There is no such engine.
+        MissingDependencyError: Its packages are not installed.
+    """
+    from delta_orch.engines.select import local_engine, spark_engine
+
+    if name == "local":
+        return local_engine()
+    if name != "spark":
+        raise InvalidRequestError(f"There is no engine {name!r}", remedy="Use local or spark")
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as e:
+        raise MissingDependencyError(
+            "Spark is not installed", cause=str(e), remedy='Run pip install "delta-orch[spark]"', extra="spark"
+        ) from e
+    # Where and how big is for spark-defaults.conf to say.
+    builder = SparkSession.builder.appName("delta-orch").config("spark.ui.showConsoleProgress", "false")
+    return spark_engine(builder.config("spark.ui.enabled", "false").getOrCreate())
 
 
 def open_table(uri: str, storage_option: list[str] | None) -> DeltaTable:

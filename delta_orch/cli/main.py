@@ -18,10 +18,12 @@ from typing import Annotated
 
 import typer
 
+from delta_orch.cli.describe_commands import files, schema
 from delta_orch.cli.fsck_command import fsck
 from delta_orch.cli.maintenance_commands import checkpoint, optimize, vacuum
 from delta_orch.cli.output import print_error
-from delta_orch.cli.table_commands import changes, history, read, snapshot, txn_list
+from delta_orch.cli.row_commands import changes, explain, read, show
+from delta_orch.cli.table_commands import history, snapshot, txn_list
 from delta_orch.errors import DeltaError
 
 app = typer.Typer(
@@ -35,7 +37,11 @@ txn_app = typer.Typer(help="Transaction identifiers: what makes writes happen on
 app.add_typer(txn_app, name="txn")
 
 app.command()(snapshot)
+app.command()(schema)
+app.command()(files)
+app.command()(show)
 app.command()(read)
+app.command()(explain)
 app.command()(history)
 app.command()(changes)
 txn_app.command("list")(txn_list)

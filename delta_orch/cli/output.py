@@ -10,6 +10,9 @@ from typing import Any
 
 import orjson
 
+Branch = tuple[str, "list[Branch]"]
+"""A label and what hangs from it."""
+
 _JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
 
 
@@ -54,6 +57,20 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: 
     for row in rows:
         table.add_row(*map(_cell, row))
     _console().print(table)
+
+
+def print_tree(root: Branch) -> None:
+    """A tree, its labels as they stand."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def grown(branch: Branch) -> Tree:
+        label, children = branch
+        tree = Tree(Text(label))
+        tree.children = [grown(child) for child in children]
+        return tree
+
+    _console().print(grown(root))
 
 
 @contextmanager

@@ -1,24 +1,17 @@
-"""Commands that look at a table: `snapshot`, `read`, `history`, `changes`, `txn list`."""
+"""Commands that look at a table: `snapshot`, `history`, `txn list`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
 from delta_orch.cli.arguments import AsOf, Json, StorageOption, Uri, Version, open_snapshot, open_table
-from delta_orch.cli.output import print_fields, print_json, print_line, print_rows, text_of_bytes, text_of_time
+from delta_orch.cli.output import print_fields, print_json, print_rows, text_of_bytes, text_of_time
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from delta_orch.table import TableSnapshot
-
-Output = Annotated[
-    Path, typer.Option("--output", metavar="FILE.parquet", help="Where to write the rows, as one Parquet file.")
-]
 
 
 def snapshot(
@@ -108,65 +101,6 @@ def _summary(state: TableSnapshot) -> dict[str, Any]:
         "properties": dict(metadata.configuration),
         "transaction ids": len(state.txns) or None,
     }
-
-
-def read(
-    uri: Uri,
-    output: Output,
-    version: Version = None,
-    timestamp: AsOf = None,
-    columns: Annotated[
-        str | None, typer.Option("--columns", metavar="A,B", help="Columns to read; by default all.")
-    ] = None,
-    where: Annotated[str | None, typer.Option("--where", metavar="SQL", help="Rows to read, as in Spark SQL.")] = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
-    """Write a table's rows to one Parquet file, streamed. The file appears complete or not at all."""
-    state = open_snapshot(uri, storage_option, version, timestamp)
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
-    scan = state.scan(names, where)
-    num_rows = _export(scan.to_reader(), output)
-    _report_export(json, output, num_rows, {"version": state.version})
-
-
-def changes(
-    uri: Uri,
-    output: Output,
-    starting_version: Annotated[int, typer.Option("--from", metavar="A", help="The first version.")],
-    ending_version: Annotated[
-        int | None, typer.Option("--to", metavar="B", help="The last version; by default the newest.")
-    ] = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
-    """Write the rows that a range of versions inserted and deleted to one Parquet file."""
-    feed = open_table(uri, storage_option).changes(starting_version=starting_version, ending_version=ending_version)
-    num_rows = _export(feed.to_reader(), output)
-    _report_export(
-        json, output, num_rows, {"starting_version": feed.starting_version, "ending_version": feed.ending_version}
-    )
-
-
-def _export(reader: pa.RecordBatchReader, output: Path) -> int:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from delta_orch.engines.parquet_export import export_parquet
-
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} rows"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        return export_parquet(reader, output, lambda rows: progress.advance(task, rows))
-
-
-def _report_export(as_json: bool, output: Path, num_rows: int, versions: dict[str, int]) -> None:
-    if as_json:
-        print_json({"output": str(output), "num_rows": num_rows, **versions})
-    else:
-        of = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in versions.items())
-        print_line(f"{num_rows:,} rows ({of}) in {output}")
 
 
 def history(

@@ -1,0 +1,205 @@
+"""The commands that show what is in a table: `show`, `schema`, `files`, `explain`, and the options of reading."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.cli.arguments import parse_columns
+from delta_orch.cli.main import run
+from delta_orch.errors import InvalidRequestError
+
+LEG = pa.struct([("from", pa.string()), ("n", pa.int32())])
+ROWS = pa.table(
+    {
+        "day": ["a", "a", "b"],
+        "id": [1, 2, 3],
+        "price": pa.array([Decimal("1.50"), None, Decimal("2.00")], pa.decimal128(5, 2)),
+        "score": [math.nan, -math.inf, 0.5],
+        "at": pa.array([datetime(2013, 1, 1, tzinfo=UTC), None, None], pa.timestamp("us", "UTC")),
+        "raw": [b"\x00\xff", None, b""],
+        "tags": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "legs": pa.array([[{"from": "[red]JFK", "n": 1}], None, []], pa.list_(LEG)),
+    }
+)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    table = DeltaTable(tmp_path / "t")
+    table.append(ROWS, partition_by=["day"])
+    return str(tmp_path / "t")
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            run([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return exit.value.code or 0, captured.out, captured.err  # type: ignore[return-value]
+
+    return call
+
+
+def test_show_json_has_every_value(cli: Any, uri: str) -> None:
+    code, out, _ = cli("show", uri, "--json")
+    assert code == 0
+    shown = json.loads(out)
+    assert (shown["version"], shown["has_more"]) == (0, False)
+    assert [c["type"] for c in shown["columns"]][:3] == ["string", "long", "decimal(5,2)"]
+    by_id = {row["id"]: row for row in shown["rows"]}
+    assert by_id[1] == {
+        "day": "a",
+        "id": 1,
+        "price": "1.50",
+        "score": "NaN",
+        "at": "2013-01-01T00:00:00+00:00",
+        "raw": "AP8=",
+        "tags": {"k": 1},
+        "legs": [{"from": "[red]JFK", "n": 1}],
+    }
+    assert (by_id[2]["score"], by_id[2]["price"], by_id[2]["tags"], by_id[3]["raw"]) == ("-Infinity", None, {}, "")
+
+
+def test_show_is_a_table_of_so_many_rows(cli: Any, uri: str) -> None:
+    _, out, _ = cli("show", uri, "--columns", "id,legs", "--where", "id < 3", "--limit", 1)
+    lines = out.splitlines()
+    assert lines[0].split() == ["id", "legs"]
+    assert "long" in lines[1]
+    assert "[red]JFK" in out or "null" in out
+    assert lines[-1] == "1 rows of version 0, and more"
+    assert "3 rows of version 0\n" in cli("show", uri)[1]
+    nothing = json.loads(cli("show", uri, "--limit", 0, "--json")[1])
+    assert (nothing["rows"], nothing["has_more"]) == ([], True)
+
+
+def test_schema_is_a_tree(cli: Any, tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("day", pa.string()),
+            ("m", pa.map_(pa.string(), pa.list_(pa.struct([pa.field("[x]", pa.int32(), nullable=False)])))),
+        ]
+    )
+    table = DeltaTable(tmp_path / "t")
+    table.create(schema, partition_by=["day"])
+    _, out, _ = cli("schema", tmp_path / "t")
+    lines = [line.lstrip("│├└─ ") for line in out.splitlines()]
+    assert lines[0] == f"{table.uri} version 0"
+    assert lines[1:] == [
+        "id: long NOT NULL",
+        "day: string (partition column)",
+        "m: map",
+        "key: string NOT NULL",
+        "value: array",
+        "element: struct",
+        "[x]: integer NOT NULL",
+    ]
+    described = json.loads(cli("schema", tmp_path / "t", "--json")[1])
+    assert described["partition_columns"] == ["day"]
+    assert described["schema"] == json.loads(table.snapshot().metadata.schema_string)
+
+
+def test_files_tell_their_statistics(cli: Any, uri: str) -> None:
+    listed = json.loads(cli("files", uri, "--json")[1])
+    assert [f["partition_values"] for f in listed["files"]] == [{"day": "a"}, {"day": "b"}]
+    assert listed["files"][0]["stats"]["maxValues"]["id"] == 2
+    assert listed["files"][0]["deletion_vector"] is None
+    _, out, _ = cli("files", uri)
+    assert "id 1…2" in out and "day=b" in out
+    assert out.splitlines()[-1].startswith("2 files of version 0, ")
+    only = json.loads(cli("files", uri, "--where", "id > 2", "--json")[1])["files"]
+    assert [f["partition_values"]["day"] for f in only] == ["b"]
+    assert len(json.loads(cli("files", uri, "--limit", 1, "--json")[1])["files"]) == 1
+
+
+def test_files_of_mapped_columns_go_by_logical_names(cli: Any) -> None:
+    golden = Path(__file__).parents[3] / "shared" / "golden" / "krs-cdf-column-mapping-name-mode" / "table"
+    if not golden.is_dir():
+        pytest.skip("the golden tables are not beside the checkout")
+    names = set(DeltaTable(golden).snapshot().schema.names)
+    for file in json.loads(cli("files", golden, "--json")[1])["files"]:
+        assert set(file["stats"]["minValues"]) <= names
+        assert set(file["stats"]["nullCount"]) == names
+
+
+def test_explain(cli: Any, uri: str) -> None:
+    _, out, _ = cli("explain", uri, "--where", "day = 'a' AND id > 1")
+    assert "after partition pruning" in out and "partition values: rules out 1 files" in out
+    told = json.loads(cli("explain", uri, "--where", "day = 'a'", "--json")[1])
+    assert (told["total"]["num_files"], told["after_partition_pruning"]["num_files"]) == (2, 1)
+
+
+def test_changes_by_time(cli: Any, uri: str, tmp_path: Path) -> None:
+    output = tmp_path / "changes.parquet"
+    code, out, _ = cli("changes", uri, "--from-timestamp", "2000-01-01", "--output", output, "--json")
+    assert (code, json.loads(out)["num_rows"]) == (0, 3)
+    beyond = ("changes", uri, "--from", 7, "--output", output, "--json")
+    assert json.loads(cli(*beyond)[1])["error"]["code"] == "VERSION_NOT_FOUND"
+    assert json.loads(cli(*beyond, "--allow-out-of-range")[1])["num_rows"] == 0
+    assert pq.read_table(output).num_rows == 0
+    strict = cli("changes", uri, "--from", 0, "--require-change-data-feed", "--output", output)
+    assert strict[2].startswith("error[INVALID_REQUEST]: Version 0 was written without a change data feed")
+    assert cli("changes", uri, "--output", output)[2].startswith("error[INVALID_REQUEST]")
+
+
+@pytest.mark.spark
+def test_read_and_changes_on_spark(cli: Any, spark: Any, uri: str, tmp_path: Path) -> None:
+    output = tmp_path / "o.parquet"
+    code, _, err = cli("read", uri, "--engine", "spark", "--where", "id > 1", "--columns", "id", "--output", output)
+    assert (code, err) == (0, "")
+    assert sorted(pq.read_table(output).column("id").to_pylist()) == [2, 3]
+    assert cli("changes", uri, "--from", 0, "--engine", "spark", "--output", output)[0] == 0
+    assert set(pq.read_table(output).column("_change_type").to_pylist()) == {"insert"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["show", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
+        (["show", "{uri}", "--columns", "nope"], "COLUMN_NOT_FOUND"),
+        (["show", "{uri}", "--columns", "`open"], "INVALID_REQUEST"),
+        (["schema", "{uri}", "--version", "7"], "VERSION_NOT_FOUND"),
+        (["files", "{uri}", "--where", "nope = 1"], "COLUMN_NOT_FOUND"),
+        (["explain", "{uri}", "--where", "id ="], "INVALID_EXPRESSION"),
+        (["read", "{uri}", "--engine", "flink", "--output", "{tmp}/o"], "INVALID_REQUEST"),
+    ],
+)
+def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: str) -> None:
+    arguments = [a.format(uri=uri, tmp=tmp_path) for a in arguments]
+    status, out, err = cli(*arguments)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"error[{code}]: ") and err.count("\n") == 1
+    assert json.loads(cli(*arguments, "--json")[1])["error"]["code"] == code
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (None, None),
+        ("", []),
+        ("a", ["a"]),
+        (" a , b c ,d.e,f`g", ["a", "b c", "d.e", "f`g"]),
+        ("`a,b`,`c``d`, `e`", ["a,b", "c`d", "e"]),
+    ],
+)
+def test_names_on_the_command_line(text: str | None, names: list[str] | None) -> None:
+    assert parse_columns(text) == names
+
+
+@pytest.mark.parametrize("text", [",a", "a,,b", "`a", "`a`b"])
+def test_lists_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        parse_columns(text)
