@@ -101,8 +101,8 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("vacuumProtocolCheck", reader=True, reads=True, writes=True),
     TableFeature("typeWidening", reader=True, reads=True, enabled_by="delta.enableTypeWidening",
                  aliases=("typeWidening-preview",)),
-    TableFeature("variantType", reader=True, aliases=("variantType-preview",)),
-    TableFeature("variantShredding", reader=True, enabled_by="delta.enableVariantShredding",
+    TableFeature("variantType", reader=True, reads=True, aliases=("variantType-preview",)),
+    TableFeature("variantShredding", reader=True, reads=True, enabled_by="delta.enableVariantShredding",
                  aliases=("variantShredding-preview",)),
     TableFeature("catalogManaged", reader=True, aliases=("catalogOwned-preview", "catalogOwned")),
 )  # fmt: skip

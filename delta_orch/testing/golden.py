@@ -8,6 +8,7 @@ right or refused by name, so a case changes sides the moment the registry does.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,7 @@ from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.table import DeltaTable, TableSnapshot
 from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.testing.variant_rows import json_rows
 
 TABLE_KINDS = ("read", "cdf", "log", "error")
 
@@ -75,10 +77,13 @@ class GoldenCase:
         return dict(self.definition["expect"])
 
     def expected_rows(self, file: str) -> pa.Table:
-        """The rows of a file the case names. Raises GoldenMismatch where they are not Parquet (variant columns)."""
-        if not file.endswith(".parquet"):
-            raise GoldenMismatch(f"{self.name}: {file} holds variants, which this runner does not compare")
+        """The rows of a Parquet file the case names."""
         return pq.read_table(self.directory / file)
+
+    def expected_json_rows(self, file: str) -> list[dict[str, Any]]:
+        """The rows of a file of JSON lines, which a case with variants names."""
+        data = (self.directory / file).read_bytes()
+        return [json.loads(line) for line in (gzip.decompress(data) if file.endswith(".gz") else data).splitlines()]
 
 
 def load_cases(root: Path) -> list[GoldenCase]:
@@ -169,7 +174,15 @@ def _check_version(
     if state.get("rows") not in (None, "not compared"):
         rows = _rows(snapshot, engine)
         _ensure_equal(f"{what}: number of rows", rows.num_rows, state["total_rows"])
-        _ensure_rows(what, rows, case.expected_rows(state["rows"]))
+        if state["rows"].endswith(".parquet"):
+            _ensure_rows(what, rows, case.expected_rows(state["rows"]))
+        else:
+            expected = sorted(map(_canonical, case.expected_json_rows(state["rows"])))
+            _ensure_equal(what, sorted(map(_canonical, json_rows(rows, snapshot.schema))), expected)
+
+
+def _canonical(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True)
 
 
 def _rows(snapshot: TableSnapshot, engine: Engine) -> pa.Table:

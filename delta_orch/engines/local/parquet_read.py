@@ -18,6 +18,7 @@ from delta_orch.engines.local.logical_names import find_in_file, with_logical_na
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.row_group_skipping import RowGroupSkipping
 from delta_orch.engines.local.tracked_columns import TrackedColumns, marked
+from delta_orch.engines.local.variant_columns import with_variants
 from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, TableError
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.log.deletion_vectors import read_deletion_vector
@@ -152,7 +153,7 @@ class FileReader:
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
         from_file = pa.schema([self.needed.field(name) for name in names])
-        named = with_logical_names(rows, self.schema, self.column_mapping)
+        named = with_variants(with_logical_names(rows, self.schema, self.column_mapping), self.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         num_rows = rows.num_rows
         for index, field in enumerate(self.needed):

@@ -158,7 +158,7 @@ class SparkEngine:
 
         Raises MissingFileError: A file the log names is not there.
         """
-        return collect_arrow(relation)
+        return collect_arrow(self.host, relation)
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
         """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
