@@ -39,6 +39,9 @@ _BATCH_ROWS = 64 * 1024
 # Column chunks are read in pieces of this size instead of whole; large enough for a store across a network.
 _BUFFER_BYTES = 4 << 20
 
+# Names that are not UTF-8 are the one thing that Arrow leaves to Python.
+_DAMAGED = (pa.ArrowException, OSError, KeyError, UnicodeDecodeError)
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -275,7 +278,7 @@ class _readable:
             raise IncompleteCheckpointError(
                 f"Checkpoint file {name} is gone", cause=str(error), remedy=remedy, path=self._path
             ) from error
-        if isinstance(error, (pa.ArrowException, OSError, KeyError)) and not isinstance(error, DeltaError):
+        if isinstance(error, _DAMAGED) and not isinstance(error, DeltaError):
             raise CorruptLogError(
                 f"Checkpoint file {name} cannot be read", cause=str(error), remedy=remedy, path=self._path
             ) from error

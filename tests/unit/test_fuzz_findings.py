@@ -13,6 +13,7 @@ from delta_orch.errors import (
     CorruptDeletionVectorError,
     CorruptLogError,
     ProtocolViolationError,
+    TableError,
     UnsupportedError,
 )
 from delta_orch.log.table_log import TableLog
@@ -20,8 +21,10 @@ from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata
 from delta_orch.protocol.deletion_vector import stored_bitmap_bytes
 from delta_orch.protocol.schema import parse_schema
+from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.storage.parquet_footer import ensure_sound_footer
+from delta_orch.table import DeltaTable
 from delta_orch.testing.log_builder import LogBuilder
 
 
@@ -152,3 +155,17 @@ def test_impossible_commit_times(time_ms):
         TableLog(store).read_commit(1)
     with pytest.raises(ProtocolViolationError, match="inCommitTimestamp"):
         TableLog(store).history()
+
+
+def test_column_names_that_are_not_utf8(tmp_path):
+    store = LocalStore(tmp_path)
+    log = LogBuilder(store)
+    log.create(schema_of())
+    data = parquet_bytes(pa.table({"name": pa.array([1, 2])})).replace(b"name", b"na\x80e")
+    log.commit(Add("part.parquet", {}, len(data), 1, True))
+    store.put("part.parquet", data)
+    with pytest.raises(TableError, match="not readable as Parquet"):
+        DeltaTable(tmp_path).snapshot().scan().to_arrow()
+    store.put("_delta_log/00000000000000000001.checkpoint.parquet", data)
+    with pytest.raises(CorruptLogError, match="cannot be read"):
+        DeltaTable(tmp_path).snapshot()

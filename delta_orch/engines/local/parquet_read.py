@@ -26,6 +26,7 @@ from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.os_errors import storage_error
+from delta_orch.storage.parquet_footer import ensure_sound_footer
 
 BATCH_ROWS = 131_072
 SMALL_BYTES = 64 * 1024 * 1024
@@ -146,6 +147,8 @@ class FileReader:
 
     def _groups_of(self, file: pq.ParquetFile, task: FileTask) -> list[int]:
         count = file.metadata.num_row_groups
+        if any(file.metadata.row_group(group).total_byte_size > SMALL_BYTES for group in range(count)):
+            ensure_sound_footer(file.metadata)  # before `_selected_bytes` looks at single columns
         if self.skipping is None or count < 2:
             return list(range(count))
         return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, file.schema_arrow, count)
@@ -191,7 +194,7 @@ def _own_errors(path: str) -> Iterator[None]:
         if isinstance(e, SchemaMismatchError):
             raise read_error(e, path) from e
         raise
-    except (OSError, pa.ArrowException) as e:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as e:
         raise read_error(e, path) from e
 
 

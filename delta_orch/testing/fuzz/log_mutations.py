@@ -33,7 +33,7 @@ def parse_lines(data: bytes) -> Lines | None:
     """The objects of a file, None where it is not made of JSON objects."""
     try:
         lines = [json.loads(line) for line in data.split(b"\n") if line.strip()]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return lines if lines and all(isinstance(line, dict) for line in lines) else None
 
@@ -178,7 +178,7 @@ def _stats(body: dict[str, Any], rng: Random) -> str:
             try:
                 damaged, _ = damage_json(json.loads(text), rng)
                 body["stats"] = json.dumps(damaged)
-            except ValueError:
+            except (ValueError, RecursionError):
                 body["stats"] = "{}"
     return f"stats {body['stats'][:100]}"
 
@@ -193,7 +193,7 @@ def damage_schema(text: str, rng: Random) -> str:
     """A damaged schema string."""
     try:
         schema = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         schema = {"type": "struct", "fields": []}
     match rng.randrange(6):
         case 0:

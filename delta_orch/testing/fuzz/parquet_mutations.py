@@ -28,7 +28,10 @@ def damage_parquet(data: bytes, rng: Random) -> tuple[bytes, str]:
     sink = io.BytesIO()
     try:
         pq.write_table(
-            changed, sink, row_group_size=rng.choice([1, 3, 1000]), compression=rng.choice(["none", "snappy"])
+            changed,
+            sink,
+            row_group_size=max(rng.choice([1, 3, 1000]), changed.num_rows // 200),
+            compression=rng.choice(["none", "snappy"]),
         )
     except (pa.ArrowException, OSError):
         return data, f"cannot be written: {what}"

@@ -81,7 +81,7 @@ def _last_checkpoint(files: Files, others: Sequence[SeedTable], rng: Random) -> 
         case _:
             try:
                 data = json.dumps(damage_json(json.loads(data), rng)[0]).encode()
-            except ValueError:
+            except (ValueError, RecursionError):
                 data = b""
     files[LAST_CHECKPOINT_PATH] = data
     return Expectation.SAME, f"_last_checkpoint {data[:80]!r}"

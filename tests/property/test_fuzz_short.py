@@ -1,0 +1,109 @@
+"""A short run of the fuzzer, and proof that it notices what it looks for."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from delta_orch.testing.fuzz.__main__ import main
+from delta_orch.testing.fuzz.cases import CaseMaker, CaseReport
+from delta_orch.testing.fuzz.runner import FuzzOptions, run_cases
+from delta_orch.testing.fuzz.table_case import FuzzFinding, Reading
+from delta_orch.testing.fuzz.watched_store import WatchedStore
+
+GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
+
+
+def test_no_case_fails():
+    result = run_cases(range(150), FuzzOptions(seed=20_240_601))
+    assert [f"{finding.number}: {finding.problem}" for finding in result.findings] == []
+    assert result.cases == 150
+    # Neither everything refused nor everything read: the mutations do reach the readers.
+    assert result.outcomes["ok"] > 200
+    assert sum(result.outcomes.values()) - result.outcomes["ok"] > 100
+    assert len(result.kinds) > 8
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"the golden tables are not at {GOLDEN}")
+def test_no_case_of_the_golden_tables_fails():
+    result = run_cases(range(30), FuzzOptions(seed=20_240_602, directories=[GOLDEN], kind="table"))
+    assert [f"{finding.number}: {finding.problem}" for finding in result.findings] == []
+
+
+def problems(monkeypatch, run, **options):
+    """The findings of three cases of which the second one does something else."""
+
+    def run_or_misbehave(maker, number, save_to=None):
+        if number == 1:
+            run()
+        return CaseReport("x", "x")
+
+    monkeypatch.setattr(CaseMaker, "run", run_or_misbehave)
+    result = run_cases(range(3), FuzzOptions(seed=1, **options))
+    assert result.cases == 3
+    assert [finding.number for finding in result.findings] == [1]
+    return result.findings[0].problem
+
+
+def test_a_hang_is_found(monkeypatch):
+    assert "no answer in time" in problems(monkeypatch, lambda: time.sleep(60), case_seconds=0.3)
+
+
+def test_a_crash_is_found(monkeypatch):
+    assert "ended with -11" in problems(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+
+def test_a_foreign_exception_is_found(monkeypatch):
+    assert "ZeroDivisionError" in problems(monkeypatch, lambda: 1 // 0)
+
+
+def test_memory_is_found(monkeypatch):
+    def allocate():
+        return len(bytearray(b"x") * (200 << 20))
+
+    assert "MiB of memory" in problems(monkeypatch, allocate, growth_bytes=100 << 20)
+    assert "MemoryError" in problems(monkeypatch, lambda: bytearray(4 << 30), address_bytes=1 << 30)
+
+
+def test_leaving_the_table_is_found(tmp_path):
+    (tmp_path / "table").mkdir()
+    (tmp_path / "outside").write_text("x")
+    store = WatchedStore(str(tmp_path / "table"))
+    store.read_bytes("../outside")
+    store.data_filesystem()[0].open_input_file(str(tmp_path / "outside"))
+    assert len(store.escapes) == 2
+    store.escapes.clear()
+    store.data_filesystem()[0].open_input_file(store.resolve(str(tmp_path / "outside")))
+    assert store.escapes == [], "the log may name another place by an absolute path"
+
+
+def test_an_escape_fails_a_case(tmp_path, monkeypatch):
+    monkeypatch.setattr(WatchedStore, "head", lambda self, path: self.notice(f"{self.root}/../{path}"))
+    monkeypatch.setattr(Reading, "_read", lambda self: self._store.head("x"))
+    with pytest.raises(FuzzFinding, match="outside the table"):
+        Reading(tmp_path)
+
+
+def test_a_case_can_be_run_again_and_kept(tmp_path, capsys, monkeypatch):
+    arguments = ["--seed", "5", "--kind", "table", "--save", str(tmp_path)]
+    assert main([*arguments, "--only", "7"]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+    def fail(self):
+        raise ValueError("always")
+
+    monkeypatch.setattr(Reading, "_read", fail)
+    assert main([*arguments, "--only", "7"]) == 1
+    printed = capsys.readouterr().out
+    assert "python -m delta_orch.testing.fuzz --seed 5 --only 7 --kind table" in printed
+    assert "ValueError: always" in (tmp_path / "5-7" / "problem.txt").read_text()
+    assert list((tmp_path / "5-7" / "table").iterdir())
+
+
+def test_cases_do_not_depend_on_those_before():
+    maker = CaseMaker(3, kind="table")
+    first = [maker.run(number) for number in (4, 5, 6)]
+    again = [CaseMaker(3, kind="table").run(number) for number in (6, 5, 4)]
+    assert [(r.what, r.outcomes) for r in first] == [(r.what, r.outcomes) for r in reversed(again)]
