@@ -17,6 +17,7 @@ from delta_orch.demo.processes import Processes
 from delta_orch.demo.results import BreakStep, Check
 from delta_orch.demo.verification import as_checks
 from delta_orch.demo.worker import WORKER_TAG, go_file
+from delta_orch.pipeline.run_identity import cdc_app_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def kill_after_commit(pipeline: Pipeline, processes: Processes) -> Outcome:
         Check("the retry has the killed run as its root", retry.root_run_id == run.run_id and retry.success),
         Check("the retry found its transaction recorded and committed nothing", retry.skipped("weather_readings")),
         Check("no version was added by the retry", after == committed),
-        Check("silver and gold followed", len(refreshed) == 1),
+        *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{day}: {rows} readings after the kill and its retry, version {after['weather_readings']} unchanged"
@@ -120,7 +121,7 @@ def correct_day(pipeline: Pipeline, processes: Processes) -> Outcome:
         Check("before, bronze and silver had the preliminary rows", set(rows_before.values()) == {real - _tenth(real)}),
         Check("now both have the real ones", set(rows_after.values()) == {real}),
         Check("the day's weather, there already, was not added again", run.skipped("weather_readings")),
-        *_followed(refreshed, 1),
+        *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
     outcome = (
@@ -150,7 +151,7 @@ def fence_zombie(pipeline: Pipeline, processes: Processes) -> Outcome:
         Check("the older run ended well, without a commit, told why", older.success and was_fenced),
         Check("it added no version", after == committed),
         Check("bronze has the newer run's rows", pipeline.rows_of_day("flights", day) == real),
-        *_followed(refreshed, 1),
+        *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{day}: the late run of older data was fenced off; bronze keeps the {real} flights of the newer run"
@@ -183,7 +184,7 @@ def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> Outcome:
         Check(f"they made {len(days)} commits", after["flights"] == before["flights"] + len(days)),
         Check("none was skipped", not any(report.skipped("flights") for report in reports)),
         Check(f"at least {len(shares) - 1} found their version taken and were rebased", rebased >= len(shares) - 1),
-        *_followed(refreshed, len(days)),
+        *_followed(pipeline, refreshed, len(days)),
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{len(days)} days in {len(days)} commits, {rebased} of them rebased, none failed, none lost"
@@ -200,7 +201,7 @@ def late_day(pipeline: Pipeline, processes: Processes) -> Outcome:
     real = len(pipeline.source.days["flights"][day])
     checks = [
         Check("the day was not there", rows_before == 0),
-        *_followed(refreshed, 1),
+        *_followed(pipeline, refreshed, 1),
         *(
             Check(f"{table} has it", pipeline.rows_of_day(table, day) == real)
             for table in ("flights", "flights_enriched")
@@ -221,10 +222,23 @@ ATTEMPTS = (
 )
 
 
-def _followed(refreshed: Sequence[RunReport], days: int) -> list[Check]:
-    """Silver and gold recomputed exactly so many days, in one run that the sensor asked for."""
+def _followed(pipeline: Pipeline, refreshed: Sequence[RunReport], days: int) -> list[Check]:
+    """Silver and gold recomputed exactly so many days, in one run that the sensor asked for, and know how far."""
     touched = [report.metadata[table].get("delta/touched_partitions") for report in refreshed for table in _FOLLOWERS]
-    return [Check(f"silver and gold recomputed {days} day(s), no more", touched == [days] * len(_FOLLOWERS))]
+    return [
+        Check(f"silver and gold recomputed {days} day(s), no more", touched == [days] * len(_FOLLOWERS)),
+        Check(
+            "silver's last commit holds its rows and its cursor on bronze together", _cursor_came_with_rows(pipeline)
+        ),
+    ]
+
+
+def _cursor_came_with_rows(pipeline: Pipeline) -> bool:
+    bronze, silver = pipeline.table("flights").snapshot(), pipeline.table("flights_enriched")
+    commit = silver.log.read_commit(silver.version())
+    cursor = cdc_app_id("flights_enriched", bronze.metadata.id)
+    has_cursor = any(txn.app_id == cursor and txn.version == bronze.version for txn in commit.txns)
+    return has_cursor and commit.adds.num_rows > 0
 
 
 _FOLLOWERS = ("flights_enriched", "carrier_daily")
