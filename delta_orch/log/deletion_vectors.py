@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from delta_orch.errors import CorruptDeletionVectorError, FileMissingInStoreError, MissingFileError
+from delta_orch.errors import (
+    CorruptDeletionVectorError,
+    DeltaError,
+    FileMissingInStoreError,
+    MissingFileError,
+    StorageError,
+)
 from delta_orch.log.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import (
@@ -57,6 +63,7 @@ def read_deletion_vectors(
     Raises:
         MissingFileError: The file of a vector is not there.
         CorruptDeletionVectorError: Its size, checksum or content is not what the log says; no row was returned.
+        StorageError: It cannot be read for another reason.
     """
     wanted = [d for d in descriptors if d is not None]
     if not wanted:
@@ -105,6 +112,15 @@ def _read_stored(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes
             f"The deletion vector file {path} is not there",
             cause="The log names it, but vacuum or something else has deleted it",
             remedy="Restore the file, or read a newer version",
+            path=path,
+        ) from e
+    except (OSError, ValueError) as e:
+        if isinstance(e, DeltaError):
+            raise
+        raise StorageError(
+            f"The deletion vector file {path} cannot be read",
+            cause=str(e),
+            remedy="Look for what keeps the file from being read, or restore the table to a version before this one",
             path=path,
         ) from e
 

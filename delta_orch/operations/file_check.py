@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,8 @@ from delta_orch.storage.base import LogStore
 FILE_CHECK_COLUMNS = ("path", "size", "deletion_vector")
 _THREADS = 8
 _CHUNK_ROWS = 512
+# Other failures are the store's: it would be no use to go on.
+_OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
 
 
 def check_data_files(store: LogStore, files: pa.Table) -> Iterator[Problem]:
@@ -45,18 +48,29 @@ def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordB
             known.append((path, size))
         except DeltaError as e:
             problems.append(problem_of(e, "error"))
-    try:
-        found = filesystem.get_file_info(locations)
-    except OSError as e:
-        raise StorageError(f"Cannot look up the data files of {store.uri}", cause=str(e)) from e
-    for (path, size), info in zip(known, found, strict=True):
-        if info.type != pafs.FileType.File:
+    for (path, size), info in zip(known, _look_up(filesystem, locations), strict=True):
+        if isinstance(info, Exception):
+            message = f"The data file {path} cannot be looked up. {info}"
+            problems.append(Problem("error", StorageError.code, message, path))
+        elif info.type != pafs.FileType.File:
             message = f"The data file {path} is not there. Restore it, or remove it from the table."
             problems.append(Problem("error", MissingFileError.code, message, path))
         elif info.size is not None and info.size != size:
             message = f"The data file {path} has {info.size} bytes. The log says {size}."
             problems.append(Problem("error", CorruptDataError.code, message, path))
     return problems
+
+
+def _look_up(filesystem: pafs.FileSystem, locations: list[str]) -> list[pafs.FileInfo | Exception]:
+    """What is at each location, or why that cannot be said."""
+    try:
+        return list(filesystem.get_file_info(locations))
+    except (OSError, ValueError) as e:
+        if len(locations) == 1 and (isinstance(e, ValueError) or e.errno in _OF_THE_PATH):
+            return [e]
+        if len(locations) < 2:
+            raise StorageError("Cannot look up data files", cause=str(e)) from e
+    return [found for location in locations for found in _look_up(filesystem, [location])]
 
 
 def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem]:

@@ -23,6 +23,7 @@ from delta_orch.log.table_log import TableLog
 from delta_orch.operations.fsck import FsckReport, fsck
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata, Protocol
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path, checksum_path, commit_path
+from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.testing.log_builder import LogBuilder
 
@@ -84,6 +85,17 @@ def test_missing_and_cut_files_are_named(builder: LogBuilder) -> None:
 def test_a_path_that_leaves_the_table_is_an_error(builder: LogBuilder) -> None:
     builder.commit(Add("../elsewhere", {}, 1, 0, True))
     assert _codes(_fsck(builder)) == [("error", "PROTOCOL_VIOLATION")]
+
+
+@pytest.mark.parametrize("path", ["http://127.0.0.1:1/x", "s3://elsewhere/x", "x" * 5000, "f%201/below"])
+def test_a_path_the_store_knows_nothing_of(tmp_path: Path, path: str) -> None:
+    local = LogBuilder(LocalStore(tmp_path / "t"))
+    local.create()
+    local.store.put("f 1", b"x")
+    local.commit(Add("f%201", {}, 1, 0, True), Add(path, {}, 1, 0, True))
+    report = _fsck(local)
+    assert [p.path for p in report.problems] == [path]
+    assert report.problems[0].severity == "error"
 
 
 def test_more_files_than_are_looked_up_at_once(builder: LogBuilder) -> None:
@@ -225,6 +237,16 @@ def test_deletion_vectors(builder: LogBuilder) -> None:
         ("error", "PROTOCOL_VIOLATION"),
     ]
     assert any("a is in the table 2 times" in p.message for p in report.problems)
+
+
+@pytest.mark.parametrize("path", ["http://127.0.0.1:1/x", "/" + "x" * 5000])
+def test_a_deletion_vector_no_store_can_read(tmp_path: Path, path: str) -> None:
+    local = LogBuilder(LocalStore(tmp_path / "t"))
+    local.create(protocol=Protocol(3, 7, ("deletionVectors",), ("deletionVectors",)))
+    local.store.put("a", b"x")
+    vector = DeletionVectorDescriptor("p", path, 40, 6, 1)
+    local.commit(Add("a", {}, 1, 0, True, deletion_vector=vector))
+    assert _codes(_fsck(local)) == [("error", "STORAGE_ERROR")]
 
 
 def test_what_cannot_be_checked_is_an_error(builder: LogBuilder, tmp_path: Path) -> None:
