@@ -141,6 +141,8 @@ class RowGroup:
             for batch in file.iter_batches(
                 _BATCH_ROWS, row_groups=[self.index], columns=columns, use_threads=use_threads
             ):
+                # Arrow takes strings from a file as they are, UTF-8 or not.
+                batch.validate(full=True)
                 yield batch.column(0)
 
 

@@ -71,7 +71,7 @@ def data_type_from_json(obj: Any, *, depth: int = 0) -> DataType:
     try:
         match obj["type"]:
             case "struct":
-                return StructType(tuple(_field_from_json(f, below) for f in obj["fields"]))
+                return _struct_from_json(obj, below)
             case "array":
                 return ArrayType(
                     data_type_from_json(obj["elementType"], depth=below), bool(obj.get("containsNull", True))
@@ -110,6 +110,15 @@ def _named_type(name: str) -> DataType:
         remedy="Use a newer release of delta_orch",
         features=[name],
     )
+
+
+def _struct_from_json(obj: Any, depth: int) -> StructType:
+    fields = tuple(_field_from_json(f, depth) for f in obj["fields"])
+    names = {field.name for field in fields}
+    if len(names) < len(fields):
+        twice = next(name for name in names if sum(field.name == name for field in fields) > 1)
+        raise ProtocolViolationError(f"The table's schema has two columns of the name {twice!r}", column=twice)
+    return StructType(fields)
 
 
 def _field_from_json(obj: Any, depth: int) -> StructField:

@@ -169,3 +169,42 @@ def test_column_names_that_are_not_utf8(tmp_path):
     store.put("_delta_log/00000000000000000001.checkpoint.parquet", data)
     with pytest.raises(CorruptLogError, match="cannot be read"):
         DeltaTable(tmp_path).snapshot()
+
+
+def with_raw_strings(data: bytes) -> bytes:
+    return data.replace(b"text", b"te\x80t")
+
+
+def test_strings_that_are_not_utf8(tmp_path):
+    store = LocalStore(tmp_path)
+    log = LogBuilder(store)
+    log.create(schema_of(type="string"))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": ["text", "x"]}), sink, compression="none", write_statistics=False)
+    store.put("part.parquet", with_raw_strings(sink.getvalue()))
+    log.commit(Add("part.parquet", {}, 1, 1, True))
+    for where in (None, "a = 'x'"):
+        with pytest.raises(TableError, match="UTF8"):
+            DeltaTable(tmp_path).snapshot().scan(where=where).to_arrow()
+
+
+def test_strings_of_a_checkpoint_that_are_not_utf8(tmp_path):
+    store = LocalStore(tmp_path)
+    log = LogBuilder(store)
+    log.create(schema_of(type="string"))
+    log.commit(Add("text", {}, 1, 1, True))
+    log.checkpoint(1)
+    path = "_delta_log/00000000000000000001.checkpoint.parquet"
+    sink = io.BytesIO()
+    table = pq.read_table(io.BytesIO(store.read_bytes(path)))
+    pq.write_table(table, sink, compression="none", write_statistics=False)
+    store.put(path, with_raw_strings(sink.getvalue()))
+    with pytest.raises(CorruptLogError, match="UTF8"):
+        DeltaTable(tmp_path).snapshot().files()
+
+
+def test_columns_of_the_same_name():
+    field = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
+    with pytest.raises(ProtocolViolationError, match="two columns"):
+        parse_schema(json.dumps({"type": "struct", "fields": [field, field]}))
+    parse_schema(json.dumps({"type": "struct", "fields": [field, {**field, "name": "A"}]}))

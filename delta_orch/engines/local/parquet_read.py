@@ -158,6 +158,7 @@ class FileReader:
         from_file = pa.schema([self.needed.field(name) for name in names])
         named = with_variants(with_logical_names(rows, self.schema, self.column_mapping), self.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
+        _ensure_text(table)
         num_rows = rows.num_rows
         for index, field in enumerate(self.needed):
             if field.name in task.constants:
@@ -167,6 +168,23 @@ class FileReader:
         if self.filter is not None:
             table = table.filter(self.filter)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _ensure_text(rows: pa.Table) -> None:
+    """Arrow takes strings from a file as they are; what is no UTF-8 must not leave this engine as text.
+
+    Raises:
+        pyarrow.ArrowInvalid: There is such a string.
+    """
+    for column in rows.columns:
+        if _holds_text(column.type):
+            column.validate(full=True)
+
+
+def _holds_text(data_type: pa.DataType) -> bool:
+    if pa.types.is_nested(data_type):
+        return any(_holds_text(data_type.field(index).type) for index in range(data_type.num_fields))
+    return bool(pa.types.is_string(data_type))
 
 
 def _rows_only(num_rows: int) -> pa.Table:

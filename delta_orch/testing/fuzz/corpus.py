@@ -59,10 +59,12 @@ def load_variant_files(directories: Sequence[Path]) -> list[bytes]:
 
 
 def write_table(files: Mapping[str, bytes], directory: Path) -> None:
-    """Put a table on disk. Names that no file can have are left out."""
+    """Put a table on disk. A name that a directory has already is left out."""
     root = str(directory)
     for path, data in files.items():
         target = directory / path
+        if target.is_dir():
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith(".json") and ROOT_PLACEHOLDER.encode() in data:
             data = data.replace(ROOT_PLACEHOLDER.encode(), root.encode())
