@@ -59,7 +59,7 @@ def test_the_airflow_example(tmp_path):
     assert lines_of_code(code) <= 10
     dags = tmp_path / "dags"
     dags.mkdir()
-    (dags / "visits.py").write_text(code.replace("/tmp/readme", str(tmp_path)))
+    (dags / "visits.py").write_text(code.replace("/tmp/visits", str(tmp_path / "visits")))
     environment = {
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
