@@ -9,6 +9,7 @@ from delta_orch.errors import CorruptDeletionVectorError, MissingFileError
 from delta_orch.log.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.storage.open import open_store
+from delta_orch.testing.golden import GoldenCase, prepare_table
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
@@ -26,11 +27,10 @@ CASES = list(cases())
 
 @pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.name)
-def test_vectors(path):
+def test_vectors(path, tmp_path):
     case = orjson.loads((path / "case.json").read_bytes())
-    if "substitute" in case:
-        pytest.skip("its vectors lie at a place that is put in only when the table is copied")
-    store = open_store(path / "table")
+    table = prepare_table(GoldenCase(path.name, case["kind"], path), tmp_path)
+    store = open_store(table)
     errors = {"corrupt_deletion_vector": CorruptDeletionVectorError, "missing_file": MissingFileError}
     expected = errors.get(case["expect"].get("error"))
     # A version whose rows no reader vouches for: its vector is damaged on purpose.
@@ -38,7 +38,7 @@ def test_vectors(path):
         expected = CorruptDeletionVectorError
     descriptors = {
         parse_deletion_vector(body["deletionVector"])
-        for log_file in sorted((path / "table" / "_delta_log").glob("*.json"))
+        for log_file in sorted((table / "_delta_log").glob("*.json"))
         for line in log_file.read_bytes().splitlines()
         if (body := orjson.loads(line).get("add")) and body.get("deletionVector")
     }
