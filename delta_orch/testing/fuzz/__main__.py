@@ -14,6 +14,9 @@ from delta_orch.testing.fuzz.runner import Finding, FuzzOptions, FuzzResult, run
 def main(arguments: list[str] | None = None) -> int:
     """Run, and say what was found."""
     given = _parser().parse_args(arguments)
+    for directory in given.tables:
+        if not directory.is_dir():
+            _say(f"No tables at {directory}: going on without them")
     options = FuzzOptions(
         given.seed, [d for d in given.tables if d.is_dir()], given.kind, given.case_seconds, save_to=given.save
     )
