@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance dagster airflow clean
+.PHONY: help setup demo test check format bench conformance fuzz dagster airflow clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -29,6 +29,9 @@ format: setup ## Format the code
 
 conformance: setup ## Run the golden tables and print a table of what passed
 	@$(BIN)/python -m pytest tests/conformance -q
+
+fuzz: setup ## Damage tables and read them all (FUZZ="--cases 20000 --seed 1" chooses)
+	@$(BIN)/python -m delta_orch.testing.fuzz --tables ../shared/golden $(FUZZ)
 
 bench: setup ## Measure beside deltalake and the floors (BENCH="g1 appends" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -5,8 +5,6 @@ Each defines a DuckDB relation with a table's rows, so that all are summed up by
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from delta_orch.demo.control_totals import COLUMNS
-
-INSTALL_TIMEOUT_SECONDS = 25
+from delta_orch.demo.duckdb_extension import copy_rows, why_unavailable
 
 Open = Callable[[Any, str, Path], str]
 """(DuckDB connection, table's name, table's folder) → the relation with its rows."""
@@ -31,7 +28,7 @@ class Reader:
 def find_readers(extension_folder: Path) -> tuple[list[Reader], dict[str, str]]:
     """The readers this machine has, and for each it has not, why."""
     readers = [DELTALAKE, LOG_REPLAY]
-    reason = _install_extension(extension_folder)
+    reason = why_unavailable(extension_folder)
     if reason is not None:
         return readers, {"duckdb delta extension": reason}
     scan = partial(_open_extension, extension_folder=extension_folder)
@@ -134,27 +131,11 @@ def _scan_live_files(connection: Any, table: str, folder: Path) -> str:
 
 
 def _open_extension(connection: Any, table: str, folder: Path, *, extension_folder: Path) -> str:
-    connection.execute(f"SET extension_directory = '{extension_folder}'; LOAD delta")
+    rows = extension_folder / f"{folder.parent.name}-{table}.parquet"
+    copy_rows(extension_folder, folder, rows)
     relation = f"extension_{table}"
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW {relation} AS SELECT * FROM delta_scan('{folder}')")
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW {relation} AS SELECT * FROM read_parquet('{rows}')")
     return relation
-
-
-def _install_extension(extension_folder: Path) -> str | None:
-    """Why DuckDB's delta extension cannot be used; None where it can."""
-    extension_folder.mkdir(parents=True, exist_ok=True)
-    code = f"import duckdb; duckdb.sql(\"SET extension_directory = '{extension_folder}'; INSTALL delta; LOAD delta\")"
-    try:
-        # In a process of its own: a firewall that drops packets would hold this one up for minutes.
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"its download did not finish within {INSTALL_TIMEOUT_SECONDS} s"
-    if done.returncode == 0:
-        return None
-    lines = [line.partition(": ")[2] for line in done.stderr.splitlines() if "Error: " in line]
-    return lines[0].partition(" at URL")[0] if lines else f"the attempt ended with code {done.returncode}"
 
 
 DELTALAKE = Reader("deltalake", "delta-rs, the Rust implementation", _open_deltalake)
