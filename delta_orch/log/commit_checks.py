@@ -50,7 +50,8 @@ def ensure_next_version_is_new(log: TableLog, base: TableState | None) -> None:
         ConflictError: The commits after `base` are gone.
     """
     if base is None:
-        if not log.has_version(0) and log.exists():
+        # In this order: a table that another writer creates in between has its version 0.
+        if log.exists() and not log.has_version(0):
             raise TableExistsError(
                 f"There is a table at {log.store.uri} already", remedy="Open it and start from its snapshot"
             )
