@@ -15,7 +15,7 @@ demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to 
 	@$(BIN)/delta-orch demo
 
 test: setup ## Run all tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 2 --dist loadfile)
 
 check: setup ## Lint, types and layers
 	$(BIN)/ruff check .
