@@ -123,7 +123,7 @@ def _histogram(sizes: Sequence[int], edges: Sequence[float]) -> list[int]:
 
 
 def _grid(left: int, top: int, plot: int, peak: int, width: int = WIDTH) -> str:
-    lines = next(lines for lines in (5, 4, 2, 1) if peak % lines == 0)
+    lines = next(lines for lines in (4, 5, 3, 2, 1) if peak % lines == 0)
     parts = []
     for number in range(lines + 1):
         y = top + plot - plot * number / lines
