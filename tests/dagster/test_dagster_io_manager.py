@@ -337,7 +337,7 @@ def test_hourly_partitions_on_a_timestamp_ntz_column(lake: Lake) -> None:
         (pa.int64(), lambda key: int(key.replace("-", ""))),
         (pa.string(), lambda key: key),
     ],
-    ids=str,
+    ids=lambda value: None if callable(value) else str(value),
 )
 def test_daily_partitions_on_every_kind_of_column(
     lake: Lake, data_type: pa.DataType, value: Callable[[str], Any]

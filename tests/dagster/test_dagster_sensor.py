@@ -145,7 +145,7 @@ def test_maintenance_is_passed_over(table: DeltaTable) -> None:
         (pa.timestamp("us", "UTC"), lambda day: datetime.fromisoformat(day + "T17:00:00+00:00")),
         (pa.int32(), lambda day: int(day.replace("-", ""))),
     ],
-    ids=str,
+    ids=lambda value: None if callable(value) else str(value),
 )
 def test_touched_partitions_become_keys(table: DeltaTable, data_type: pa.DataType, value: Callable[[str], Any]) -> None:
     table.append(rows(value("2013-01-01"), data_type=data_type), partition_by=["day"])

@@ -280,7 +280,7 @@ def test_numbers_take_the_narrowest_type(number, type_name):
         TypedValue("timestamp_nanos", datetime(2024, 1, 1, tzinfo=UTC)),
         TypedValue("object", {}),
     ],
-    ids=repr,
+    ids=lambda value: None if type(value) is object else repr(value),
 )
 def test_what_a_variant_cannot_hold(value):
     with pytest.raises(InvalidRequestError):
