@@ -82,10 +82,11 @@ def vacuum(
     """
     existing_target(snapshot, TableDefinition())
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
-    oldest_kept_ms = time.time_ns() // 1_000_000 - retention_ms
+    # What is exactly as old as the retention has expired: with none at all, so has what was written this millisecond.
+    expired_ms = time.time_ns() // 1_000_000 - retention_ms
     store = table_log.store
-    needed = needed_files(snapshot, store, oldest_kept_ms)
-    doomed = sorted(unneeded_files(store, snapshot.partition_columns, needed, oldest_kept_ms), key=lambda f: f.path)
+    needed = needed_files(snapshot, store, expired_ms)
+    doomed = sorted(unneeded_files(store, snapshot.partition_columns, needed, expired_ms), key=lambda f: f.path)
     result = VacuumResult(tuple(f.path for f in doomed), sum(f.size for f in doomed), dry_run, retention_ms)
     if dry_run or not doomed:
         return result
@@ -155,15 +156,15 @@ class NeededFiles:
         return path in self.paths or (bool(self.foreign_names) and path.rpartition("/")[2] in self.foreign_names)
 
 
-def needed_files(snapshot: Snapshot, store: LogStore, oldest_kept_ms: int) -> NeededFiles:
-    """The files that the newest version or a tombstone not older than `oldest_kept_ms` names."""
+def needed_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> NeededFiles:
+    """The files that the newest version or a tombstone younger than `expired_ms` names."""
     columns = ["path"]
     if "deletionVectors" in supported_features(snapshot.protocol):
         columns.append("deletion_vector")
     tombstones = snapshot.tombstones([*columns, "deletion_timestamp"])
     removed_ms = tombstones.column("deletion_timestamp")
     # One that does not say when it was written is as old as can be.
-    unexpired = tombstones.filter(pc.greater_equal(removed_ms, int64_array([oldest_kept_ms])[0]))
+    unexpired = tombstones.filter(pc.greater(removed_ms, int64_array([expired_ms])[0]))
     root = store.data_filesystem()[1].rstrip("/") + "/"
     paths: set[str] = set()
     foreign: set[str] = set()
@@ -190,12 +191,12 @@ def log_paths(files: pa.Table) -> Iterator[list[str]]:
 
 
 def unneeded_files(
-    store: LogStore, partition_columns: Sequence[str], needed: NeededFiles, oldest_kept_ms: int
+    store: LogStore, partition_columns: Sequence[str], needed: NeededFiles, expired_ms: int
 ) -> Iterator[FileMeta]:
     """The files below the root that vacuum may delete, as they are listed."""
     hidden: dict[str, bool] = {}
     for file in store.list_recursive():
-        if file.modification_time_ms >= oldest_kept_ms:
+        if file.modification_time_ms > expired_ms:
             continue
         path = checked_file(file.path)
         directory, _, name = path.rpartition("/")
