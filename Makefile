@@ -27,7 +27,7 @@ format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-conformance: setup ## Run the golden tables and print a table of what passed
+conformance: setup ## Run the golden tables
 	@$(BIN)/python -m pytest tests/conformance -q
 
 fuzz: setup ## Damage tables and read them all (FUZZ="--cases 20000 --seed 1" chooses)

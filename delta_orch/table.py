@@ -283,7 +283,6 @@ class DeltaTable:
             AppendOnlyError: The table keeps its rows.
             ConstraintViolationError: A row lies outside `replace_where`.
             InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
-            TableNotFoundError: `replace_where` without a table.
         """
         definition = _definition(partition_by, properties, name, description)
         options = CommitOptions(parse_txns(txn), user_metadata, commit_info)

@@ -74,11 +74,14 @@ def test_case(path):
     assert variant_get(column, "$").to_pylist() == variants.to_pylist()
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.name)
+def is_valid(path):
+    case = orjson.loads((path / "case.json").read_bytes())
+    return not case["must_error"] and not case.get("may_error")
+
+
+@pytest.mark.parametrize("path", filter(is_valid, CASES), ids=lambda path: path.name)
 def test_fields_are_found_without_reconstruction(path):
     case = orjson.loads((path / "case.json").read_bytes())
-    if case["must_error"] or case.get("may_error"):
-        pytest.skip("the case is no valid variant")
     column = column_of(path, case)
     parsed = [row and orjson.loads(row["json"]) for row in case["rows"]]
     names = {name for value in parsed if isinstance(value, dict) for name in value} | {"absent"}
