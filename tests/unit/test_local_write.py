@@ -370,8 +370,8 @@ def test_a_file_that_cannot_grow(tmp_path: Path, num_rows: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's peak memory of one process")
 def test_memory_stays_bounded(tmp_path: Path) -> None:
-    # 1.6 GB of rows through a process that holds a few row groups. `ru_maxrss` would not do: on Linux a process inherits
-    # its parent's peak, so a test that ran earlier in this worker would count.
+    # 1.6 GB of rows through a process that holds a few row groups. `ru_maxrss` would not do: on Linux it begins at the
+    # parent's peak, so tests that ran earlier in this worker would count.
     script = (
         "import sys, pyarrow as pa\n"
         "def peak_mib():\n"

@@ -219,7 +219,7 @@ def _address_bytes() -> int:
 
 
 def _peak_bytes() -> int:
-    # Not `ru_maxrss` where it can be helped: on Linux that begins at the parent's peak, which would hide growth below it.
+    # Linux's `ru_maxrss` begins at the parent's peak, which would hide growth below it.
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(s.split()[1]) for s in status.read_text().splitlines() if s.startswith("VmHWM:")) * 1024
