@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_orch.engines.local.conform import conform_batch, conform_column, find_name
+from delta_orch.engines.conform import conform_batch, conform_column, find_name
 from delta_orch.errors import SchemaMismatchError
 
 LEAVES = [

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch.engines.base import ScanPlan
-from delta_orch.engines.local.conform import conform_batch
+from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import scan_relation
 from delta_orch.engines.local.sql_query import (

@@ -6,29 +6,12 @@ Requirements for Column Mapping"). Renaming copies no values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
-from delta_orch.engines.local.conform import find_name, offsets_and_mask
-from delta_orch.features.column_mapping import ColumnMappingMode, field_id, physical_name
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
-
-_PARQUET_ID = b"PARQUET:field_id"
-
-
-def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: ColumnMappingMode) -> int | None:
-    """The position of a table's column among the columns of a file, or of a struct in it; None if it is not there."""
-    if mode is ColumnMappingMode.NONE:
-        return find_name(field.name, [c.name for c in candidates])
-    # Columns that are no columns of the table (`_change_type`) have no id and go by their name.
-    if mode is ColumnMappingMode.ID and field_id(field) is not None:
-        ids = [(c.metadata or {}).get(_PARQUET_ID) for c in candidates]
-        if any(i is not None for i in ids):
-            wanted = str(field_id(field)).encode()
-            return ids.index(wanted) if wanted in ids else None
-    name = physical_name(field)
-    return next((index for index, c in enumerate(candidates) if c.name == name), None)
+from delta_orch.engines.conform import offsets_and_mask
+from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.features.column_mapping import ColumnMappingMode
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 
 
 def with_logical_names(rows: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa.Table:

@@ -12,20 +12,21 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import RowTracking
-from delta_orch.engines.local.conform import conform_table
+from delta_orch.engines.conform import conform_table
+from delta_orch.engines.file_lookup import find_in_file
 from delta_orch.engines.local.file_rows import FileRows
-from delta_orch.engines.local.logical_names import find_in_file, with_logical_names
+from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.row_group_skipping import RowGroupSkipping
 from delta_orch.engines.local.tracked_columns import TrackedColumns, marked
 from delta_orch.engines.local.variant_columns import with_variants
-from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, TableError
+from delta_orch.engines.read_errors import read_error
+from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.log.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.os_errors import storage_error
 from delta_orch.storage.parquet_footer import ensure_sound_footer
 
 BATCH_ROWS = 131_072
@@ -214,27 +215,6 @@ def _own_errors(path: str) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as e:
         raise read_error(e, path) from e
-
-
-def read_error(error: Exception, path: str) -> DeltaError:
-    """The error to raise for what went wrong while a data file was read."""
-    if isinstance(error, FileNotFoundError):
-        return MissingFileError(
-            f"The data file {path} is not there",
-            cause="The log names it, but vacuum or something else has deleted it",
-            remedy="Read a newer version, or restore the file",
-            path=path,
-        )
-    if isinstance(error, SchemaMismatchError):
-        return TableError(f"The data file {path} does not fit the table's schema", cause=error.problem, path=path)
-    if isinstance(error, OSError) and error.errno is not None:
-        return storage_error(error, "read", path)
-    return TableError(
-        f"The data file {path} is not readable as Parquet",
-        cause=str(error),
-        remedy="Restore the file from a backup, or remove it from the table",
-        path=path,
-    )
 
 
 def ordered_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -33,7 +33,7 @@ class LocalRelation:
         """The rows in the Arrow types of `schema`, as a stream."""
         import pyarrow as pa
 
-        from delta_orch.engines.local.conform import conform_batch
+        from delta_orch.engines.conform import conform_batch
 
         target = schema_to_arrow(self.schema)
         return pa.RecordBatchReader.from_batches(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.local.conform import conform_batch
+from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.durability import sync_directories
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile, as_nullable
 from delta_orch.engines.local.partition_split import split_by_partition

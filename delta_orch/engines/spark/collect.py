@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from delta_orch.engines.local.conform import conform_batch
+from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.host import DataFrame, SparkHost
 from delta_orch.engines.spark.settings import STREAM_SETTINGS

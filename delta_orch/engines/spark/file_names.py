@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import ScanPlan
-from delta_orch.engines.local.logical_names import find_in_file
-from delta_orch.engines.local.parquet_read import read_error
+from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.engines.read_errors import read_error
 from delta_orch.features.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
 from delta_orch.log.arrow_building import int64_array
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType

@@ -1,0 +1,27 @@
+"""What goes wrong while a data file is read, in our own errors."""
+
+from __future__ import annotations
+
+from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, TableError
+from delta_orch.storage.os_errors import storage_error
+
+
+def read_error(error: Exception, path: str) -> DeltaError:
+    """The error to raise for what went wrong while a data file was read."""
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError(
+            f"The data file {path} is not there",
+            cause="The log names it, but vacuum or something else has deleted it",
+            remedy="Read a newer version, or restore the file",
+            path=path,
+        )
+    if isinstance(error, SchemaMismatchError):
+        return TableError(f"The data file {path} does not fit the table's schema", cause=error.problem, path=path)
+    if isinstance(error, OSError) and error.errno is not None:
+        return storage_error(error, "read", path)
+    return TableError(
+        f"The data file {path} is not readable as Parquet",
+        cause=str(error),
+        remedy="Restore the file from a backup, or remove it from the table",
+        path=path,
+    )
