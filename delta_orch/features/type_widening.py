@@ -33,10 +33,11 @@ _WIDER: dict[DataType, frozenset[DataType]] = {
     DATE: frozenset({TIMESTAMP_NTZ}),
 }
 _DECIMAL_DIGITS: dict[DataType, int] = {BYTE: 10, SHORT: 10, INTEGER: 10, LONG: 20}
+_MOST_DIGITS: dict[DataType, int] = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 19}
 
 
 def is_widening(source: DataType, target: DataType) -> bool:
-    """Whether the protocol allows a column of the one type to become the other."""
+    """Whether the protocol allows a writer to turn a column of the one type into the other."""
     if target in _WIDER.get(source, ()):
         return True
     if not isinstance(target, DecimalType):
@@ -46,6 +47,17 @@ def is_widening(source: DataType, target: DataType) -> bool:
         return source != target and more_scale >= 0 and target.precision - source.precision >= more_scale
     digits = _DECIMAL_DIGITS.get(source)
     return digits is not None and target.precision - target.scale >= digits
+
+
+def is_followable(source: DataType, target: DataType) -> bool:
+    """Whether a reader can turn every value of the one type into the other.
+
+    More than what writers may do: tables exist in which an integer became a decimal of just the digits it needs.
+    """
+    if is_widening(source, target):
+        return True
+    digits = _MOST_DIGITS.get(source)
+    return isinstance(target, DecimalType) and digits is not None and target.precision - target.scale >= digits
 
 
 def ensure_known_type_changes(schema: StructType) -> None:
@@ -63,7 +75,7 @@ def ensure_known_type_changes(schema: StructType) -> None:
                 raise ProtocolViolationError(
                     f"Column {field.name!r} has a malformed history of type changes", cause=repr(change)[:200]
                 ) from None
-            if not is_widening(source, target):
+            if not is_followable(source, target):
                 raise UnsupportedFeatureError(
                     f"Column {field.name!r} was changed from {source} to {target}, which this release cannot follow",
                     remedy="Use a newer release of delta_orch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from delta_orch.features.column_mapping import physical_name
-from delta_orch.features.type_widening import is_widening
+from delta_orch.features.type_widening import is_followable
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 
 
@@ -40,5 +40,5 @@ def _in_type(older: DataType, newer: DataType, path: tuple[str, ...], allow_drop
         case MapType(), MapType():
             yield from _in_type(older.key_type, newer.key_type, (*path, "key"), allow_dropped)
             yield from _in_type(older.value_type, newer.value_type, (*path, "value"), allow_dropped)
-        case _ if older != newer and not is_widening(older, newer):
+        case _ if older != newer and not is_followable(older, newer):
             yield f"column {'.'.join(path)} was {older} and is {newer}"

@@ -1,9 +1,9 @@
 """Golden tables: Delta tables written by other implementations, with what a correct reader must return.
 
 A collection is a directory with `index.json` (a list of `name`, `kind`, `path`); each case has a `case.json` with its
-`expect`, the table, and the expected rows. Kinds `read`, `cdf`, `log` and `error` are run here. What this release does
-not support is not listed anywhere: the feature registry decides for each version of each table whether it must be read
-right or refused by name, so a case changes sides the moment the registry does.
+`expect`, the table, and the expected rows. Kinds `read`, `cdf`, `log` and `error` are run here, `variant` in
+`golden_variant`. No case is named here and none is excused: what a case expects is read, and only what it says must
+be refused is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,18 +31,16 @@ from delta_orch.errors import (
     MissingFileError,
     TableNotFoundError,
     UnsupportedError,
-    UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_orch.features.registry import ensure_readable, find_feature
 from delta_orch.log.checksum_file import read_version_checksum
-from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.table import DeltaTable, TableSnapshot
 from delta_orch.testing.row_multiset import ensure_same_rows
 from delta_orch.testing.variant_rows import json_rows
 
 TABLE_KINDS = ("read", "cdf", "log", "error")
+ALL_KINDS = (*TABLE_KINDS, "variant")
 
 _ERRORS: Mapping[str, type[DeltaError]] = {
     "unsupported_feature": UnsupportedError,
@@ -66,6 +64,7 @@ class GoldenCase:
     name: str
     kind: str
     directory: Path
+    features: tuple[str, ...]
 
     @cached_property
     def definition(self) -> dict[str, Any]:
@@ -86,10 +85,14 @@ class GoldenCase:
         return [json.loads(line) for line in (gzip.decompress(data) if file.endswith(".gz") else data).splitlines()]
 
 
-def load_cases(root: Path) -> list[GoldenCase]:
-    """All cases of a collection that are tables, by name."""
+def load_cases(root: Path, kinds: Collection[str] = TABLE_KINDS) -> list[GoldenCase]:
+    """The cases of these kinds in a collection, by name. An empty list where there is no collection at `root`."""
+    if not (root / "index.json").is_file():
+        return []
     entries = json.loads((root / "index.json").read_bytes())
-    cases = [GoldenCase(e["name"], e["kind"], root / e["path"]) for e in entries if e["kind"] in TABLE_KINDS]
+    cases = [
+        GoldenCase(e["name"], e["kind"], root / e["path"], tuple(e["features"])) for e in entries if e["kind"] in kinds
+    ]
     return sorted(cases, key=lambda case: case.name)
 
 
@@ -110,29 +113,6 @@ def prepare_table(case: GoldenCase, workspace: Path) -> Path:
     return copy
 
 
-def refused_features(state: Mapping[str, Any]) -> list[str] | None:
-    """The features for which the registry refuses to read a version described like this; None where it reads it."""
-    given = state["protocol"]
-    protocol = Protocol(
-        given["minReaderVersion"],
-        given["minWriterVersion"],
-        _optional_tuple(given.get("readerFeatures")),
-        _optional_tuple(given.get("writerFeatures")),
-    )
-    metadata = Metadata(
-        state["metadata_id"], state["schema"], tuple(state["partition_columns"]), configuration=state["configuration"]
-    )
-    try:
-        ensure_readable(protocol, metadata)
-    except UnsupportedFeatureError as e:
-        return sorted(e.context["features"])
-    return None
-
-
-def _optional_tuple(names: list[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
-
-
 def check_case(case: GoldenCase, workspace: Path, engine: Engine) -> None:
     """Read the case with an engine and compare everything it says.
 
@@ -149,24 +129,15 @@ def check_case(case: GoldenCase, workspace: Path, engine: Engine) -> None:
         _check_version(case, table, version, state, engine)
     for version, category in (expect.get("version_errors") or {}).items():
         _must_raise(case, category, f"version {version}", lambda v=int(version): table.snapshot(version=v))
-    if refused_features(expect) is None:
-        _check_history(case, table, expect.get("history"))
-        _check_checksums(case, table)
-        _check_changes(case, table, expect, engine)
+    _check_history(case, table, expect.get("history"))
+    _check_checksums(case, table)
+    _check_changes(case, table, expect, engine)
 
 
 def _check_version(
     case: GoldenCase, table: DeltaTable, version: int | None, state: Mapping[str, Any], engine: Engine
 ) -> None:
     what = f"{case.name} at {'the newest version' if version is None else f'version {version}'}"
-    refused = refused_features(state)
-    if refused is not None:
-        try:
-            table.snapshot(version=version)
-        except UnsupportedFeatureError as e:
-            _ensure_equal(f"{what}: features refused", sorted(e.context["features"]), refused)
-            return
-        raise GoldenMismatch(f"{what} was read, although the registry does not support {', '.join(refused)}")
     snapshot = table.snapshot(version=version)
     _check_state(what, snapshot, state, case.expect.get("txn_after_retention"))
     if state.get("read_error"):
@@ -310,22 +281,9 @@ def _check_error(case: GoldenCase, table: DeltaTable, engine: Engine) -> None:
     def read_all() -> None:
         _rows(table.snapshot(), engine)
 
-    category = case.expect["error"]
-    unsupported = list(_unsupported_features(case))
-    if unsupported and category != "unsupported_feature":
-        # The fault lies behind a feature that is refused first.
-        category = "unsupported_feature"
-    _must_raise(case, category, "reading", read_all)
+    _must_raise(case, case.expect["error"], "reading", read_all)
     for version, state in (case.expect.get("versions_that_load") or {}).items():
         _check_version(case, table, int(version), state, engine)
-
-
-def _unsupported_features(case: GoldenCase) -> Iterator[str]:
-    for label in case.definition["features"]:
-        prefix, _, name = label.partition(":")
-        feature = find_feature(name) if prefix == "table-feature" else None
-        if feature is not None and feature.reader and not feature.reads:
-            yield feature.name
 
 
 def _must_raise(case: GoldenCase, category: str, what: str, action: Any) -> None:

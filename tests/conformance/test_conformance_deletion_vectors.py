@@ -9,32 +9,24 @@ from delta_orch.errors import CorruptDeletionVectorError, MissingFileError
 from delta_orch.log.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.storage.open import open_store
-from delta_orch.testing.golden import GoldenCase, prepare_table
+from delta_orch.testing.golden import load_cases, prepare_table
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
 
-def cases():
-    if not (ROOT / "index.json").is_file():
-        return
-    for case in orjson.loads((ROOT / "index.json").read_bytes()):
-        if "table-feature:deletionVectors" in case["features"] or "dv-inline" in case["features"]:
-            yield ROOT / case["path"]
-
-
-CASES = list(cases())
+LABELS = {"table-feature:deletionVectors", "dv-inline"}
+CASES = [case for case in load_cases(ROOT) if LABELS & set(case.features)]
 
 
 @pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.name)
-def test_vectors(path, tmp_path):
-    case = orjson.loads((path / "case.json").read_bytes())
-    table = prepare_table(GoldenCase(path.name, case["kind"], path), tmp_path)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_vectors(case, tmp_path):
+    table = prepare_table(case, tmp_path)
     store = open_store(table)
     errors = {"corrupt_deletion_vector": CorruptDeletionVectorError, "missing_file": MissingFileError}
-    expected = errors.get(case["expect"].get("error"))
+    expected = errors.get(case.expect.get("error"))
     # A version whose rows no reader vouches for: its vector is damaged on purpose.
-    if any(state.get("rows") == "not compared" for state in case["expect"].get("versions", {}).values()):
+    if any(state.get("rows") == "not compared" for state in case.expect.get("versions", {}).values()):
         expected = CorruptDeletionVectorError
     descriptors = {
         parse_deletion_vector(body["deletionVector"])

@@ -16,11 +16,7 @@ from delta_orch.testing.golden import GoldenCase, check_case, load_cases
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 FEATURES = {"table-feature:deletionVectors", "dv-inline", "column-mapping-name", "column-mapping-id", "type-widening"}
-CASES = (
-    [case for case in load_cases(ROOT) if FEATURES & set(case.definition["features"])]
-    if (ROOT / "index.json").is_file()
-    else []
-)
+CASES = [case for case in load_cases(ROOT) if FEATURES & set(case.features)]
 
 pytestmark = [
     pytest.mark.spark,

@@ -8,7 +8,7 @@ from delta_orch.features.column_mapping import (
     physical_path,
     to_physical,
 )
-from delta_orch.features.type_widening import ensure_known_type_changes, is_widening
+from delta_orch.features.type_widening import ensure_known_type_changes, is_followable, is_widening
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Metadata, Protocol
 
@@ -68,6 +68,11 @@ def test_a_field_without_a_physical_name_is_a_protocol_violation():
 )
 def test_the_allowed_widenings(source, target, allowed):
     assert is_widening(source, target) is allowed
+
+
+def test_readers_follow_an_integer_into_every_decimal_that_holds_it():
+    assert is_followable(t.BYTE, t.DecimalType(4, 1)) and not is_widening(t.BYTE, t.DecimalType(4, 1))
+    assert is_followable(t.LONG, t.DecimalType(20, 1)) and not is_followable(t.LONG, t.DecimalType(19, 1))
 
 
 def test_an_unknown_change_in_the_history_is_refused():

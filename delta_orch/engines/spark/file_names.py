@@ -18,11 +18,14 @@ from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.file_lookup import find_in_file
 from delta_orch.engines.read_errors import read_error
 from delta_orch.features.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
+from delta_orch.features.type_widening import TYPE_CHANGES
 from delta_orch.log.arrow_building import int64_array
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 from delta_orch.storage.base import LogStore
 
 _READERS = 16
+_INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+"""How many digits before the point Spark's Parquet reader asks of a decimal, by the integer that it is read from."""
 
 
 def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
@@ -49,7 +52,26 @@ def physical_schema(plan: ScanPlan) -> StructType:
     """The schema under physical names, as partition values and statistics have it."""
     mode = plan.column_mapping
     # Columns that are none of the table's (`_change_type`) go by their own name.
-    return StructType(tuple(physical_field(f, mode) if PHYSICAL_NAME in f.metadata else f for f in plan.schema))
+    physical = (physical_field(f, mode) if PHYSICAL_NAME in f.metadata else f for f in plan.schema)
+    return StructType(
+        tuple(
+            replace(to, data_type=_type_spark_follows(logical, to.data_type))
+            for logical, to in zip(plan.schema, physical, strict=True)
+        )
+    )
+
+
+def _type_spark_follows(field: StructField, data_type: DataType) -> DataType:
+    """The type to read a column in. Spark reads an integer as a decimal only where the decimal holds every integer of
+    its width; a table may have fewer digits (`is_followable`), then the rows are cast on."""
+    if isinstance(field.data_type, StructType) and isinstance(data_type, StructType):
+        pairs = zip(field.data_type, data_type, strict=True)
+        return StructType(tuple(replace(to, data_type=_type_spark_follows(by, to.data_type)) for by, to in pairs))
+    if not isinstance(data_type, DecimalType):
+        return data_type
+    sources = [c.get("fromType") for c in field.metadata.get(TYPE_CHANGES) or () if not c.get("fieldPath")]
+    digits = max((_INTEGER_DIGITS.get(source, 0) for source in sources if isinstance(source, str)), default=0)
+    return DecimalType(max(data_type.precision, min(digits + data_type.scale, 38)), data_type.scale)
 
 
 def _read_schema(store: LogStore, log_path: str) -> pa.Schema:
