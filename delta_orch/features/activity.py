@@ -69,9 +69,9 @@ def always(view: TableView) -> bool:
 
 
 def is_enabled(view: TableView, property_name: str) -> bool:
-    """A feature's property is set to something other than false or none."""
+    """A feature's property is set to something other than the values that mean off."""
     value = _property(view, property_name)
-    return value is not None and value not in ("false", "none")
+    return value is not None and value not in ("false", "none", "classic")
 
 
 def property_is_true(property_name: str) -> Callable[[TableView], bool]:

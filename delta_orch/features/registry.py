@@ -7,7 +7,7 @@ Features"; legacy versions: "Requirements for Readers", "Requirements for Writer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
@@ -15,7 +15,6 @@ from delta_orch.features import activity
 from delta_orch.features.activity import TableView
 from delta_orch.features.type_widening import TYPE_CHANGES, ensure_known_type_changes
 from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.types import StructType
 
 MAX_READER_VERSION = 3
 MAX_WRITER_VERSION = 7
@@ -129,6 +128,11 @@ def supported_features(protocol: Protocol) -> frozenset[str]:
     return frozenset(listed)
 
 
+def supports(protocol: Protocol, name: str) -> bool:
+    """Whether the protocol names or implies a feature, under its name or an older one."""
+    return any((feature := find_feature(n)) is not None and feature.name == name for n in supported_features(protocol))
+
+
 def ensure_readable(protocol: Protocol, metadata: Metadata) -> None:
     """Refuse a table this release might misread.
 
@@ -171,35 +175,13 @@ def ensure_writable(protocol: Protocol, metadata: Metadata) -> None:
     _refuse("write", supported_features(protocol), lambda f: f.writes or not f.is_active(view))
 
 
-def protocol_for_new_table(schema: StructType, configuration: Mapping[str, str]) -> Protocol:
-    """The lowest protocol a new table needs for its schema and properties.
+def ensure_features_writable(names: Iterable[str]) -> None:
+    """Refuse to add features to a table that this release could not write afterwards.
 
     Raises:
-        UnsupportedFeatureError: They need features this release does not write, all named. Nothing was created.
+        UnsupportedFeatureError: Features that are unknown or not implemented, all named. Nothing was changed.
     """
-    view = TableView.of(schema, configuration)
-    needed = {f.name for f in FEATURES if f.enabled_by is not None and activity.is_enabled(view, f.enabled_by)}
-    needed |= activity.features_of_types(schema)
-    # Constraints, generated columns, …: what the schema or a property asks for must not be ignored.
-    needed |= {f.name for f in FEATURES if f.is_active is not activity.always and f.is_active(view)}
-    needed |= {name.removeprefix("delta.feature.") for name in configuration if name.startswith("delta.feature.")}
-    needed |= {required for name in needed if (f := find_feature(name)) for required in f.requires}
-    _refuse("write", needed, lambda f: f.writes)
-    rows = [_BY_NAME[name] for name in needed]
-    if any(f.legacy_writer_version is None for f in rows):
-        # With feature lists, what version 2 implies must be listed to stay in force.
-        writer = {"appendOnly", "invariants", *needed}
-        reader = {f.name for f in rows if f.reader}
-        return Protocol(
-            MAX_READER_VERSION if reader else 1,
-            MAX_WRITER_VERSION,
-            tuple(sorted(reader)) if reader else None,
-            tuple(sorted(writer)),
-        )
-    return Protocol(
-        max((f.legacy_reader_version or 1 for f in rows), default=1),
-        max((f.legacy_writer_version or 1 for f in rows), default=2),
-    )
+    _refuse("write", set(names), lambda f: f.writes)
 
 
 def _refuse(verb: str, names: frozenset[str] | set[str], passes: Callable[[TableFeature], bool]) -> None:

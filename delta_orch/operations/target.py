@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from delta_orch.engines.base import RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import AppendOnlyError, InvalidRequestError
-from delta_orch.features.registry import ensure_writable, protocol_for_new_table
+from delta_orch.features.protocol_upgrade import is_protocol_request, protocol_for_new_table
+from delta_orch.features.registry import ensure_writable
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.operations.request import TableDefinition, resolve_column_names
 from delta_orch.protocol.actions import Metadata, Protocol
@@ -87,7 +88,7 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
     partition_columns = resolve_column_names(definition.partition_by or (), schema, "partition_by")
     ensure_valid_table_schema(schema, partition_columns)
     protocol = protocol_for_new_table(schema, configuration)
-    stored = {key: value for key, value in configuration.items() if not _is_protocol_request(key)}
+    stored = {key: value for key, value in configuration.items() if not is_protocol_request(key)}
     metadata = Metadata(
         id=str(uuid.uuid4()),
         schema_string=serialize_schema(schema),
@@ -99,12 +100,6 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
     )
     ensure_writable(protocol, metadata)
     return WriteTarget(store, schema, partition_columns, TableProperties.parse(stored), protocol, metadata)
-
-
-def _is_protocol_request(key: str) -> bool:
-    """Such keys ask for a protocol when the table is created; they are not kept as properties."""
-    lower = key.lower()
-    return lower.startswith("delta.feature.") or lower in ("delta.minreaderversion", "delta.minwriterversion")
 
 
 def ensure_partitioning_agrees(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 import pyarrow as pa
 
-from delta_orch.features.registry import protocol_for_new_table
+from delta_orch.features.protocol_upgrade import protocol_for_new_table
 from delta_orch.log.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.commit_result import CommitResult
 from delta_orch.log.file_columns import ADD_SCHEMA

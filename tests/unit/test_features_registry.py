@@ -1,12 +1,12 @@
 import pytest
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
+from delta_orch.features.protocol_upgrade import protocol_for_new_table
 from delta_orch.features.registry import (
     FEATURES,
     ensure_readable,
     ensure_writable,
     find_feature,
-    protocol_for_new_table,
     supported_features,
 )
 from delta_orch.protocol import types as t

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.errors import StorageError, UnsupportedFeatureError
-from delta_orch.features.registry import protocol_for_new_table
+from delta_orch.features.protocol_upgrade import protocol_for_new_table
 from delta_orch.log.checkpoint_writer import write_checkpoint
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.snapshot import Snapshot
