@@ -43,6 +43,18 @@ class StagedFile(ABC):
         self.discard()
 
 
+class StagedOutput(StagedFile):
+    """A file without a name that is being written: give `sink` its content, then create it.
+
+    Memory holds no more of it than the writer's own buffers.
+
+    Attributes:
+        sink: Where Arrow's writers write to. A full disk shows as OSError there, or as StorageError when it is created.
+    """
+
+    sink: pa.NativeFile
+
+
 class LogStore(ABC):
     """One table's root directory in one store.
 
@@ -107,6 +119,14 @@ class LogStore(ABC):
         """
         return _BufferedFile(self, data)
 
+    def stage_output(self, directory: str) -> StagedOutput:
+        """As `stage`, for content that comes in pieces and may be larger than memory.
+
+        Raises:
+            StorageError: Nothing was written.
+        """
+        return _SpooledOutput(self)
+
     @abstractmethod
     def put(self, path: str, data: bytes) -> FileMeta:
         """Create or replace atomically. Only for hints (`_last_checkpoint`), never for what a commit relies on."""
@@ -139,3 +159,31 @@ class _BufferedFile(StagedFile):
 
     def discard(self) -> None:
         """Nothing was written yet."""
+
+
+class _SpooledOutput(StagedOutput):
+    """For stores that take a file in one request: it grows on the local disk first, and is mapped, not read, to be
+    sent."""
+
+    def __init__(self, store: LogStore) -> None:
+        import tempfile
+
+        import pyarrow as pa
+
+        self._store = store
+        self._file = tempfile.TemporaryFile(prefix="delta-orch-")  # noqa: SIM115 - closed by discard
+        self.sink = pa.PythonFile(self._file, mode="w")
+
+    def put_if_absent(self, path: str) -> FileMeta:
+        import mmap
+
+        if not self.sink.closed:
+            self.sink.flush()
+        self._file.flush()
+        if not self._file.tell():
+            return self._store.put_if_absent(path, b"")
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            return self._store.put_if_absent(path, data)
+
+    def discard(self) -> None:
+        self._file.close()

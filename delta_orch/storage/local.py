@@ -11,11 +11,12 @@ import io
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
-from delta_orch.storage.base import FileMeta, LogStore, StagedFile
+from delta_orch.storage.base import FileMeta, LogStore, StagedFile, StagedOutput
 from delta_orch.storage.data_location import resolve_data_path
 from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 
@@ -111,6 +112,9 @@ class LocalStore(LogStore):
         temporary, status = _write_temporary(full, data, sync=True)
         return _LocalStagedFile(self.root, temporary, status.st_size)
 
+    def stage_output(self, directory: str) -> StagedOutput:
+        return _LocalOutput(self.root, self._full(directory))
+
     def put(self, path: str, data: bytes) -> FileMeta:
         full = self._full(path)
         temporary, status = _write_temporary(os.path.dirname(full), data, sync=False)
@@ -172,9 +176,49 @@ class _LocalStagedFile(StagedFile):
         _unlink(self._temporary)
 
 
+class _LocalOutput(StagedOutput):
+    """A temporary file that Arrow writes to by itself."""
+
+    def __init__(self, root: str, directory: str) -> None:
+        import pyarrow as pa
+
+        self._root = root
+        self._temporary = _new_temporary(directory)
+        self._finished: _LocalStagedFile | None = None
+        try:
+            os.close(_create(self._temporary))
+            self.sink = pa.OSFile(self._temporary, "wb")
+        except OSError as e:
+            raise storage_error(e, "create a file in", directory) from e
+
+    def put_if_absent(self, path: str) -> FileMeta:
+        if self._finished is None:
+            self._finished = self._finish()
+        return self._finished.put_if_absent(path)
+
+    def _finish(self) -> _LocalStagedFile:
+        try:
+            self.sink.close()
+            descriptor = os.open(self._temporary, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+                size = os.fstat(descriptor).st_size
+            finally:
+                os.close(descriptor)
+        except OSError as e:
+            raise storage_error(e, "write", self._temporary) from e
+        return _LocalStagedFile(self._root, self._temporary, size)
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            # What could not be written is not wanted any more.
+            self.sink.close()
+        _unlink(self._temporary)
+
+
 def _write_temporary(directory: str, data: bytes | memoryview, *, sync: bool) -> tuple[str, os.stat_result]:
     """A new hidden file in `directory` with all of `data`; missing directories are made. Raises StorageError."""
-    temporary = f"{directory}/.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
+    temporary = _new_temporary(directory)
     try:
         descriptor = _create(temporary)
     except OSError as e:
@@ -191,6 +235,10 @@ def _write_temporary(directory: str, data: bytes | memoryview, *, sync: bool) ->
         _unlink(temporary)
         raise storage_error(e, "write a file in", directory) from e
     return temporary, status
+
+
+def _new_temporary(directory: str) -> str:
+    return f"{directory}/.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
 
 
 def _create(path: str) -> int:

@@ -56,6 +56,25 @@ def test_put_if_absent_creates_once(store: LogStore) -> None:
     assert written.modification_time_ms > 1_600_000_000_000
 
 
+def test_output_of_any_length_is_created_once_and_whole(store: LogStore) -> None:
+    with store.stage_output("d") as output:
+        for piece in (b"x" * 70_000, b"", b"y"):
+            output.sink.write(piece)
+        assert store.head("d/streamed") is None
+        assert output.put_if_absent("d/streamed").size == 70_001
+    assert store.read_bytes("d/streamed") == b"x" * 70_000 + b"y"
+    with store.stage_output("d") as second:
+        second.sink.write(b"z")
+        with pytest.raises(FileExistsInStoreError):
+            second.put_if_absent("d/streamed")
+        assert second.put_if_absent("d/other").size == 1
+    with store.stage_output("d") as empty:
+        assert empty.put_if_absent("d/empty").size == 0
+    with store.stage_output("d") as dropped:
+        dropped.sink.write(b"never created")
+    assert sorted(file.path for file in store.list_recursive()) == ["d/empty", "d/other", "d/streamed"]
+
+
 def test_put_replaces(store: LogStore) -> None:
     store.put(f"{LOG}/_last_checkpoint", b"old")
     store.put(f"{LOG}/_last_checkpoint", b"newer")
