@@ -27,11 +27,11 @@ format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-conformance: setup ## Run the golden tables
-	@$(BIN)/python -m pytest tests/conformance -q
+conformance: setup ## Read the golden tables on both engines, and write docs/reading.md's tables anew
+	@$(BIN)/python -m delta_orch.testing.conformance --tables ../shared/golden --page docs/reading.md
 
-fuzz: setup ## Damage tables and read them all (FUZZ="--cases 20000 --seed 1" chooses)
-	@$(BIN)/python -m delta_orch.testing.fuzz --tables ../shared/golden $(FUZZ)
+fuzz: setup ## Damage tables and read them all (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark)
+	@$(BIN)/python -m delta_orch.testing.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
 
 bench: setup ## Measure beside deltalake and the floors (BENCH="g1 appends" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from delta_orch.errors import CorruptLogError
+from delta_orch.table import TableSnapshot
 from delta_orch.testing.fuzz.__main__ import main
 from delta_orch.testing.fuzz.cases import CaseMaker, CaseReport
+from delta_orch.testing.fuzz.categories import Category
+from delta_orch.testing.fuzz.corpus import load_corpus, write_table
 from delta_orch.testing.fuzz.runner import FuzzOptions, run_cases
 from delta_orch.testing.fuzz.table_case import FuzzFinding, Reading
 from delta_orch.testing.fuzz.watched_store import WatchedStore
@@ -27,6 +31,7 @@ def test_no_case_fails():
     assert result.outcomes["ok"] > 200
     assert sum(result.outcomes.values()) - result.outcomes["ok"] > 100
     assert len(result.kinds) > 8
+    assert set(result.categories) == set(Category), "every sort of damage occurs"
 
 
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"the golden tables are not at {GOLDEN}")
@@ -81,6 +86,28 @@ def test_leaving_the_table_is_found(tmp_path):
     store.escapes.clear()
     store.data_filesystem()[0].open_input_file(store.resolve(str(tmp_path / "outside")))
     assert store.escapes == [], "the log may name another place by an absolute path"
+
+
+def test_tables_are_read_in_every_way(tmp_path):
+    tables = {seed.name: seed for seed in load_corpus()}
+    write_table(tables["checksums"].files, tmp_path)
+    found = Reading(tmp_path)
+    assert found.errors.keys() == {"time_travel", "every change"}
+    assert found.answers.keys() >= {"rows", "tasks", "fsck", "validate", "changes", "changes as of then"}
+    assert found.answers["fsck"] is True
+    assert "numFiles" in found.answers["validate"]
+
+
+def test_contradictions_are_found(tmp_path, monkeypatch):
+    tables = {seed.name: seed for seed in load_corpus()}
+    write_table(tables["flat"].files, tmp_path)
+    monkeypatch.setattr(TableSnapshot, "files", lambda *_: raise_corrupt())
+    with pytest.raises(FuzzFinding, match="fsck finds nothing wrong"):
+        Reading(tmp_path)
+
+
+def raise_corrupt():
+    raise CorruptLogError("not to be read")
 
 
 def test_an_escape_fails_a_case(tmp_path, monkeypatch):

@@ -5,19 +5,36 @@ from __future__ import annotations
 import struct
 from random import Random
 
+from delta_orch.testing.fuzz.categories import Category, note
+
 _SIZES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+
+_CATEGORIES = {
+    "flip": Category.BIT_FLIPS,
+    "flip_again": Category.BIT_FLIPS,
+    "flip_once_more": Category.BIT_FLIPS,
+    "flips": Category.OTHER_BYTES,
+    "cut": Category.TRUNCATION,
+    "cut_front": Category.TRUNCATION,
+    "insert": Category.OTHER_BYTES,
+    "erase": Category.TRUNCATION,
+    "repeat": Category.OTHER_BYTES,
+    "size": Category.SIZES_AND_OFFSETS,
+    "fill": Category.OTHER_BYTES,
+}
+"""The more often the likelier."""
 
 
 def damage_bytes(data: bytes, rng: Random) -> tuple[bytes, str]:
     """Bytes that are (mostly) not the same, and what was done to them."""
-    kind = rng.choice(
-        ("flip", "flip", "flip", "flips", "cut", "cut_front", "insert", "erase", "repeat", "size", "fill")
-    )
+    kind = rng.choice(tuple(_CATEGORIES))
     if not data:
+        note(rng, Category.OTHER_BYTES)
         return rng.randbytes(rng.choice([1, 4, 12, 100])), "random bytes"
+    note(rng, _CATEGORIES[kind])
     at = position(data, rng)
     match kind:
-        case "flip":
+        case "flip" | "flip_again" | "flip_once_more":
             bit = rng.randrange(8)
             return _replace(data, at, bytes([data[at] ^ 1 << bit])), f"bit {bit} of byte {at} flipped"
         case "flips":

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from delta_orch.errors import DeltaError
+from delta_orch.testing.fuzz.categories import CaseRandom, Category
 from delta_orch.testing.fuzz.corpus import SeedTable, load_corpus, load_variant_files, load_variant_pairs, write_table
 from delta_orch.testing.fuzz.input_cases import INPUT_CASES
-from delta_orch.testing.fuzz.table_case import Reading, ensure_expected, ensure_good_error
+from delta_orch.testing.fuzz.own_tables import NUM_OWN_TABLES
+from delta_orch.testing.fuzz.table_case import Reading, ensure_engines_agree, ensure_expected, ensure_good_error
 from delta_orch.testing.fuzz.table_mutations import damage_table
 from delta_orch.testing.fuzz.variant_cases import pair_case, shredded_case
 
@@ -29,11 +32,13 @@ class CaseReport:
     Attributes:
         kind: One of `KINDS`.
         what: The healthy input and what was done to it.
+        categories: What sorts of damage.
         outcomes: How often reading ended well (`ok`) or in which error.
     """
 
     kind: str
     what: str
+    categories: set[Category] = field(default_factory=set)
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
@@ -45,14 +50,16 @@ class CaseMaker:
         seed: Together with a case's number it decides everything about it.
         directories: More healthy tables, and variants, below which to look.
         kind: Only cases of this kind.
+        spark: A session in which tables are read, too.
     """
 
-    def __init__(self, seed: int, directories: Sequence[Path] = (), kind: str | None = None) -> None:
+    def __init__(self, seed: int, directories: Sequence[Path] = (), kind: str | None = None, spark: Any = None) -> None:
         self._seed = seed
         self._kind = kind
         self._tables = load_corpus(directories)
         self._pairs = load_variant_pairs(directories)
         self._columns = load_variant_files(directories) or _own_variant_files(self._tables)
+        self._spark = spark
         self._healthy: dict[str, Reading] = {}
 
     def run(self, number: int, save_to: Path | None = None) -> CaseReport:
@@ -64,9 +71,9 @@ class CaseMaker:
         Raises:
             Exception: Anything but DeltaError is a finding. Its notes say what the case is.
         """
-        rng = Random(f"{self._seed}:{number}")
+        rng = CaseRandom(f"{self._seed}:{number}")
         kind = self._kind or rng.choices(KINDS, _WEIGHTS)[0]
-        report = CaseReport(kind, "")
+        report = CaseReport(kind, "", rng.categories)
         start = time.monotonic()
         try:
             if kind == TABLE:
@@ -80,15 +87,17 @@ class CaseMaker:
         return report
 
     def _run_table(self, rng: Random, report: CaseReport, save_to: Path | None) -> None:
-        own = 13
-        seed = rng.choice(self._tables[:own]) if rng.random() < 0.5 else rng.choice(self._tables)
+        seed = rng.choice(self._tables[:NUM_OWN_TABLES]) if rng.random() < 0.5 else rng.choice(self._tables)
         files, expectation, done = damage_table(seed, self._tables, rng)
         report.what = f"{seed.name}, {expectation.name}: " + "; ".join(done)
         if save_to is not None:
             write_table(files, save_to / "table")
         with TemporaryDirectory(prefix="delta-fuzz-") as directory:
             write_table(files, Path(directory) / "table")
-            found = Reading(Path(directory) / "table")
+            found = Reading(Path(directory) / "table", self._spark)
+        if all(files.get(path, data) == data for path, data in seed.files.items() if path in seed.data_files()):
+            # Two readers of Parquet may see different things in a damaged file.
+            ensure_engines_agree(found)
         ensure_expected(found, self._healthy_reading(seed), expectation)
         report.outcomes = found.outcomes()
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
+
+from delta_orch.testing.fuzz.categories import Category, note
+
+_OUTSIDE = re.compile(r"\.\.|%2e|%252f|^/|^~|^[a-z0-9]+:", re.IGNORECASE)
 
 NUMBERS: tuple[int | float, ...] = (
     0, -1, 1, 2, 7, 127, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, -(1 << 31), (1 << 32) - 1, 1 << 32,
@@ -69,14 +74,37 @@ PROPERTIES: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 
 
-def nested_json(depth: int, kind: str) -> str:
+def hostile_path(rng: Random) -> str:
+    """A path that no file of a table has; most lead out of it."""
+    path = rng.choice(PATHS)
+    if _OUTSIDE.search(path):
+        note(rng, Category.OUTSIDE_PATHS)
+    return path
+
+
+def hostile_number(rng: Random) -> int | float:
+    """A number at the edge of some width, or beyond all of them."""
+    number = rng.choice(NUMBERS)
+    note(rng, Category.HUGE_COUNTS if number >= 1 << 31 else Category.SIZES_AND_OFFSETS)
+    return number
+
+
+def choose(rng: Random, *options: Any) -> Any:
+    """One of the options; one that is a function makes a value of the randomness once it is chosen."""
+    chosen = rng.choice(options)
+    return chosen(rng) if callable(chosen) else chosen
+
+
+def nested_json(rng: Random, depth: int, kind: str) -> str:
     """JSON text of that many brackets inside each other."""
+    note(rng, Category.DEEP_NESTING)
     opening, closing = {"list": ("[", "]"), "object": ('{"a":', "}")}[kind]
     return opening * depth + "1" + closing * depth
 
 
 def nested_value(rng: Random) -> Any:
     """A value some levels deep; as deep as serialisers of JSON go."""
+    note(rng, Category.DEEP_NESTING)
     value: Any = rng.choice([1, "x", None])
     for _ in range(rng.choice([3, 60, 200])):
         value = [value] if rng.random() < 0.5 else {"a": value}
@@ -85,6 +113,7 @@ def nested_value(rng: Random) -> Any:
 
 def nested_type(rng: Random) -> Any:
     """A column type some levels deep."""
+    note(rng, Category.DEEP_NESTING)
     value: Any = "long"
     for _ in range(rng.choice([3, 30, 120, 230])):
         match rng.randrange(3):
@@ -108,7 +137,7 @@ def hostile_value(rng: Random) -> Any:
         case 3:
             return rng.choice(NUMBER_TEXTS)
         case 4:
-            return rng.choice(PATHS)
+            return hostile_path(rng)
         case 5:
             return rng.choice([None, True, False])
         case 6:

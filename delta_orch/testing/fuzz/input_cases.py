@@ -37,14 +37,16 @@ from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import PRIMITIVE_TYPES, DataType, DecimalType
 from delta_orch.testing.fuzz.byte_mutations import damage_bytes
+from delta_orch.testing.fuzz.categories import Category, note
 from delta_orch.testing.fuzz.corpus import SeedTable
 from delta_orch.testing.fuzz.hostile_values import (
     DATE_TEXTS,
     NUMBER_TEXTS,
-    NUMBERS,
-    PATHS,
     PROPERTIES,
     TEXTS,
+    choose,
+    hostile_number,
+    hostile_path,
     nested_json,
 )
 from delta_orch.testing.fuzz.json_mutations import damage_json
@@ -125,7 +127,8 @@ def last_checkpoint_case(seeds: list[SeedTable], rng: Random) -> InputCase:
     if rng.random() < 0.6:
         data = damage_bytes(data, rng)[0]
     if rng.random() < 0.1:
-        data = b'{"version":1,"checksum":"x","a":' + nested_json(rng.choice([100, 990, 50_000]), "list").encode() + b"}"
+        deep = nested_json(rng, rng.choice([100, 990, 50_000]), "list").encode()
+        data = b'{"version":1,"checksum":"x","a":' + deep + b"}"
     return InputCase(data, lambda value: _ignore(parse_last_checkpoint(value)))
 
 
@@ -143,9 +146,20 @@ def bitmap_case(seeds: list[SeedTable], rng: Random) -> InputCase:
     bitmap = BitMap64(rows)
     bitmap.run_optimize() if rng.random() < 0.5 else None
     data = DeletionVector(bitmap).serialize()
-    for _ in range(rng.choice([1, 1, 2, 5])):
+    times = rng.choice([1, 1, 2, 5])
+    if rng.random() < 0.3:
+        data, times = _with_huge_count(data, rng), times - 1
+    for _ in range(times):
         data = damage_bytes(data, rng)[0]
     return InputCase((data, len(bitmap)), _read_bitmap)
+
+
+def _with_huge_count(data: bytes, rng: Random) -> bytes:
+    """The bitmap with another number of bitmaps, key, cookie or number of containers: what stands at its beginning."""
+    note(rng, Category.HUGE_COUNTS)
+    at, size = rng.choice([(4, 8), (12, 4), (16, 4), (20, 4)])
+    number = rng.choice([1 << 16, (1 << 31) - 1, (1 << 8 * size) - 1, 1 << (8 * size - 1)])
+    return data[:at] + number.to_bytes(size, "little") + data[at + size :]
 
 
 def _read_bitmap(case: tuple[bytes, int]) -> None:
@@ -165,12 +179,16 @@ def _read_bitmap(case: tuple[bytes, int]) -> None:
 
 def descriptor_case(seeds: list[SeedTable], rng: Random) -> InputCase:
     inline = DeletionVector(BitMap64([1, 5])).inline_descriptor()
-    text = rng.choice([inline.path_or_inline_dv, "ab^-aqEH.-t@S}K{vb[*k^", rng.choice(TEXTS), rng.choice(PATHS)])
+    text = choose(rng, inline.path_or_inline_dv, "ab^-aqEH.-t@S}K{vb[*k^", rng.choice(TEXTS), hostile_path)
     if rng.random() < 0.7:
         text = damage_bytes(text.encode("utf-8", "surrogatepass"), rng)[0].decode("latin-1")
-    size = rng.choice([inline.size_in_bytes, len(text) * 4 // 5, *(n for n in NUMBERS if isinstance(n, int))])
+    size = choose(rng, inline.size_in_bytes, len(text) * 4 // 5, *[_hostile_integer] * 8)
     kind = rng.choice("iup")
     return InputCase(DeletionVectorDescriptor(kind, text, size, 2, rng.choice([None, 1])), _read_descriptor)
+
+
+def _hostile_integer(rng: Random) -> int:
+    return int(hostile_number(rng))
 
 
 def _read_descriptor(descriptor: DeletionVectorDescriptor) -> None:
@@ -186,7 +204,7 @@ def _read_descriptor(descriptor: DeletionVectorDescriptor) -> None:
 
 
 def path_case(seeds: list[SeedTable], rng: Random) -> InputCase:
-    text = rng.choice(PATHS)
+    text = hostile_path(rng)
     if rng.random() < 0.7:
         text = damage_bytes(text.encode(), rng)[0].decode("utf-8", "replace")
     return InputCase(text, _read_path)
@@ -250,8 +268,12 @@ def statistics_case(seeds: list[SeedTable], rng: Random) -> InputCase:
         text = json.dumps(damage_json(healthy, rng)[0])
         if rng.random() < 0.2:
             text = damage_bytes(text.encode(), rng)[0].decode("utf-8", "replace")
-        texts.append(rng.choice([text, text, text, None, "", nested_json(rng.choice([60, 5000]), "object")]))
+        texts.append(choose(rng, text, text, text, None, "", _nested_object))
     return InputCase((texts, rng.choice(_PREDICATES)), _read_statistics)
+
+
+def _nested_object(rng: Random) -> str:
+    return nested_json(rng, rng.choice([60, 5000]), "object")
 
 
 def _read_statistics(case: tuple[list[str | None], str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from delta_orch.testing.fuzz.categories import Category, note
 from delta_orch.testing.fuzz.hostile_values import hostile_value
 
 Place = tuple[Any, Any]
@@ -15,6 +16,7 @@ Place = tuple[Any, Any]
 
 def damage_json(value: Any, rng: Random) -> tuple[Any, str]:
     """A copy with one place of it damaged, and which."""
+    note(rng, Category.OTHER_CONTENT)
     changed = copy.deepcopy(value)
     places = list(iter_places(changed))
     if not places:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from delta_orch.testing.fuzz.categories import Category, note
 from delta_orch.testing.fuzz.expectation import Expectation
 from delta_orch.testing.fuzz.hostile_values import (
     DATE_TEXTS,
     NUMBER_TEXTS,
     NUMBERS,
-    PATHS,
     PROPERTIES,
     TEXTS,
     TYPES,
+    choose,
+    hostile_number,
+    hostile_path,
     hostile_value,
     nested_json,
     nested_type,
@@ -49,6 +52,7 @@ def damage_log_text(data: bytes, rng: Random) -> tuple[bytes, Damage]:
     if lines is None:
         return data, (Expectation.SAME, "not JSON lines, left as it is")
     kind = rng.choice(_DAMAGES)
+    note(rng, Category.OTHER_CONTENT)
     if kind is _as_text:
         return _as_text(lines, rng)
     expectation, what = kind(lines, rng)
@@ -105,7 +109,7 @@ def _as_text(lines: Lines, rng: Random) -> tuple[bytes, Damage]:
             return serialize_lines(lines).rstrip(b"\n"), (Expectation.SAME, "no line break at the end")
         case 3:
             depth = rng.choice([500, 1100, 100_000])
-            extra = nested_json(depth, rng.choice(["list", "object"]))
+            extra = nested_json(rng, depth, rng.choice(["list", "object"]))
             name = rng.choice(["somethingNew", "add", "metaData", "commitInfo", "protocol", "txn"])
             return serialize_lines(lines) + f'{{"{name}":{extra}}}\n'.encode(), (
                 Expectation.ANY,
@@ -149,7 +153,7 @@ def _in_body(*names: str) -> Callable[[Callable[[dict[str, Any], Random], str]],
 
 @_in_body("add", "remove", "cdc", "sidecar")
 def _path(body: dict[str, Any], rng: Random) -> str:
-    body["path"] = rng.choice(PATHS)
+    body["path"] = hostile_path(rng)
     return f"path {body['path'][:60]!r}"
 
 
@@ -159,7 +163,7 @@ def _partition_values(body: dict[str, Any], rng: Random) -> str:
     if not isinstance(values, dict):
         values = {}
     name = rng.choice([*values, "x", ""]) if values else "x"
-    values[name] = rng.choice([rng.choice(NUMBER_TEXTS), rng.choice(DATE_TEXTS), rng.choice(TEXTS), hostile_value(rng)])
+    values[name] = choose(rng, rng.choice(NUMBER_TEXTS), rng.choice(DATE_TEXTS), rng.choice(TEXTS), hostile_value)
     body["partitionValues"] = values
     return f"partition value {name}={str(values[name])[:60]!r}"
 
@@ -171,7 +175,7 @@ def _stats(body: dict[str, Any], rng: Random) -> str:
         text = '{"numRecords": 3, "minValues": {"id": 1}, "maxValues": {"id": 5}, "nullCount": {"id": 0}}'
     match rng.randrange(4):
         case 0:
-            body["stats"] = rng.choice(["", "{", "[]", "null", "7", text[:-1], text * 2, nested_json(2000, "object")])
+            body["stats"] = choose(rng, "", "{", "[]", "null", "7", text[:-1], text * 2, _nested_object)
         case 1:
             body["stats"] = text.replace("1", rng.choice(["1e999", "99999999999999999999", "-1", "NaN", "1.5"]), 1)
         case _:
@@ -181,6 +185,27 @@ def _stats(body: dict[str, Any], rng: Random) -> str:
             except (ValueError, RecursionError):
                 body["stats"] = "{}"
     return f"stats {body['stats'][:100]}"
+
+
+def _nested_object(rng: Random) -> str:
+    return nested_json(rng, 2000, "object")
+
+
+@_in_body("add", "remove", "cdc", "sidecar")
+def _sizes(body: dict[str, Any], rng: Random) -> str:
+    """What a file is said to hold: bytes and rows."""
+    names = [name for name in ("size", "sizeInBytes", "stats", "baseRowId", "modificationTime") if name in body]
+    name = rng.choice(names or ["size"])
+    if name == "stats":
+        try:
+            stats = json.loads(body[name])
+        except (TypeError, ValueError, RecursionError):
+            stats = {}
+        stats = stats if isinstance(stats, dict) else {}
+        body[name] = json.dumps({**stats, "numRecords": hostile_number(rng)})
+    else:
+        body[name] = hostile_number(rng)
+    return f"{name}={str(body[name])[:80]}"
 
 
 @_in_body("metaData")
@@ -197,8 +222,9 @@ def damage_schema(text: str, rng: Random) -> str:
         schema = {"type": "struct", "fields": []}
     match rng.randrange(6):
         case 0:
-            return nested_json(rng.choice([500, 1010, 50_000]), "list")
+            return nested_json(rng, rng.choice([500, 1010, 50_000]), "list")
         case 1:
+            note(rng, Category.DEEP_NESTING)
             depth = rng.choice([100, 330, 1000])
             return '{"type":"array","containsNull":true,"elementType":' * depth + '"long"' + "}" * depth
         case 2:
@@ -239,8 +265,8 @@ def _partition_columns(body: dict[str, Any], rng: Random) -> str:
 def _protocol(body: dict[str, Any], rng: Random) -> str:
     key = rng.choice(["minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"])
     known = ["deletionVectors", "columnMapping", "typeWidening", "v2Checkpoint", "variantType", "rowTracking", "x"]
-    body[key] = rng.choice(
-        [rng.choice(NUMBERS), 1, 2, 3, 7, rng.sample(known, 3), None, "3", [None], [[]], hostile_value(rng)]
+    body[key] = choose(
+        rng, rng.choice(NUMBERS), 1, 2, 3, 7, rng.sample(known, 3), None, "3", [None], [[]], hostile_value
     )
     return f"protocol {key}={str(body[key])[:60]}"
 
@@ -258,10 +284,14 @@ def _deletion_vector(body: dict[str, Any], rng: Random) -> str:
             vector[key] = rng.choice(_STORAGE_TYPES)
         case "pathOrInlineDv":
             text = str(old)
-            vector[key] = rng.choice([text[:-1], text[5:], text.upper(), "", "../" + text, "..%2f" + text, "a/" + text,
-                                      "\0" + text, text * 2, "é" * 20, "%" * 20, rng.choice(PATHS)])  # fmt: skip
+            if rng.random() < 0.3:
+                note(rng, Category.OUTSIDE_PATHS)
+                vector[key] = rng.choice(["../" + text, "..%2f" + text, "a/../../" + text])
+            else:
+                vector[key] = choose(rng, text[:-1], text[5:], text.upper(), "", "a/" + text, "\0" + text, text * 2,
+                                     "é" * 20, "%" * 20, hostile_path)  # fmt: skip
         case _:
-            vector[key] = rng.choice([*NUMBERS, None, "1", old])
+            vector[key] = choose(rng, *[hostile_number] * 12, None, "1", old)
     body["deletionVector"] = vector
     return f"deletion vector {key}={str(vector[key])[:60]!r}"
 
@@ -269,12 +299,12 @@ def _deletion_vector(body: dict[str, Any], rng: Random) -> str:
 @_in_body("commitInfo")
 def _commit_info(body: dict[str, Any], rng: Random) -> str:
     key = rng.choice(["inCommitTimestamp", "timestamp", "operation", "operationParameters", "operationMetrics"])
-    body[key] = rng.choice([rng.choice(NUMBERS), hostile_value(rng)])
+    body[key] = choose(rng, rng.choice(NUMBERS), hostile_value)
     return f"commitInfo {key}={str(body[key])[:60]}"
 
 
 _DAMAGES: Sequence[Callable[[Lines, Random], Any]] = (
     _any_place, _any_place, _any_place, _line_order, _unknown_things, _as_text, _path, _path, _partition_values, _stats,
     _stats, _schema_string, _schema_string, _configuration, _partition_columns, _protocol, _deletion_vector,
-    _deletion_vector, _commit_info,
+    _deletion_vector, _commit_info, _sizes,
 )  # fmt: skip

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import (
     Add,
     AddCdcFile,
@@ -285,6 +286,65 @@ def _variants(table: _Table) -> None:
     table.log.commit(table.data_file("part-1.parquet", rows, stats=stats))
 
 
+def _checksums(table: _Table) -> None:
+    """In-commit timestamps, and a version checksum for each version."""
+    rows = _rows().select(["id", "name"])
+    features = ("appendOnly", "inCommitTimestamp")
+    table.log.create(
+        _schema_string(rows.schema),
+        protocol=Protocol(3, 7, (), features),
+        configuration={"delta.enableInCommitTimestamps": "true"},
+    )
+    model, size = table.log.model(), 0
+    assert model.protocol is not None and model.metadata is not None
+    for number in range(4):
+        add = table.data_file(f"part-{number}.parquet", _rows(number * ROWS).select(rows.column_names))
+        info = CommitInfo({"operation": "WRITE", "inCommitTimestamp": 1_700_000_000_000 + number})
+        version, size = table.log.commit(info, add, Txn("app", number)), size + add.size
+        checksum = {
+            "tableSizeBytes": size, "numFiles": number + 1, "numMetadata": 1, "numProtocol": 1,
+            "inCommitTimestampOpt": 1_700_000_000_000 + number,
+            "setTransactions": [{"appId": "app", "version": number}],
+            "domainMetadata": [], **json.loads(serialize_action(model.metadata)),
+            **json.loads(serialize_action(model.protocol)),
+        }  # fmt: skip
+        checksum["metadata"] = checksum.pop("metaData")
+        table.store.put(f"_delta_log/{version:020d}.crc", json.dumps(checksum).encode())
+
+
+def _row_tracking(table: _Table) -> None:
+    rows = _rows().select(["id", "name"])
+    table.log.create(
+        _schema_string(rows.schema),
+        protocol=Protocol(1, 7, None, ("domainMetadata", "rowTracking")),
+        configuration={
+            "delta.enableRowTracking": "true",
+            "delta.rowTracking.materializedRowIdColumnName": "_row-id-1",
+            "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-version-1",
+        },
+    )
+    for number in range(3):
+        part = _rows(number * ROWS).select(rows.column_names)
+        if number == 2:
+            ids = [None if i % 2 else 100 + i for i in range(ROWS)]
+            part = part.append_column("_row-id-1", pa.array(ids, pa.int64()))
+        path, first = f"part-{number}.parquet", number * ROWS
+        add = table.data_file(path, part, base_row_id=first, default_row_commit_version=number + 1)
+        watermark = json.dumps({"rowIdHighWaterMark": first + ROWS - 1})
+        table.log.commit(add, DomainMetadata("delta.rowTracking", watermark))
+
+
+def _compactions(table: _Table) -> None:
+    rows = _rows().select(["id", "name"])
+    table.log.create(_schema_string(rows.schema))
+    for number in range(8):
+        add = table.data_file(f"part-{number}.parquet", _rows(number * ROWS).select(rows.column_names))
+        gone = [Remove(f"part-{number - 1}.parquet", True, 5)] if number % 3 == 2 else []
+        table.log.commit(add, *gone, Txn(f"app{number % 2}", number), DomainMetadata("d", str(number), number == 5))
+    table.log.compact(1, 3)
+    table.log.compact(4, 7)
+
+
 _TABLES: Mapping[str, Callable[[_Table], None]] = {
     "flat": _flat,
     "partitioned": _partitioned,
@@ -299,4 +359,8 @@ _TABLES: Mapping[str, Callable[[_Table], None]] = {
     "mapped-id": _mapped("id"),
     "widened": _widened,
     "variants": _variants,
+    "checksums": _checksums,
+    "row-tracking": _row_tracking,
+    "compactions": _compactions,
 }
+NUM_OWN_TABLES = len(_TABLES)

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_orch.testing.fuzz.categories import Category, note
+from delta_orch.testing.fuzz.hostile_values import hostile_number
 from delta_orch.testing.fuzz.json_mutations import damage_json
 
 _TYPES = (
@@ -25,6 +27,7 @@ def damage_parquet(data: bytes, rng: Random) -> tuple[bytes, str]:
     except (pa.ArrowException, OSError):
         return data, "no Parquet file, left as it is"
     changed, what = _damage_table(table, rng)
+    note(rng, Category.OTHER_CONTENT)
     sink = io.BytesIO()
     try:
         pq.write_table(
@@ -36,6 +39,35 @@ def damage_parquet(data: bytes, rng: Random) -> tuple[bytes, str]:
     except (pa.ArrowException, OSError):
         return data, f"cannot be written: {what}"
     return sink.getvalue(), what
+
+
+def damage_footer(data: bytes, rng: Random) -> tuple[bytes, str]:
+    """A Parquet file whose footer, still well-formed, tells other numbers: of rows, values, bytes, columns, offsets."""
+    length = int.from_bytes(data[-8:-4], "little")
+    start = len(data) - 8 - length
+    if data[-4:] != b"PAR1" or start < 4:
+        return data, "no Parquet file, left as it is"
+    footer = data[start:-8]
+    # A field of Thrift's compact protocol: how far it is from the last one, and its type; numbers are varints.
+    numbers = [at + 1 for at in range(len(footer) - 1) if footer[at] & 15 in (5, 6) and 0 < footer[at] >> 4 < 15]
+    if not numbers:
+        return data, "no numbers in the footer"
+    at = rng.choice(numbers)
+    end = at
+    while end < len(footer) - 1 and footer[end] > 127:
+        end += 1
+    number = int(hostile_number(rng)) & (1 << 64) - 1
+    changed = footer[:at] + _varint(number) + footer[end + 1 :]
+    return data[:start] + changed + len(changed).to_bytes(4, "little") + b"PAR1", f"{number} at byte {at} of the footer"
+
+
+def _varint(number: int) -> bytes:
+    """As Thrift has signed numbers, zigzag already applied: odd ones are negative."""
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*found, number))
 
 
 def _damage_table(table: pa.Table, rng: Random) -> tuple[pa.Table, str]:

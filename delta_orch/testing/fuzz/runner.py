@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from delta_orch.testing.fuzz.cases import CaseMaker, CaseReport
+from delta_orch.testing.fuzz.categories import Category
 
 _STARTUP_SECONDS = 120
 _MEBIBYTE = 1 << 20
@@ -36,6 +37,7 @@ class FuzzOptions:
         growth_bytes: The most a case may add to the memory the worker holds.
         address_bytes: The most address space a worker may add to what it starts with.
         save_to: A directory for the inputs of cases that failed.
+        with_spark: Read tables on Spark, too; each worker starts a session, and its address space is not limited.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class FuzzOptions:
     growth_bytes: int = 512 * _MEBIBYTE
     address_bytes: int = 6144 * _MEBIBYTE
     save_to: Path | None = None
+    with_spark: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,18 @@ class Finding:
 
 @dataclass
 class FuzzResult:
-    """What a run found."""
+    """What a run found.
+
+    Attributes:
+        kinds: Cases by what was read.
+        categories: Cases in which each sort of damage occurred; most have more than one.
+        outcomes: Answers and errors; a table is read in many ways.
+        slowest: Seconds, and the number of the case.
+    """
 
     cases: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    categories: Counter[Category] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     slowest: tuple[float, int] = (0.0, -1)
     findings: list[Finding] = field(default_factory=list)
@@ -95,6 +106,7 @@ def _run_batch(
                     on_finding(finding)
             else:
                 result.kinds[report.kind] += 1
+                result.categories.update(report.categories)
                 result.outcomes.update(report.outcomes)
                 result.slowest = max(result.slowest, (report.seconds, number))
             result.cases += 1
@@ -192,12 +204,24 @@ def _work(
     os.dup2(stacks.fileno(), 2)
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-    maker = CaseMaker(options.seed, options.directories, options.kind)
-    limit = _address_bytes() + options.address_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    maker = CaseMaker(options.seed, options.directories, options.kind, _spark() if options.with_spark else None)
+    if not options.with_spark:
+        limit = _address_bytes() + options.address_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection.send("ready")
     for number in numbers:
         connection.send(_run_one(maker, number, options, save_to))
+
+
+def _spark() -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").appName("delta_orch fuzz").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.memory", "1g").config("spark.sql.shuffle.partitions", "1")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
 
 
 def _run_one(maker: CaseMaker, number: int, options: FuzzOptions, save_to: Path | None) -> CaseReport | str:

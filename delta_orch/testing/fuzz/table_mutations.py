@@ -8,12 +8,13 @@ from random import Random
 
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH
 from delta_orch.testing.fuzz.byte_mutations import damage_bytes
+from delta_orch.testing.fuzz.categories import Category, note
 from delta_orch.testing.fuzz.corpus import SeedTable
 from delta_orch.testing.fuzz.expectation import Expectation
-from delta_orch.testing.fuzz.hostile_values import hostile_value, nested_json
+from delta_orch.testing.fuzz.hostile_values import choose, hostile_number, hostile_value, nested_json
 from delta_orch.testing.fuzz.json_mutations import damage_json
 from delta_orch.testing.fuzz.log_mutations import Damage, damage_log_text
-from delta_orch.testing.fuzz.parquet_mutations import damage_parquet
+from delta_orch.testing.fuzz.parquet_mutations import damage_footer, damage_parquet
 
 Files = dict[str, bytes]
 
@@ -73,12 +74,14 @@ def _last_checkpoint(files: Files, others: Sequence[SeedTable], rng: Random) -> 
             files.pop(LAST_CHECKPOINT_PATH, None)
             return Expectation.SAME, "no _last_checkpoint"
         case 1:
-            data = nested_json(rng.choice([10, 5000, 100_000]), rng.choice(["list", "object"])).encode()
+            data = nested_json(rng, rng.choice([10, 5000, 100_000]), rng.choice(["list", "object"])).encode()
         case 2:
-            data = json.dumps({"version": hostile_value(rng), "size": hostile_value(rng)}).encode()
+            names = ("version", "size", "parts", "sizeInBytes", "numOfAddFiles")
+            data = json.dumps({name: choose(rng, hostile_number, hostile_value) for name in names}).encode()
         case 3:
             data = damage_bytes(data, rng)[0]
         case _:
+            note(rng, Category.OTHER_CONTENT)
             try:
                 data = json.dumps(damage_json(json.loads(data), rng)[0]).encode()
             except (ValueError, RecursionError):
@@ -99,7 +102,7 @@ def _parquet_content(files: Files, others: Sequence[SeedTable], rng: Random) -> 
     path = _pick(files, rng, ".parquet", log=rng.random() < 0.7) or _pick(files, rng, ".parquet")
     if path is None:
         return _log_bytes(files, others, rng)
-    files[path], what = damage_parquet(files[path], rng)
+    files[path], what = damage_footer(files[path], rng) if rng.random() < 0.3 else damage_parquet(files[path], rng)
     return Expectation.ANY, f"{path}: {what}"
 
 
@@ -116,7 +119,8 @@ def _which_files(files: Files, others: Sequence[SeedTable], rng: Random) -> Dama
     if not files:
         return Expectation.SAME, "no files"
     path = rng.choice(list(files))
-    match rng.randrange(7):
+    note(rng, Category.SWAPPED_FILES)
+    match rng.randrange(8):
         case 0:
             del files[path]
             return Expectation.ANY, f"{path} gone"
@@ -136,11 +140,18 @@ def _which_files(files: Files, others: Sequence[SeedTable], rng: Random) -> Dama
                 files[path] = donor.files[rng.choice(same)]
             return Expectation.ANY, f"{path} from {donor.name}"
         case 4:
+            note(rng, Category.TRUNCATION)
             files[path] = b""
             return Expectation.ANY, f"{path} empty"
         case 5:
+            donor = rng.choice(others)
+            for name in donor.log_files():
+                files[name] = donor.files[name]
+            return Expectation.ANY, f"the log of {donor.name} over it"
+        case 6:
             number = rng.choice([0, 3, 7, 10**18])
             middle = rng.choice(_CHECKPOINT_MIDDLES)
+            note(rng, Category.HUGE_COUNTS)
             name = f"_delta_log/{number:020d}{middle}{rng.choice(['parquet', 'json'])}"
             files[name] = files[path]
             return Expectation.ANY, f"{path} as {name}"

@@ -23,6 +23,7 @@ from delta_orch.protocol.variant.metadata import MetadataReader
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.variant import Variant
 from delta_orch.testing.fuzz.byte_mutations import damage_bytes
+from delta_orch.testing.fuzz.categories import Category, note
 from delta_orch.testing.fuzz.hostile_values import NUMBERS, TEXTS, nested_json
 from delta_orch.testing.fuzz.input_cases import InputCase
 from delta_orch.testing.fuzz.table_case import FuzzFinding
@@ -37,6 +38,8 @@ _OWN = (
 def pair_case(pairs: list[tuple[bytes, bytes]], rng: Random) -> InputCase:
     """One metadata/value pair with damaged bytes."""
     metadata, value = rng.choice(pairs) if pairs and rng.random() < 0.5 else _own_pair(rng)
+    if rng.random() < 0.25:
+        metadata, value = _with_huge_count(metadata, value, rng)
     for _ in range(rng.choice([1, 1, 2, 4])):
         if rng.random() < 0.35:
             metadata = damage_bytes(metadata, rng)[0]
@@ -45,15 +48,29 @@ def pair_case(pairs: list[tuple[bytes, bytes]], rng: Random) -> InputCase:
     return InputCase((metadata, value), _read_pair)
 
 
+def _with_huge_count(metadata: bytes, value: bytes, rng: Random) -> tuple[bytes, bytes]:
+    """Another number of names in the dictionary, or of elements of an object or array with a count of four bytes."""
+    note(rng, Category.HUGE_COUNTS)
+    number = rng.choice([256, 1 << 16, (1 << 31) - 1, (1 << 32) - 1])
+    match rng.randrange(3):
+        case 0:
+            return b"\xc1" + struct.pack("<I", number) + metadata[1:], value
+        case 1:
+            return metadata, bytes([0x1F | rng.choice([0, 1]) << 2]) + struct.pack("<I", number) + value[1:]
+        case _:
+            return metadata, bytes([0x7E]) + struct.pack("<I", number) + value[1:]
+
+
 def _own_pair(rng: Random) -> tuple[bytes, bytes]:
     match rng.randrange(4):
         case 0:
             variant = parse_json(rng.choice(_OWN))
         case 1:
             # Deeper than Python's own recursion goes.
+            note(rng, Category.DEEP_NESTING)
             return b"\x01\x00\x00", _deep_array(rng.choice([10, 499, 2000, 50_000]))
         case 2:
-            variant = parse_json(nested_json(rng.choice([50, 400]), rng.choice(["list", "object"])))
+            variant = parse_json(nested_json(rng, rng.choice([50, 400]), rng.choice(["list", "object"])))
         case _:
             text, number = rng.choice(TEXTS), rng.choice(NUMBERS)
             inside = -(2**63) <= number < 2**63 if isinstance(number, int) else True
@@ -94,6 +111,7 @@ def shredded_case(files: list[bytes], rng: Random) -> InputCase:
     """A shredded column in which bytes, numbers and nulls changed."""
     column = pq.ParquetFile(io.BytesIO(rng.choice(files))).read(use_threads=False)["var"].combine_chunks()
     array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    note(rng, Category.OTHER_CONTENT)
     for _ in range(rng.choice([1, 2, 4])):
         array = _damaged(array, rng)
     return InputCase(array, _read_shredded)

@@ -1,0 +1,35 @@
+"""A few cases of the fuzzer on Spark: damaged tables end in the rows the local engine reads, or in our errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_orch.testing.fuzz.cases import CaseMaker
+from delta_orch.testing.fuzz.corpus import load_corpus, write_table
+from delta_orch.testing.fuzz.own_tables import NUM_OWN_TABLES
+from delta_orch.testing.fuzz.table_case import FuzzFinding, Reading, ensure_engines_agree
+
+pytestmark = pytest.mark.spark
+
+
+def test_no_case_fails_on_spark(spark: Any) -> None:
+    maker = CaseMaker(20_240_603, kind="table", spark=spark)
+    outcomes = [maker.run(number).outcomes for number in range(12)]
+    assert sum(outcome["ok"] for outcome in outcomes) > 100
+    assert sum(outcome.total() - outcome["ok"] for outcome in outcomes) > 10
+
+
+@pytest.mark.parametrize("number", range(NUM_OWN_TABLES))
+def test_healthy_tables_have_the_same_rows_on_both_engines(spark: Any, tmp_path: Path, number: int) -> None:
+    seed = load_corpus()[number]
+    write_table(seed.files, tmp_path)
+    found = Reading(tmp_path, spark)
+    assert {way: code for way, code in found.errors.items() if "Spark" in way} == {}, seed.name
+    assert found.answers["rows on Spark"] == found.answers["number of rows"]
+    ensure_engines_agree(found)
+    found.answers["rows on Spark"] = -1
+    with pytest.raises(FuzzFinding):
+        ensure_engines_agree(found)
