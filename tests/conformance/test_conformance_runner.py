@@ -1,0 +1,73 @@
+"""The conformance run itself: it cannot pass over a case in silence, and the page says what the run says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from delta_orch.engines.select import local_engine
+from delta_orch.features.registry import FEATURES
+from delta_orch.testing.conformance.__main__ import main
+from delta_orch.testing.conformance.page import replaced
+from delta_orch.testing.conformance.runner import CaseResult, Outcome, run_cases, skip_reason
+from delta_orch.testing.golden import ALL_KINDS, GoldenCase, load_cases
+
+HERE = Path(__file__).parents[2]
+ROOT = HERE / ".." / "shared" / "golden"
+CASES = load_cases(ROOT, ALL_KINDS)
+pytestmark = pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
+
+
+def test_the_page_fits_the_cases_and_the_registry() -> None:
+    """That each case passes is what the other tests of this folder show; here, that the page counts them all."""
+    results = [_as_it_should_end(case, engine) for engine in ("local", "spark") for case in CASES]
+    page = (HERE / "docs" / "reading.md").read_text()
+    assert replaced(page, results) == page, "run `make conformance` and commit docs/reading.md"
+
+
+def _as_it_should_end(case: GoldenCase, engine: str) -> CaseResult:
+    reason = skip_reason(case, engine)
+    return CaseResult(case, engine, Outcome.SKIPPED if reason else Outcome.PASSED, reason or "")
+
+
+def test_every_kind_is_known() -> None:
+    assert len(CASES) == len(json.loads((ROOT / "index.json").read_bytes()))
+
+
+def test_only_what_needs_a_catalog_cannot_be_read() -> None:
+    assert [f.name for f in FEATURES if f.reader and not f.reads] == ["catalogManaged"]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """One case, of which the expectation is wrong."""
+    case = next(case for case in CASES if case.kind == "read")
+    shutil.copytree(case.directory, tmp_path / "one")
+    definition = dict(case.definition)
+    definition["expect"] = {**definition["expect"], "num_files": 4711}
+    (tmp_path / "one" / "case.json").write_text(json.dumps(definition))
+    entry = {"name": "one", "kind": "read", "features": list(case.features), "path": "one"}
+    (tmp_path / "index.json").write_text(json.dumps([entry]))
+    return tmp_path
+
+
+def test_a_case_that_differs_fails(collection: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (result,) = run_cases(load_cases(collection), {"local": local_engine()})
+    assert result.outcome is Outcome.FAILED
+    assert "num_files" in result.why
+    page = collection / "page.md"
+    assert main(["--tables", str(collection), "--engine", "local", "--page", str(page)]) == 1
+    assert "FAILED one on local" in capsys.readouterr().out
+    assert not page.exists()
+
+
+def test_a_case_that_was_not_run_fails(collection: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = collection / "index.json"
+    entries = [{**json.loads(index.read_bytes())[0], "kind": "of another time"}]
+    index.write_text(json.dumps(entries))
+    assert main(["--tables", str(collection), "--engine", "local"]) == 1
+    assert "one was not run on local" in capsys.readouterr().out
+    assert main(["--tables", str(collection / "nowhere")]) == 1
