@@ -44,34 +44,54 @@ def decode_columns(
         IncompleteCheckpointError: It is gone.
         ProtocolViolationError: A field has the wrong type.
     """
-    fields, schema = _FIELDS[action], SCHEMAS[action]
+    raw = group.read(action, needed_leaves(action, names), use_threads)
+    live = {leaf: None if column is None else select(column, keep) for leaf, column in raw.items()}
+    if "stats" in names and needs_parsed_statistics(action, group):
+        parsed = group.read(action, [STATS_PARSED])[STATS_PARSED]
+        live["stats"] = with_parsed_statistics(live["stats"], None if parsed is None else select(parsed, keep))
+    return columns_of(action, live, names, group.num_rows if keep is None else _count(keep))
+
+
+def needed_leaves(action: str, names: Sequence[str]) -> list[str]:
+    """The fields of an action, as checkpoints spell them, that columns of `ADD_SCHEMA` or `REMOVE_SCHEMA` come from."""
+    fields = _FIELDS[action]
     leaves = {fields[name] for name in names if name in fields}
     if "dv_id" in names:
         leaves.add(_DELETION_VECTOR)
-    raw = group.read(action, sorted(leaves), use_threads)
-    live = {leaf: None if column is None else select(column, keep) for leaf, column in raw.items()}
-    count = group.num_rows if keep is None else _count(keep)
+    return sorted(leaves)
+
+
+def columns_of(action: str, live: Mapping[str, Column | None], names: Sequence[str], count: int) -> dict[str, Column]:
+    """Columns of `ADD_SCHEMA` or `REMOVE_SCHEMA` from `needed_leaves`, each of `count` rows or None.
+
+    Raises:
+        ProtocolViolationError: A field has the wrong type.
+    """
+    fields, schema = _FIELDS[action], SCHEMAS[action]
     columns: dict[str, Column] = {}
     for name in names:
         if name == "dv_id":
             column = dv_ids(live[_DELETION_VECTOR])
         elif name == "deletion_vector":
             column = _vectors(live[_DELETION_VECTOR])
-        elif name == "stats":
-            column = _statistics(action, group, keep, live["stats"])
         else:
             column = live[fields[name]]
         columns[name] = _as_type(column, schema.field(name), action, count)
     return columns
 
 
-def _statistics(action: str, group: RowGroup, keep: Mask | None, json: Column | None) -> Column | None:
+def needs_parsed_statistics(action: str, group: RowGroup) -> bool:
+    """Whether some row may have its statistics only in `stats_parsed`."""
+    return group.has(f"{action}.{STATS_PARSED}") and group.null_count(f"{action}.stats") != group.null_count(
+        f"{action}.path"
+    )
+
+
+def with_parsed_statistics(json: Column | None, parsed: Column | None) -> Column | None:
     """Statistics as JSON; made from `stats_parsed` where the checkpoint keeps them only there."""
-    if (json is not None and json.null_count == 0) or not group.has(f"{action}.{STATS_PARSED}"):
+    if parsed is None or (json is not None and json.null_count == 0):
         return json
-    parsed = group.read(action, [STATS_PARSED])[STATS_PARSED]
-    assert parsed is not None
-    made = stats_to_json(select(parsed, keep))
+    made = stats_to_json(parsed)
     return made if json is None else pc.coalesce(_as_text(json), made)
 
 

@@ -93,6 +93,14 @@ class RowGroup:
         statistics = self.part.metadata.row_group(self.index).column(column).statistics
         return statistics is not None and statistics.has_null_count and statistics.null_count == self.num_rows
 
+    def null_count(self, leaf: str) -> int | None:
+        """In how many rows the dotted leaf is null, going by the footer; None where that does not tell."""
+        if leaf not in self.part.leaves:
+            return self.num_rows
+        column = self.part.metadata.row_group(self.index).column(self.part.leaves.index(leaf))
+        statistics = column.statistics
+        return statistics.null_count if statistics is not None and statistics.has_null_count else None
+
     def has(self, column: str) -> bool:
         """Whether some leaf at or below the dotted column may hold a value."""
         below = [i for i, leaf in enumerate(self.part.leaves) if is_below(leaf, column)]
@@ -111,19 +119,19 @@ class RowGroup:
         if not wanted:
             return dict.fromkeys(fields)
         batches = list(self.iter_structs(action, wanted, use_threads))
-        found = {name: pa.chunked_array([plain(_child(struct, name)) for struct in batches]) for name in wanted}
+        found = {name: pa.chunked_array([plain(child_of(struct, name)) for struct in batches]) for name in wanted}
         return {name: found.get(name) for name in fields}
 
     def iter_field(self, action: str, field: str) -> Iterator[pa.Array]:
         """One field of one action that the group has, some ten thousand rows at a time. Raises as `read`."""
         for struct in self.iter_structs(action, [field], use_threads=False):
-            yield plain(_child(struct, field))
+            yield plain(child_of(struct, field))
 
     def read_rows(self, action: str) -> list[dict[str, Any]]:
         """All rows of an action that has few, with all its fields, as parsed JSON would look. Raises as `read`."""
         rows = []
         for struct in self.iter_structs(action, None, use_threads=False):
-            present = _child(struct, PROBE_LEAF[action]).is_valid()
+            present = child_of(struct, PROBE_LEAF[action]).is_valid()
             if present.true_count:
                 rows += plain(struct).filter(present).to_pylist(maps_as_pydicts="strict")
         return rows
@@ -235,7 +243,7 @@ class Checkpoint:
         return [group for part in self.file_parts for group in part.row_groups(action)]
 
 
-def _child(struct: pa.StructArray, name: str) -> pa.Array:
+def child_of(struct: pa.StructArray, name: str) -> pa.Array:
     """A field of a struct, null where the struct is. Some writers declare fields as required, which then hold arbitrary
     values instead of nulls in the rows of other actions."""
     index = struct.type.get_field_index(name)

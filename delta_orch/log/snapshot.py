@@ -15,6 +15,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.features.registry import ensure_readable
 from delta_orch.log.checkpoint_files import CheckpointFileActions
 from delta_orch.log.checkpoint_reader import Checkpoint
+from delta_orch.log.checkpoint_stream import iter_live
 from delta_orch.log.commit_reader import commit_timestamp_ms, read_commit
 from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
 from delta_orch.log.pruning import Pruning
@@ -186,15 +187,15 @@ class Snapshot:
         return self._table(self._removes, self.tail.tombstones, REMOVE_SCHEMA, columns)
 
     def iter_files(self) -> Iterator[pa.Table]:
-        """`files()` in pieces, for who must not hold all of it: each is dropped before the next is decoded."""
-        for actions in self._adds:
-            yield from actions.tables(ADD_SCHEMA.names)
+        """`files()` in pieces, for who must not hold all of it: nothing of a piece is kept."""
+        if self.checkpoint is not None:
+            yield from iter_live(self.checkpoint, "add", ADD_SCHEMA.names, self.tail.touched)
         yield self.tail.adds
 
     def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """`tombstones(columns)` in pieces, as `iter_files`."""
-        for actions in self._removes:
-            yield from actions.tables(columns)
+        if self.checkpoint is not None:
+            yield from iter_live(self.checkpoint, "remove", columns, self.tail.touched)
         yield self.tail.tombstones.select(list(columns))
 
     def validate(self) -> ChecksumValidation:

@@ -158,6 +158,11 @@ def _described(snapshot: Snapshot) -> dict[str, Any]:
     files = snapshot.files()
     assert files.num_rows == snapshot.num_files
     assert sum(files["size"].to_pylist()) == snapshot.size_bytes
+    streamed = [row for piece in snapshot.iter_files() for row in piece.to_pylist(maps_as_pydicts="strict")]
+    assert _by_key(streamed) == _by_key(files.to_pylist(maps_as_pydicts="strict"))
+    names = ["path", "dv_id", "deletion_timestamp"]
+    streamed = [row for piece in snapshot.iter_tombstones(names) for row in piece.to_pylist()]
+    assert _by_key(streamed) == _by_key(snapshot.tombstones(names).to_pylist())
     return {
         "version": snapshot.version,
         "protocol": snapshot.protocol,
