@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.features.column_mapping import ColumnMappingMode
-from delta_orch.protocol.types import StructType
+from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
+from delta_orch.protocol.types import StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,10 +117,39 @@ class StatisticsPolicy:
     """For which leaf columns statistics are collected (`delta.dataSkippingNumIndexedCols`, `…StatsColumns`).
 
     `num_indexed_columns` counts leaves in schema order, -1 for all; `columns` names them instead where it is given.
+    `also` names columns that have statistics in any case: clustering columns must, identity columns tell their values.
+    Paths are logical.
     """
 
     num_indexed_columns: int = 32
     columns: tuple[tuple[str, ...], ...] | None = None
+    also: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedColumn:
+    """A column the relation lacks.
+
+    Attributes:
+        name: As in the schema.
+        sql: Its value in each row, in Spark SQL: over the other columns of the table as they will be written for a
+            generated column, over none for a default.
+    """
+
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityValues:
+    """Values for an identity column the relation lacks: each row gets another one of `first`, `first + step`, ….
+
+    Values may be left out (parallel writers share them out without asking each other), none is used twice.
+    """
+
+    name: str
+    first: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +159,28 @@ class WriteSpec:
     Attributes:
         store: The table's store.
         schema: The table's schema, in whose order and types the rows are written. The engine matches columns by name
-            without regard to case and casts where the cast loses nothing; what could not fit was refused before.
-        partition_columns: Logical names; files hold no partition column, paths are `name=value/` directories.
+            without regard to case and casts where the cast loses nothing; what could not fit was refused before. What
+            the relation lacks and no other attribute fills is null.
+        partition_columns: Logical names; paths are `name=value/` directories.
         checks: Verified for each row while it is written. NOT NULL of the schema is always verified.
         target_file_size_bytes: Aim for files of this size; None leaves it to the engine.
         optimize_write: Bring the rows of a partition together before writing, where the engine writes in parallel.
             False writes as the rows come: quicker, and up to one file for each task and partition.
         compression: Parquet codec, in the protocol's spelling (`zstd`, `snappy`, `uncompressed`, …).
+        column_mapping: How data files name the columns. Files, statistics and partition values get the physical names
+            (`features.column_mapping`), files also field ids; everything above speaks logical names.
+        extra_columns: Columns of the relation that are none of the table's (`_row-id-col-…`): written after all others
+            under exactly their names, without statistics, checks or field ids.
+        change_type: The rows are change data: the files lie below `_change_data` and hold a last column
+            `_change_type` with this value.
+        keep_partition_columns: Files hold the partition columns too, after the others.
+        random_prefix_length: Files lie in directories with random names of this length instead of directly in the
+            table's.
+        data_page_version: `1.0` or `2.0`.
+        shred_variants: Variants may be written shredded.
+        defaults: Columns the relation lacks, with the value of every row.
+        generated: Columns the relation lacks, computed once all others are there.
+        identities: Identity columns the relation lacks.
     """
 
     store: LogStore
@@ -147,6 +191,29 @@ class WriteSpec:
     target_file_size_bytes: int | None = None
     compression: str = "zstd"
     optimize_write: bool = True
+    column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
+    extra_columns: tuple[StructField, ...] = ()
+    change_type: str | None = None
+    keep_partition_columns: bool = False
+    random_prefix_length: int | None = None
+    data_page_version: str = "1.0"
+    shred_variants: bool = False
+    defaults: tuple[ComputedColumn, ...] = ()
+    generated: tuple[ComputedColumn, ...] = ()
+    identities: tuple[IdentityValues, ...] = ()
+
+    @property
+    def partition_names(self) -> tuple[str, ...]:
+        """The partition columns as `partition_values` names them."""
+        if self.column_mapping is ColumnMappingMode.NONE:
+            return self.partition_columns
+        fields = (self.schema.find(name) for name in self.partition_columns)
+        return tuple(physical_name(f) for f in fields if f is not None)
+
+    @property
+    def written_schema(self) -> StructType:
+        """What the relation becomes before files are made of it: the table's columns, then the extra ones."""
+        return StructType((*self.schema, *self.extra_columns)) if self.extra_columns else self.schema
 
 
 class Engine(Protocol):

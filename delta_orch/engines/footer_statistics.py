@@ -12,7 +12,7 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from delta_orch.engines.base import StatisticsPolicy
+from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
+from delta_orch.features.column_mapping import ColumnMappingMode, physical_path
 from delta_orch.protocol.arrow_types import string_array
 from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
 
@@ -61,12 +62,25 @@ def statistics_columns(schema: StructType, policy: StatisticsPolicy) -> tuple[St
     An array, a map and a variant count as one leaf each, as in Delta on Spark.
     """
     leaves = list(_leaves(schema, ()))
-    if policy.columns is not None:
-        wanted = [tuple(part.lower() for part in path) for path in policy.columns]
-        folded = [(tuple(part.lower() for part in leaf.path), leaf) for leaf in leaves]
-        return tuple(leaf for path, leaf in folded if any(path[: len(prefix)] == prefix for prefix in wanted))
-    limit = policy.num_indexed_columns
-    return tuple(leaves if limit < 0 else leaves[:limit])
+    limit = len(leaves) if policy.num_indexed_columns < 0 else policy.num_indexed_columns
+    counted = () if policy.columns is not None else leaves[:limit]
+    wanted = [tuple(part.lower() for part in path) for path in (*(policy.columns or ()), *policy.also)]
+    if not wanted:
+        return tuple(counted)
+    folded = [(tuple(part.lower() for part in leaf.path), leaf) for leaf in leaves]
+    named = {leaf.path for path, leaf in folded if any(path[: len(prefix)] == prefix for prefix in wanted)}
+    named.update(leaf.path for leaf in counted)
+    return tuple(leaf for leaf in leaves if leaf.path in named)
+
+
+def statistics_of_files(spec: WriteSpec) -> tuple[StatisticsColumn, ...]:
+    """The leaves with statistics in the files of a write, by their physical paths: so files and log know them."""
+    partitions = {name.lower() for name in spec.partition_columns}
+    in_files = StructType(tuple(f for f in spec.schema if f.name.lower() not in partitions))
+    columns = statistics_columns(in_files, spec.statistics)
+    if spec.column_mapping is ColumnMappingMode.NONE:
+        return columns
+    return tuple(replace(column, path=physical_path(spec.schema, column.path)) for column in columns)
 
 
 def _leaves(struct: StructType, parent: ColumnPath) -> Iterator[StatisticsColumn]:
@@ -81,8 +95,7 @@ def _leaves(struct: StructType, parent: ColumnPath) -> Iterator[StatisticsColumn
 def read_footer_statistics(
     filesystem: pafs.FileSystem,
     paths: Sequence[str],
-    schema: StructType,
-    policy: StatisticsPolicy,
+    columns: Sequence[StatisticsColumn],
     *,
     nan_free: Collection[ColumnPath] = (),
     max_threads: int = 8,
@@ -91,8 +104,7 @@ def read_footer_statistics(
 
     Args:
         filesystem: Where `paths` are.
-        schema: The table's schema without its partition columns. Columns a file does not hold get no statistics.
-        policy: Which leaves get statistics.
+        columns: The leaves that get statistics, by their paths in the files; those a file does not hold get none.
         nan_free: Float leaves known to hold no NaN in any of the files. See `serialize_footer_statistics`.
 
     Returns: one row a path, in order, with the columns of `FOOTER_SCHEMA`.
@@ -101,7 +113,6 @@ def read_footer_statistics(
         MissingFileError: A path is not there.
         StorageError: A file cannot be read, or is not Parquet.
     """
-    columns = statistics_columns(schema, policy)
 
     def read(path: str) -> tuple[int, str]:
         metadata = _read_metadata(filesystem, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
+from delta_orch.features.schema_evolution import SchemaMode
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.snapshot import Snapshot
@@ -27,6 +28,7 @@ from delta_orch.operations.write_session import (
     is_not_true,
     write_metrics,
 )
+from delta_orch.protocol.types import StructType
 
 # A remove repeats what the add said, but for the statistics: they are the largest part, and nobody reads them there.
 REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
@@ -58,6 +60,7 @@ def overwrite(
     replace_where: str | Expression | None = None,
     definition: TableDefinition,
     options: CommitOptions,
+    schema_mode: SchemaMode | None = None,
 ) -> CommitResult:
     """Replace all rows, or with `replace_where` exactly those for which the predicate is true, by the rows given.
 
@@ -65,11 +68,17 @@ def overwrite(
     rewritten without the replaced rows. Data without rows clears the range. No file is deleted: readers of older
     versions, and the data itself if it is read from this table, keep theirs. A table that does not exist is created.
 
+    Args:
+        schema_mode: `MERGE` adds the columns the table does not have; `OVERWRITE`, which only a write that replaces
+            every row may use, takes the data's columns and, where `definition` names one, another partitioning.
+
     Raises:
         SchemaMismatchError, InvalidExpressionError, AppendOnlyError: The request cannot be right. Nothing was written.
         ConstraintViolationError: A row lies outside `replace_where` or breaks NOT NULL. Nothing was committed.
         ConflictError: Another commit changed what is replaced.
     """
+    if schema_mode is SchemaMode.OVERWRITE and replace_where is not None:
+        raise schema_overwrite_refused("replace_where keeps rows")
     where = None
     parameters: dict[str, Any] = {"mode": "Overwrite"}
     if replace_where is not None:
@@ -84,6 +93,7 @@ def overwrite(
         operation_parameters=parameters,
         definition=definition,
         options=options,
+        schema_mode=schema_mode,
     )
     if isinstance(session, Transaction):
         return session.commit()
@@ -99,13 +109,15 @@ def overwrite(
         transaction.set_operation_metrics(write_metrics(adds))
         return transaction.commit()
     session.target.ensure_rows_may_leave()
-    effective = where
-    if session.stale_scope is not None:
-        effective = conjunction(where, is_not_true(session.stale_scope))
+    if session.stale_scope is not None and schema_mode is SchemaMode.OVERWRITE:
+        raise schema_overwrite_refused("some of the txn scopes are recorded already, and their rows stay")
+    effective = outside_stale(where, session)
+    # The same predicate over the columns as they are written, some of which may have become wider.
+    written = where if replace_where is None else resolve_predicate(replace_where, session.target.schema)
     replaced = plan_replaced_files(snapshot, effective)
     ensure_change_feed_stays_exact(session, replaced.partial)
-    adds = session.write_rows(replacement_checks(where))
-    kept = write_kept_rows(session, snapshot, replaced.partial, effective)
+    adds = session.write_rows(replacement_checks(written))
+    kept = write_kept_rows(session, snapshot, replaced.partial, outside_stale(written, session))
     removed = pa.concat_tables([replaced.whole, replaced.partial])
     if effective is None:
         transaction.read_whole_table()
@@ -115,6 +127,20 @@ def overwrite(
     transaction.remove_files(removed)
     transaction.set_operation_metrics(write_metrics(pa.concat_tables([adds, kept]), removed))
     return transaction.commit()
+
+
+def schema_overwrite_refused(cause: str) -> InvalidRequestError:
+    """The error for replacing a schema that rows of the table still need."""
+    return InvalidRequestError(
+        'schema_mode="overwrite" needs a write that replaces every row',
+        cause=cause,
+        remedy='Overwrite the whole table, or use schema_mode="merge"',
+    )
+
+
+def outside_stale(where: Expression | None, session: WriteSession) -> Expression | None:
+    """The rows to replace, without those of the partitions this write leaves out."""
+    return where if session.stale_scope is None else conjunction(where, is_not_true(session.stale_scope))
 
 
 def predicate_text(predicate: str | Expression) -> str:
@@ -133,7 +159,9 @@ def write_kept_rows(
     """Write again the rows of `partial` that are not replaced, and stage their files."""
     if partial.num_rows == 0 or replaced_where is None:
         return ADD_SCHEMA.empty_table()
-    rows = session.engine.scan(scan_of_files(snapshot, partial, where=is_not_true(replaced_where)))
+    # Read as this write leaves the table: a column it has just added is null in rows that were there before.
+    plan = replace(scan_of_files(snapshot, partial, where=is_not_true(replaced_where)), schema=session.target.schema)
+    rows = session.engine.scan(plan)
     kept = session.engine.write(rows, session.target.write_spec())
     session.transaction.add_files(kept)
     return kept
@@ -159,6 +187,7 @@ def overwrite_partitions(
     *,
     definition: TableDefinition,
     options: CommitOptions,
+    schema_mode: SchemaMode | None = None,
 ) -> CommitResult:
     """Replace each partition for which the data has rows; leave all others alone. Data without rows changes nothing.
 
@@ -166,6 +195,8 @@ def overwrite_partitions(
         InvalidRequestError: The table is not partitioned. Nothing was written.
         Otherwise as `overwrite`.
     """
+    if schema_mode is SchemaMode.OVERWRITE:
+        raise schema_overwrite_refused("other partitions keep their rows")
     session = begin_write(
         table_log,
         snapshot,
@@ -174,6 +205,7 @@ def overwrite_partitions(
         operation_parameters={"mode": "Overwrite", "isDynamicPartitionOverwrite": True},
         definition=definition,
         options=options,
+        schema_mode=schema_mode,
     )
     if isinstance(session, Transaction):
         return session.commit()
@@ -187,7 +219,7 @@ def overwrite_partitions(
     if snapshot is not None:
         session.target.ensure_rows_may_leave()
     adds = session.write_rows()
-    session.transaction.read_partitions(distinct_partitions(adds, columns))
+    session.transaction.read_partitions(distinct_partitions(adds, session.target.schema, columns))
     removed = None
     if snapshot is not None:
         removed = files_in_same_partitions(snapshot, adds)
@@ -206,6 +238,6 @@ def files_in_same_partitions(snapshot: Snapshot, adds: pa.Table) -> pa.Table:
     return files.filter(pc.is_in(partition_keys(files, schema, columns), value_set=written))
 
 
-def distinct_partitions(adds: pa.Table, partition_columns: tuple[str, ...]) -> pa.Table:
+def distinct_partitions(adds: pa.Table, schema: StructType, partition_columns: tuple[str, ...]) -> pa.Table:
     """The partitions of files, as string columns spelled as in the log."""
-    return partition_strings(adds, partition_columns).group_by(list(partition_columns)).aggregate([])
+    return partition_strings(adds, schema, partition_columns).group_by(list(partition_columns)).aggregate([])

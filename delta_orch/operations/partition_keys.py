@@ -6,22 +6,25 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from delta_orch.features.column_mapping import physical_name
+from delta_orch.features.column_mapping import physical_path
 from delta_orch.log import partition_columns as log_partitions
 from delta_orch.log.arrow_building import string_array
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructType
 
 
-def partition_strings(files: pa.Table, partition_columns: Sequence[str]) -> pa.Table:
-    """The files' partition values, one string column a partition column, spelled as in the log."""
-    return log_partitions.partition_strings(files.column("partition_values"), partition_columns)
+def partition_strings(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
+    """The files' partition values, one string column a partition column under its logical name, spelled as in the
+    log."""
+    physical = [physical_path(schema, [name])[0] for name in partition_columns]
+    strings = log_partitions.partition_strings(files.column("partition_values"), physical)
+    return strings.rename_columns(list(partition_columns))
 
 
 def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
     """The files' partition values in the Arrow types of their columns, one row a file."""
+    strings = partition_strings(files, schema, partition_columns)
     fields = [field for name in partition_columns if (field := schema.find(name)) is not None]
-    strings = partition_strings(files, [physical_name(field) for field in fields])
     columns = [
         partition_column_to_arrow(column, field.data_type)
         for column, field in zip(strings.columns, fields, strict=True)
@@ -31,7 +34,6 @@ def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Seq
 
 def partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
     """One string a file; two files have the same one exactly if they lie in the same partition."""
-    strings = partition_strings(files, partition_columns)
     if not partition_columns:
         return string_array([""] * files.num_rows)
-    return log_partitions.partition_keys(strings, schema)
+    return log_partitions.partition_keys(partition_strings(files, schema, partition_columns), schema)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from delta_orch.engines.base import RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import AppendOnlyError, InvalidRequestError
+from delta_orch.features.column_mapping import column_mapping_mode
+from delta_orch.features.property_rules import ensure_settable
 from delta_orch.features.protocol_upgrade import is_protocol_request, protocol_for_new_table
 from delta_orch.features.registry import ensure_writable
+from delta_orch.features.schema_evolution import as_first_defined
+from delta_orch.features.table_rules import TableDescription, settle, with_dependent_properties
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.operations.request import TableDefinition, resolve_column_names
 from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.schema_check import ensure_valid_table_schema
-from delta_orch.protocol.table_properties import TableProperties, ensure_valid_properties
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 
 
@@ -45,6 +47,10 @@ class WriteTarget:
             target_file_size_bytes=self.properties.target_file_size_bytes,
             compression=self.properties.compression_codec,
             optimize_write=self.properties.optimize_write,
+            column_mapping=column_mapping_mode(self.protocol, self.metadata),
+            random_prefix_length=(
+                self.properties.random_prefix_length if self.properties.randomize_file_prefixes else None
+            ),
         )
 
     def ensure_rows_may_leave(self) -> None:
@@ -84,22 +90,22 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
             schema cannot be a table's.
         UnsupportedFeatureError: It would need a feature this release does not write.
     """
-    configuration = ensure_valid_properties(definition.properties)
-    partition_columns = resolve_column_names(definition.partition_by or (), schema, "partition_by")
-    ensure_valid_table_schema(schema, partition_columns)
-    protocol = protocol_for_new_table(schema, configuration)
-    stored = {key: value for key, value in configuration.items() if not is_protocol_request(key)}
+    configuration = with_dependent_properties(ensure_settable(definition.properties, on_new_table=True))
+    schema = as_first_defined(schema)
     metadata = Metadata(
         id=str(uuid.uuid4()),
-        schema_string=serialize_schema(schema),
-        partition_columns=partition_columns,
-        configuration=stored,
+        schema_string="",
+        partition_columns=resolve_column_names(definition.partition_by or (), schema, "partition_by"),
+        configuration={key: value for key, value in configuration.items() if not is_protocol_request(key)},
         name=definition.name,
         description=definition.description,
         created_time=time.time_ns() // 1_000_000,
     )
-    ensure_writable(protocol, metadata)
-    return WriteTarget(store, schema, partition_columns, TableProperties.parse(stored), protocol, metadata)
+    asked = TableDescription(protocol_for_new_table(schema, configuration), metadata, schema)
+    table = settle(None, asked)
+    return WriteTarget(
+        store, table.schema, table.metadata.partition_columns, table.properties, table.protocol, table.metadata
+    )
 
 
 def ensure_partitioning_agrees(
@@ -120,28 +126,3 @@ def ensure_partitioning_agrees(
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "no column"
-
-
-def as_created_from_data(schema: StructType) -> StructType:
-    """The schema of a table whose first rows have this one: every column may be null, and nothing is inherited that
-    only means something in the table the rows came from (column mapping, generation, defaults)."""
-    return StructType(tuple(_loosen_field(f) for f in schema))
-
-
-_DEFAULTS = ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
-
-
-def _loosen_field(field: StructField) -> StructField:
-    kept = {key: value for key, value in field.metadata.items() if not key.startswith(("delta.", *_DEFAULTS))}
-    return replace(field, data_type=_loosen(field.data_type), nullable=True, metadata=kept)
-
-
-def _loosen(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType():
-            return as_created_from_data(data_type)
-        case ArrayType(element_type):
-            return ArrayType(_loosen(element_type), True)
-        case MapType(key_type, value_type):
-            return MapType(_loosen(key_type), _loosen(value_type), True)
-    return data_type

@@ -31,8 +31,7 @@ def stats_of(tmp_path: Path, table: pa.Table, policy: StatisticsPolicy | None = 
     found = read_footer_statistics(
         pafs.LocalFileSystem(),
         [str(path)],
-        schema_from_arrow(table.schema),
-        policy or StatisticsPolicy(),
+        statistics_columns(schema_from_arrow(table.schema), policy or StatisticsPolicy()),
         **kwargs,
     )
     assert found["size"][0].as_py() == path.stat().st_size
@@ -112,8 +111,7 @@ def test_float_bounds_are_finite_and_cover_both_zeros(tmp_path: Path) -> None:
     found = read_footer_statistics(
         pafs.LocalFileSystem(),
         [str(path)],
-        schema_from_arrow(table.schema),
-        StatisticsPolicy(),
+        statistics_columns(schema_from_arrow(table.schema), StatisticsPolicy()),
         nan_free=[("z",), ("inf",)],
     )
     stats = found["stats"][0].as_py()
@@ -157,7 +155,7 @@ def test_timestamp_maximum_rounds_up_to_milliseconds(tmp_path: Path, unit: str, 
     path = tmp_path / "f.parquet"
     pq.write_table(table, path, version="2.6")
     schema = schema_from_arrow(pa.schema([("ts", UTC), ("ntz", pa.timestamp("us"))]))
-    found = read_footer_statistics(pafs.LocalFileSystem(), [str(path)], schema, StatisticsPolicy())
+    found = read_footer_statistics(pafs.LocalFileSystem(), [str(path)], statistics_columns(schema, StatisticsPolicy()))
     stats = json.loads(found["stats"][0].as_py())
     low, high = ("1969-12-31T23:59:59.998", "1970-01-01T00:00:00.002") if off else (
         "1969-12-31T23:59:59.999", "1970-01-01T00:00:00.001",
@@ -229,23 +227,23 @@ def test_column_a_file_lacks_is_absent(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"a": [1]}), path)
     schema = schema_from_arrow(pa.schema([("a", pa.int64()), ("later", pa.int64())]))
-    found = read_footer_statistics(pafs.LocalFileSystem(), [str(path)], schema, StatisticsPolicy())
+    found = read_footer_statistics(pafs.LocalFileSystem(), [str(path)], statistics_columns(schema, StatisticsPolicy()))
     assert "later" not in found["stats"][0].as_py()
 
 
 def test_missing_and_broken_files_raise_our_errors(tmp_path: Path) -> None:
     schema = schema_from_arrow(pa.schema([("a", pa.int64())]))
     with pytest.raises(MissingFileError):
-        read_footer_statistics(pafs.LocalFileSystem(), [str(tmp_path / "no.parquet")], schema, StatisticsPolicy())
+        read_footer_statistics(pafs.LocalFileSystem(), [str(tmp_path / "no.parquet")], statistics_columns(schema, StatisticsPolicy()))
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 this is no footer PAR1")
     with pytest.raises(StorageError):
-        read_footer_statistics(pafs.LocalFileSystem(), [str(broken)], schema, StatisticsPolicy())
+        read_footer_statistics(pafs.LocalFileSystem(), [str(broken)], statistics_columns(schema, StatisticsPolicy()))
 
 
 def test_no_paths_give_no_rows() -> None:
     schema = schema_from_arrow(pa.schema([("a", pa.int64())]))
-    assert read_footer_statistics(pafs.LocalFileSystem(), [], schema, StatisticsPolicy()).num_rows == 0
+    assert read_footer_statistics(pafs.LocalFileSystem(), [], statistics_columns(schema, StatisticsPolicy())).num_rows == 0
 
 
 def test_reading_footers_does_not_import_pandas(tmp_path: Path) -> None:
@@ -254,10 +252,10 @@ def test_reading_footers_does_not_import_pandas(tmp_path: Path) -> None:
     code = f"""
 import sys, pyarrow as pa, pyarrow.fs as pafs
 from delta_orch.engines.base import StatisticsPolicy
-from delta_orch.engines.footer_statistics import read_footer_statistics
+from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_columns
 from delta_orch.protocol.arrow_types import schema_from_arrow
 schema = schema_from_arrow(pa.schema([("s", pa.string()), ("ts", pa.timestamp("us", "UTC"))]))
-read_footer_statistics(pafs.LocalFileSystem(), [{str(path)!r}], schema, StatisticsPolicy())
+read_footer_statistics(pafs.LocalFileSystem(), [{str(path)!r}], statistics_columns(schema, StatisticsPolicy()))
 sys.exit("pandas" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -66,7 +66,7 @@ class LocalEngine:
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
         files = write_relation(relation, spec, file_size_bytes=size, threads=thread_count())
-        return add_table(files, spec.partition_columns)
+        return add_table(files, spec.partition_names)
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
         """Each plan becomes one file a partition; larger ones are split only at `spec.target_file_size_bytes`."""
@@ -78,7 +78,7 @@ class LocalEngine:
             return write_relation(self.scan(plan), spec, file_size_bytes=spec.target_file_size_bytes, threads=1)
 
         files = chain.from_iterable(written for _, written in map_ahead(rewrite_one, plans))
-        return add_table(list(files), spec.partition_columns)
+        return add_table(list(files), spec.partition_names)
 
     def to_arrow(self, relation: LocalRelation) -> pa.Table:
         return relation.to_reader().read_all()

@@ -6,7 +6,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,11 +14,19 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.conform import conform_table
+from delta_orch.engines.file_schema import (
+    CHANGE_DATA_DIRECTORY,
+    CHANGE_TYPE,
+    arrow_file_schema,
+    columns_in_files,
+    random_prefix,
+)
 from delta_orch.engines.footer_statistics import (
     ColumnPath,
     StatisticsColumn,
     serialize_footer_statistics,
-    statistics_columns,
+    statistics_of_files,
 )
 from delta_orch.engines.local.durability import sync_file
 from delta_orch.errors import InvalidPropertyError
@@ -27,7 +35,7 @@ from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_directory
-from delta_orch.protocol.types import DOUBLE, FLOAT, VOID, ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import DOUBLE, FLOAT
 from delta_orch.storage.os_errors import storage_error
 
 PartitionKey = tuple[str | None, ...]
@@ -51,55 +59,88 @@ class FileLayout:
     """Everything the files of one write have in common.
 
     Attributes:
-        file_schema: Arrow schema of the files: no partition columns, no void columns, everything nullable.
+        prefix_length: Length of the random directory name each file lies below, None for none.
+        directory: Where all files lie below the table's root, "" for directly there.
+        partition_names: As directories and `partition_values` name them.
+        columns: The columns of a file under logical names.
+        file_schema: The same as files have them: physical names, field ids, everything nullable.
+        change_type: The value of a last column `_change_type`, which no relation has.
         float_leaves: Float columns with statistics, whose NaNs must be watched for: Arrow's bounds pass over them.
     """
 
     filesystem: pafs.FileSystem
     root: str
-    partition_columns: tuple[str, ...]
+    prefix_length: int | None
+    directory: str
+    partition_names: tuple[str, ...]
+    columns: pa.Schema
     file_schema: pa.Schema
+    change_type: str | None
     codec: str
+    data_page_version: str
     statistics: tuple[StatisticsColumn, ...]
     float_leaves: tuple[ColumnPath, ...]
 
     @staticmethod
     def of(spec: WriteSpec) -> FileLayout:
-        """Raises InvalidPropertyError for an unknown compression."""
+        """Raises InvalidPropertyError for an unknown compression, and as `columns_in_files`."""
         codec = _CODECS.get(spec.compression.lower())
         if codec is None:
             raise InvalidPropertyError(
                 f"There is no compression {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
             )
-        in_files = StructType(tuple(f for f in spec.schema if f.name not in spec.partition_columns))
-        columns = statistics_columns(in_files, spec.statistics)
+        columns = columns_in_files(spec)
+        statistics = statistics_of_files(spec)
         filesystem, root = spec.store.data_filesystem()
         return FileLayout(
             filesystem,
             root,
-            spec.partition_columns,
-            schema_to_arrow(as_nullable(StructType(tuple(f for f in in_files if f.data_type != VOID)))),
+            spec.random_prefix_length,
+            "" if spec.change_type is None else CHANGE_DATA_DIRECTORY,
+            spec.partition_names,
+            schema_to_arrow(columns.logical),
+            arrow_file_schema(columns, spec.column_mapping),
+            spec.change_type,
             codec,
-            columns,
-            tuple(column.path for column in columns if column.data_type in (FLOAT, DOUBLE)),
+            spec.data_page_version,
+            statistics,
+            tuple(column.path for column in statistics if column.data_type in (FLOAT, DOUBLE)),
         )
 
+    def in_file(self, rows: pa.Table) -> pa.Table:
+        """Rows under the table's names as rows of a file: no column copied, unless a struct loses a void field."""
+        if self.change_type is not None:
+            rows = rows.append_column(CHANGE_TYPE, _repeated(self.change_type, rows.num_rows))
+        rows = conform_table(rows.select(self.columns.names), self.columns, lossless=True)
+        return rows if self.columns.equals(self.file_schema) else renamed(rows, self.file_schema)
 
-def as_nullable(schema: StructType) -> StructType:
-    """The schema in which rows are written. NOT NULL is verified row by row and stands in the log; in Parquet, a
-    required field inside an optional struct would only keep writers from writing null structs."""
-    return StructType(tuple(replace(f, data_type=_as_nullable_type(f.data_type), nullable=True) for f in schema))
+    def new_path(self, partition: PartitionKey, suffix: str) -> str:
+        """A path below the root that no other file has, decoded."""
+        name = f"{'part' if self.change_type is None else 'cdc'}-00000-{uuid.uuid4()}.c000{suffix}.parquet"
+        prefix = "" if self.prefix_length is None else random_prefix(self.prefix_length)
+        directory = partition_directory(self.partition_names, partition)
+        return "/".join(part for part in (self.directory, prefix, directory, name) if part)
 
 
-def _as_nullable_type(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType():
-            return as_nullable(data_type)
-        case ArrayType(element_type):
-            return ArrayType(_as_nullable_type(element_type), True)
-        case MapType(key_type, value_type):
-            return MapType(_as_nullable_type(key_type), _as_nullable_type(value_type), True)
-    return data_type
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.repeat(string_array([text])[0], count)
+
+
+def renamed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same columns under the names and with the field metadata of another schema, at every level; types are equal
+    apart from that. Nothing is copied."""
+    return pa.Table.from_batches([pa.record_batch(_Renamed(batch, schema)) for batch in rows.to_batches()], schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    """A batch that exports itself under another schema (Arrow's PyCapsule interface)."""
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self.schema.__arrow_c_schema__(), self.batch.__arrow_c_array__()[1]
 
 
 class FileWriter:
@@ -109,9 +150,7 @@ class FileWriter:
         """Creates the file under a name that no other file has. Raises StorageError."""
         self._layout = layout
         self._partition = partition
-        directory = partition_directory(layout.partition_columns, partition)
-        name = f"part-00000-{uuid.uuid4()}.c000{_SUFFIXES[layout.codec]}.parquet"
-        self._path = f"{directory}/{name}" if directory else name
+        self._path = layout.new_path(partition, _SUFFIXES[layout.codec])
         self._full_path = f"{layout.root}/{self._path}"
         self._with_nan: set[ColumnPath] = set()
         self._metadata: list[pq.FileMetaData] = []
@@ -121,6 +160,7 @@ class FileWriter:
                 self._sink,
                 layout.file_schema,
                 compression=layout.codec,
+                data_page_version=layout.data_page_version,
                 metadata_collector=self._metadata,
                 # Spark and other readers take types from the log; Arrow's own schema would only repeat them.
                 store_schema=False,
@@ -143,7 +183,8 @@ class FileWriter:
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """Append one row group. Raises StorageError."""
+        """Append one row group of rows under the table's names. Raises StorageError."""
+        rows = self._layout.in_file(rows)
         for path in self._layout.float_leaves:
             if path not in self._with_nan and _has_nan(rows, path):
                 self._with_nan.add(path)
@@ -183,12 +224,12 @@ def _has_nan(rows: pa.Table, path: ColumnPath) -> bool:
     return bool(pc.any(pc.is_nan(column)).as_py())
 
 
-def add_table(files: Sequence[WrittenFile], partition_columns: Sequence[str]) -> pa.Table:
+def add_table(files: Sequence[WrittenFile], partition_names: Sequence[str]) -> pa.Table:
     """Finished files as rows of `ADD_SCHEMA`, in order."""
     columns = {
         "path": string_array([encode_path(file.path) for file in files]),
         "partition_values": string_map_array(
-            [dict(zip(partition_columns, file.partition, strict=True)) for file in files]
+            [dict(zip(partition_names, file.partition, strict=True)) for file in files]
         ),
         "size": int64_array([file.size for file in files]),
         "modification_time": int64_array([file.modification_time_ms for file in files]),

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.conform import conform_batch
+from delta_orch.engines.file_schema import as_nullable
 from delta_orch.engines.local.durability import sync_directories
-from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile, as_nullable
+from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.prefetch import thread_count
 from delta_orch.engines.local.relation import LocalRelation
@@ -44,7 +45,7 @@ def write_relation(
         file_size_bytes: Start a new file when one has reached this size; None never does.
         threads: How many files of one partition may be written at the same time.
     """
-    target = schema_to_arrow(as_nullable(spec.schema))
+    target = schema_to_arrow(as_nullable(spec.written_schema))
     checks = batch_checks(spec.schema, spec.checks)
     with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
         for batch in _slices(relation.open_batches()):
@@ -142,7 +143,7 @@ class _Sink:
         partition = self._partitions[key]
         if not partition.batches:
             return
-        rows = pa.Table.from_batches(partition.batches).select(self._layout.file_schema.names)
+        rows = pa.Table.from_batches(partition.batches)
         self._buffered_bytes -= partition.num_bytes
         partition.batches, partition.num_rows, partition.num_bytes = [], 0, 0
         if last and self._pool is None and len(self._partitions) == 1:

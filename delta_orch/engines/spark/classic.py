@@ -78,14 +78,16 @@ class ClassicHost(SparkHost):
         rows: DataFrame,
         store: LogStore,
         root_uri: str,
+        directory: str,
         partition_columns: Sequence[str],
         options: Mapping[str, str],
     ) -> list[WrittenFile]:
         columns = self._bridge.string_array(list(partition_columns))
-        manifest = self._java.write(rows._jdf, root_uri, columns, dict(options))
+        prefix = f"{directory}/" if directory else ""
+        manifest = self._java.write(rows._jdf, root_uri + f"/{directory}".rstrip("/"), columns, dict(options))
         # Hive's escaping leaves no newline in a directory name, and file names are Spark's own.
         lines = (line.split("\t", 2) for line in manifest.split("\n") if line)
-        return [WrittenFile(path, int(size), int(modification_time)) for size, modification_time, path in lines]
+        return [WrittenFile(prefix + path, int(size), int(written)) for size, written, path in lines]
 
     def arrow_batches(self, rows: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -71,10 +71,12 @@ class SparkHost(ABC):
         rows: DataFrame,
         store: LogStore,
         root_uri: str,
+        directory: str,
         partition_columns: Sequence[str],
         options: Mapping[str, str],
     ) -> list[WrittenFile]:
-        """Write Parquet files below the root; only files of task attempts that count are returned."""
+        """Write Parquet files below a directory of the root ("" for the root itself); only files of task attempts that
+        count are returned."""
 
     @abstractmethod
     def arrow_batches(self, rows: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -52,18 +52,19 @@ class PortableHost(SparkHost):
         rows: DataFrame,
         store: LogStore,
         root_uri: str,
+        directory: str,
         partition_columns: Sequence[str],
         options: Mapping[str, str],
     ) -> list[WrittenFile]:
         # A directory of its own: what Spark moved there when the job committed is exactly what counts.
-        directory = f"write-{uuid.uuid4()}"
+        own = f"{directory}/write-{uuid.uuid4()}".lstrip("/")
         writer = rows.write.mode("error").options(**options)
         if partition_columns:
             writer = writer.partitionBy(*partition_columns)
-        writer.parquet(f"{root_uri}/{directory}")
+        writer.parquet(f"{root_uri}/{own}")
         return [
             WrittenFile(meta.path, meta.size, meta.modification_time_ms)
-            for meta in store.list_recursive(directory)
+            for meta in store.list_recursive(own)
             if meta.path.endswith(".parquet") and not meta.path.rpartition("/")[2].startswith((".", "_"))
         ]
 

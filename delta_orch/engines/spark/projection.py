@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
 from delta_orch.engines.spark.errors import CHECK_MARK
 from delta_orch.engines.spark.partition_text import partition_text_sql
-from delta_orch.engines.spark.sql_text import convert_sql
+from delta_orch.engines.spark.sql_text import convert_sql, same_values
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -30,11 +31,11 @@ class SqlCheck:
 
 @dataclass(frozen=True, slots=True)
 class WriteProjection:
-    """Two SELECT lists, the second over the first.
+    """SELECT lists, each over the one before.
 
     Attributes:
-        converted: Every column of the table, in its type.
-        written: The data columns, checked, then a text for each partition column.
+        converted: Every column of the table and the extra ones, in their types.
+        written: The columns of the files, checked, then a text for each partition column.
         partition_columns: The names of those texts, as they become directory names.
         check_names: What the checks are called, by the index in their message.
     """
@@ -50,30 +51,47 @@ def plan_projection(source: StructType, spec: WriteSpec, *, is_time_zone_pinned:
 
     Raises SchemaMismatchError: A column is missing or ambiguous, or nothing is left to write into files.
     """
-    partition_fields = [spec.schema.find(name) for name in spec.partition_columns]
-    partition_names = {f.name for f in partition_fields if f is not None}
-    data_names = [f.name for f in spec.schema if f.name not in partition_names and f.data_type != VOID]
-    if not data_names:
-        raise SchemaMismatchError(
-            "The table has no column besides its partition columns", cause="A data file needs at least one column"
-        )
+    in_files = columns_in_files(spec)
     checks = (*_row_checks(spec), *_null_checks(spec.schema))
-    written = [quote_identifier(name) for name in data_names]
+    converted = {f.name: f.data_type for f in spec.written_schema}
+    written = []
+    for f in in_files.logical:
+        value = quote_identifier(f.name)
+        if f.name == CHANGE_TYPE and spec.change_type is not None:
+            value = quote_string(spec.change_type)
+        elif not same_values(converted[f.name], f.data_type):
+            value = convert_sql(value, converted[f.name], f.data_type)
+        written.append(value)
     if checks:
-        written[0] = f"{_guarded(written[0], checks, spec.schema)} AS {quote_identifier(data_names[0])}"
-    labels = []
-    for i, f in enumerate(partition_fields):
-        assert f is not None
-        label = f.name if f.name.isascii() else f"delta_orch_{i}"
-        labels.append(label)
-        text = partition_text_sql(quote_identifier(f.name), f.data_type, is_time_zone_pinned=is_time_zone_pinned)
-        written.append(f"{text} AS {quote_identifier(label)}")
+        written[0] = _guarded(written[0], checks, spec.schema)
+    names = in_files.logical.names
+    labels = _partition_labels(spec)
+    texts = [
+        f"{_partition_text(spec, name, is_time_zone_pinned)} AS {quote_identifier(label)}"
+        for name, label in zip(spec.partition_columns, labels, strict=True)
+    ]
     return WriteProjection(
-        converted=tuple(_converted(source, spec.schema)),
-        written=tuple(written),
-        partition_columns=tuple(labels),
+        converted=tuple(_converted(source, spec.written_schema)),
+        written=(*(f"{v} AS {quote_identifier(n)}" for v, n in zip(written, names, strict=True)), *texts),
+        partition_columns=labels,
         check_names=tuple(check.name for check in checks),
     )
+
+
+def _partition_labels(spec: WriteSpec) -> tuple[str, ...]:
+    """Names of directories. Spark takes the columns it names directories by out of the files, so a column that is to
+    stay in them lends its name to none; and a JVM in a POSIX locale knows ASCII alone."""
+    return tuple(
+        f"delta_orch_{i}" if spec.keep_partition_columns or not name.isascii() else name
+        for i, name in enumerate(spec.partition_names)
+    )
+
+
+def _partition_text(spec: WriteSpec, name: str, is_time_zone_pinned: bool) -> str:
+    field = spec.schema.find(name)
+    assert field is not None
+    value = quote_identifier(field.name)
+    return partition_text_sql(value, field.data_type, is_time_zone_pinned=is_time_zone_pinned)
 
 
 def _converted(source: StructType, target: StructType) -> Iterator[str]:

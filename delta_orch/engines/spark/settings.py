@@ -23,8 +23,7 @@ _WRITE_SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
-    # Shredded variants need a table feature of their own.
-    "spark.sql.variant.writeShredding.enabled": "false",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
 }
 
 READ_OPTIONS: Mapping[str, str] = {
@@ -46,9 +45,15 @@ WRITE_OPTIONS: Mapping[str, str] = {
 }
 
 
-def write_settings(target_file_size_bytes: int | None) -> dict[str, str]:
+def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool = False) -> dict[str, str]:
     """The settings under which the rows of one write are pulled and become files."""
-    settings = dict(_WRITE_SETTINGS)
+    # Shredded variants need a table feature of their own; Spark finds the shredding schema in the rows of each file.
+    shredding = "true" if shred_variants else "false"
+    settings = {
+        **_WRITE_SETTINGS,
+        "spark.sql.variant.writeShredding.enabled": shredding,
+        "spark.sql.variant.inferShreddingSchema": shredding,
+    }
     if target_file_size_bytes is not None:
         settings["spark.sql.adaptive.enabled"] = "true"
         settings["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{target_file_size_bytes}b"

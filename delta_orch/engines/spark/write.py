@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.footer_statistics import read_footer_statistics
+from delta_orch.engines.file_schema import CHANGE_DATA_DIRECTORY, columns_in_files, random_prefix
+from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_of_files
 from delta_orch.engines.spark.adds import adds_table
 from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.file_columns import with_file_names
 from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
 from delta_orch.engines.spark.partition_text import parse_partition_directory
 from delta_orch.engines.spark.projection import WriteProjection, plan_projection
@@ -21,8 +23,8 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.schema import parse_schema
-from delta_orch.protocol.types import StructType
 
+_WRITER_VERSIONS = {"1.0": "v1", "2.0": "v2"}
 _CODECS = {"uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "lzo", "brotli", "zstd"}
 
 
@@ -34,21 +36,35 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
         raise InvalidRequestError(
             f"There is no Parquet codec {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
         )
-    with host.settings(ANALYSIS_SETTINGS), host.settings(write_settings(spec.target_file_size_bytes)):
+    page_version = spec.data_page_version
+    settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
+    with host.settings(ANALYSIS_SETTINGS), host.settings(settings):
         source = parse_schema(rows.schema.json())
         projection = plan_projection(source, spec, is_time_zone_pinned=host.is_time_zone_pinned)
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
             projected = host.analysed(_project(host.pinned(rows, ANALYSIS_SETTINGS), projection))
-            clustered = _clustered(projected, spec, projection)
+            named = with_file_names(
+                projected, columns_in_files(spec), spec.column_mapping, projection.partition_columns
+            )
+            clustered = _clustered(named, spec, projection)
         with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names):
             files = host.write_files(
-                host.pinned(clustered, write_settings(spec.target_file_size_bytes)),
+                host.pinned(clustered, settings),
                 spec.store,
                 root_uri,
+                _directory(spec),
                 projection.partition_columns,
-                {**WRITE_OPTIONS, "compression": codec},
+                {**WRITE_OPTIONS, "compression": codec, "parquet.writer.version": _WRITER_VERSIONS[page_version]},
             )
     return _adds(files, spec, is_time_zone_pinned=host.is_time_zone_pinned)
+
+
+def _directory(spec: WriteSpec) -> str:
+    """Where below the root the files of this write go, "" for directly there. A random prefix is one for all of them:
+    Spark's committer makes the names below it."""
+    if spec.change_type is not None:
+        return CHANGE_DATA_DIRECTORY
+    return "" if spec.random_prefix_length is None else random_prefix(spec.random_prefix_length)
 
 
 def _project(rows: DataFrame, projection: WriteProjection) -> DataFrame:
@@ -72,9 +88,8 @@ def _adds(files: Sequence[WrittenFile], spec: WriteSpec, *, is_time_zone_pinned:
     """Spark writes an empty file where there are no rows at all: it is left behind, unnamed."""
     paths = [encode_path(file.path) for file in files]
     filesystem, _ = spec.store.data_filesystem()
-    data_schema = StructType(tuple(f for f in spec.schema if f.name.lower() not in _folded(spec.partition_columns)))
     resolved = [spec.store.resolve(path) for path in paths]
-    footers = read_footer_statistics(filesystem, resolved, data_schema, spec.statistics)
+    footers = read_footer_statistics(filesystem, resolved, statistics_of_files(spec))
     directories = [file.path.rpartition("/")[0] for file in files]
     values = _values_by_directory(set(directories), spec, is_time_zone_pinned=is_time_zone_pinned)
     table = adds_table(
@@ -92,7 +107,7 @@ def _values_by_directory(
 ) -> dict[str, dict[str, str | None]]:
     fields = [f for name in spec.partition_columns if (f := spec.schema.find(name)) is not None]
     types = [f.data_type for f in fields]
-    names = [f.name for f in fields]
+    names = spec.partition_names
     return {
         directory: dict(
             zip(
@@ -101,7 +116,3 @@ def _values_by_directory(
         )
         for directory in directories
     }
-
-
-def _folded(names: Sequence[str]) -> set[str]:
-    return {name.lower() for name in names}

@@ -1,0 +1,182 @@
+"""The schema of the data files of a write: which columns, under which names, with which field ids.
+
+Everything above an engine's writer speaks the table's logical names. Files know columns by their physical names and
+carry the ids of column mapping, and where the schema has them those of array elements, map keys and map values
+(PROTOCOL, "Writer Requirements for Column Mapping", "Writer Requirements for IcebergCompatV2").
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from delta_orch.engines.base import WriteSpec
+from delta_orch.errors import SchemaMismatchError
+from delta_orch.features.activity import fields_of
+from delta_orch.features.column_mapping import ColumnMappingMode, field_id, nested_field_ids, to_physical
+from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.types import STRING, VOID, ArrayType, DataType, MapType, StructField, StructType
+
+CHANGE_TYPE = "_change_type"
+CHANGE_DATA_DIRECTORY = "_change_data"
+_ARROW_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumns:
+    """The columns of the files of a write in their order, all nullable, without void fields.
+
+    Attributes:
+        table: The table's own, under logical names.
+        foreign: Others, that are mapped to nothing: they stand last, as they are called.
+    """
+
+    table: StructType
+    foreign: StructType
+
+    @property
+    def logical(self) -> StructType:
+        return StructType((*self.table, *self.foreign))
+
+    def physical(self, mode: ColumnMappingMode) -> StructType:
+        """As files name them. Raises ProtocolViolationError where a mapped column lacks its physical name or id."""
+        return StructType((*to_physical(self.table, mode), *self.foreign))
+
+
+def columns_in_files(spec: WriteSpec) -> FileColumns:
+    """Which columns the files of a write have.
+
+    Partition columns are in the log alone unless they are to be kept; void columns are in no file (Delta's texts leave
+    them to the writer), nor are void fields of structs.
+
+    Raises:
+        SchemaMismatchError: Nothing is left to write, or a void stands where it cannot be left out.
+    """
+    partitions = {name.lower() for name in spec.partition_columns}
+    data = [f for f in spec.schema if f.name.lower() not in partitions]
+    if not any(f.data_type != VOID for f in data) and not spec.keep_partition_columns:
+        raise SchemaMismatchError(
+            "The table has no column besides its partition columns", cause="A data file needs at least one column"
+        )
+    kept = [f for f in spec.schema if f.name.lower() in partitions] if spec.keep_partition_columns else []
+    change = (StructField(CHANGE_TYPE, STRING),) if spec.change_type is not None else ()
+    table = (
+        replace(f, data_type=_without_void(f.data_type, f.name), nullable=True)
+        for f in (*data, *kept)
+        if f.data_type != VOID
+    )
+    return FileColumns(StructType(tuple(table)), as_nullable(StructType((*spec.extra_columns, *change))))
+
+
+def _without_void(data_type: DataType, path: str) -> DataType:
+    match data_type:
+        case StructType(fields):
+            kept = tuple(
+                replace(f, data_type=_without_void(f.data_type, f"{path}.{f.name}"), nullable=True)
+                for f in fields
+                if f.data_type != VOID
+            )
+            if not kept:
+                raise _no_place(path, "it has no field that a file could hold")
+            return StructType(kept)
+        case ArrayType(element_type):
+            return ArrayType(_inside(element_type, f"{path}.element"), True)
+        case MapType(key_type, value_type):
+            return MapType(_inside(key_type, f"{path}.key"), _inside(value_type, f"{path}.value"), True)
+    return data_type
+
+
+def _inside(data_type: DataType, path: str) -> DataType:
+    if data_type == VOID:
+        raise _no_place(path, "a void inside an array or map cannot be written")
+    return _without_void(data_type, path)
+
+
+def _no_place(path: str, cause: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"The column {path} cannot be written",
+        cause=cause,
+        remedy="Give the column a type other than void",
+        column=path,
+    )
+
+
+def random_prefix(length: int) -> str:
+    """Letters and digits that name a directory no reader takes for hidden."""
+    return "".join(random.choices(string.ascii_letters + string.digits, k=length))
+
+
+def as_nullable(schema: StructType) -> StructType:
+    """The schema in which rows are written. NOT NULL is verified row by row and stands in the log; in Parquet, a
+    required field inside an optional struct would only keep writers from writing null structs."""
+    return StructType(tuple(replace(f, data_type=_as_nullable_type(f.data_type), nullable=True) for f in schema))
+
+
+def _as_nullable_type(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType():
+            return as_nullable(data_type)
+        case ArrayType(element_type):
+            return ArrayType(_as_nullable_type(element_type), True)
+        case MapType(key_type, value_type):
+            return MapType(_as_nullable_type(key_type), _as_nullable_type(value_type), True)
+    return data_type
+
+
+def arrow_file_schema(columns: FileColumns, mode: ColumnMappingMode) -> pa.Schema:
+    """The Arrow schema that makes a Parquet writer write the columns as files have them.
+
+    Raises ProtocolViolationError where a mapped column lacks its physical name, or in mode `id` its id.
+    """
+    if mode is ColumnMappingMode.NONE:
+        return pa.schema([_arrow_field(f) for f in columns.logical])
+    mapped = zip(columns.table, to_physical(columns.table, mode), strict=True)
+    return pa.schema(
+        [*(_mapped_arrow_field(f, named) for f, named in mapped), *(_arrow_field(f) for f in columns.foreign)]
+    )
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    return pa.field(field.name, type_to_arrow(field.data_type))
+
+
+def _mapped_arrow_field(field: StructField, physical: StructField) -> pa.Field:
+    arrow_type = _mapped_arrow_type(field.data_type, physical.data_type, nested_field_ids(field), ())
+    return pa.field(physical.name, arrow_type, metadata=_id_metadata(field_id(field)))
+
+
+def _mapped_arrow_type(
+    data_type: DataType, physical: DataType, nested: Mapping[str, int], path: tuple[str, ...]
+) -> pa.DataType:
+    match data_type, physical:
+        case StructType(), StructType():
+            return pa.struct([_mapped_arrow_field(f, p) for f, p in zip(data_type, physical, strict=True)])
+        case ArrayType(), ArrayType():
+            return pa.list_(_item_field("element", data_type.element_type, physical.element_type, nested, path))
+        case MapType(), MapType():
+            return pa.map_(
+                _item_field("key", data_type.key_type, physical.key_type, nested, path).with_nullable(False),
+                _item_field("value", data_type.value_type, physical.value_type, nested, path),
+            )
+    return type_to_arrow(data_type)
+
+
+def _item_field(
+    name: str, data_type: DataType, physical: DataType, nested: Mapping[str, int], path: tuple[str, ...]
+) -> pa.Field:
+    below = (*path, name)
+    arrow_type = _mapped_arrow_type(data_type, physical, nested, below)
+    return pa.field(name, arrow_type, metadata=_id_metadata(nested.get(".".join(below))))
+
+
+def _id_metadata(number: int | None) -> dict[bytes, bytes] | None:
+    return None if number is None else {_ARROW_ID: str(number).encode()}
+
+
+def has_nested_ids(columns: FileColumns, mode: ColumnMappingMode) -> bool:
+    """Whether files need field ids on array elements, map keys or map values."""
+    return mode is not ColumnMappingMode.NONE and any(map(nested_field_ids, fields_of(columns.table)))
