@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.features.schema_evolution import parse_schema_mode
 from delta_orch.log.history import HistoryEntry
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
@@ -150,7 +151,7 @@ class DeltaTable:
         starting_timestamp: Timestamp | None = None,
         ending_timestamp: Timestamp | None = None,
         allow_out_of_range: bool = False,
-        require_change_data_feed: bool = False,
+        require_change_data_feed: bool | None = None,
         schema_version: int | None = None,
     ) -> ChangeFeed:
         """What a range of versions changed, both bounds included.
@@ -164,7 +165,9 @@ class DeltaTable:
                 earlier; without either the newest.
             allow_out_of_range: A range that reaches beyond the newest version ends there, and one that starts beyond
                 it is empty, instead of an error.
-            require_change_data_feed: Refuse a range in which the feed was off; the first such version is named.
+            require_change_data_feed: Refuse a range in which the feed was off; the first such version is named. By
+                default that holds for tables that have a feed, at the newest version or anywhere in the range, while
+                one that has none is read from its files; False reads every range from what there is.
             schema_version: Give the rows the columns of this version instead of those at the end of the range.
 
         Raises:
@@ -230,6 +233,7 @@ class DeltaTable:
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
         description: str | None = None,
+        schema_mode: str | None = None,
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
@@ -240,6 +244,8 @@ class DeltaTable:
             data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
                 name.
             txn: Idempotency keys: where one is recorded already, nothing is written, not even read (`skipped`).
+            schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
+                `delta.enableTypeWidening` is on; by default the data must have the table's columns.
             engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
 
         Raises:
@@ -255,6 +261,7 @@ class DeltaTable:
             data,
             definition=_definition(partition_by, properties, name, description),
             options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+            schema_mode=parse_schema_mode(schema_mode),
         )
 
     def overwrite(
@@ -268,6 +275,7 @@ class DeltaTable:
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
         description: str | None = None,
+        schema_mode: str | None = None,
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
@@ -278,6 +286,10 @@ class DeltaTable:
         must satisfy it); with `partition_overwrite_mode="dynamic"` those of the partitions that the data has rows for.
         No file is deleted, so the data may be read from this very table.
 
+        Args:
+            schema_mode: `merge` as for `append`; `overwrite` takes the data's columns and, where it is given,
+                `partition_by`: only where all rows are replaced.
+
         Raises:
             As `append`, and:
             AppendOnlyError: The table keeps its rows.
@@ -287,20 +299,30 @@ class DeltaTable:
         definition = _definition(partition_by, properties, name, description)
         options = CommitOptions(parse_txns(txn), user_metadata, commit_info)
         snapshot, chosen = self._snapshot_or_none(), select_engine(data, engine)
+        mode = parse_schema_mode(schema_mode)
         if partition_overwrite_mode not in ("static", "dynamic"):
             raise InvalidRequestError(
                 f"There is no partition_overwrite_mode {partition_overwrite_mode!r}", remedy='Use "static" or "dynamic"'
             )
         if partition_overwrite_mode == "static":
             return overwrite(
-                self.log, snapshot, chosen, data, replace_where=replace_where, definition=definition, options=options
+                self.log,
+                snapshot,
+                chosen,
+                data,
+                replace_where=replace_where,
+                definition=definition,
+                options=options,
+                schema_mode=mode,
             )
         if replace_where is not None:
             raise InvalidRequestError(
                 'replace_where and partition_overwrite_mode="dynamic" exclude each other',
                 remedy="Name the rows by a predicate, or let the data decide which partitions are replaced",
             )
-        return overwrite_partitions(self.log, snapshot, chosen, data, definition=definition, options=options)
+        return overwrite_partitions(
+            self.log, snapshot, chosen, data, definition=definition, options=options, schema_mode=mode
+        )
 
     # Maintenance
 

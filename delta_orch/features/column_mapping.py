@@ -6,7 +6,7 @@ in mode `id` data files by the field id of the Parquet schema. Without column ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -18,6 +18,8 @@ from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField,
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "delta.columnMapping.id"
+NESTED_IDS = "parquet.field.nested.ids"
+NESTED_IDS_OF_READERS = "delta.columnMapping.nested.ids"
 
 
 class ColumnMappingMode(StrEnum):
@@ -43,6 +45,23 @@ def field_id(field: StructField) -> int | None:
     """The Parquet field id of a field, None where it has none."""
     found = field.metadata.get(FIELD_ID)
     return found if isinstance(found, int) else None
+
+
+def nested_field_ids(field: StructField) -> Mapping[str, int]:
+    """The Parquet field ids of what is nested in a field without being a field: place → id, where a place is
+    `element`, `key`, `value`, `value.element`, … Empty where there are none (PROTOCOL, "Writer Requirements for
+    IcebergCompatV2")."""
+    stored = field.metadata.get(NESTED_IDS) or field.metadata.get(NESTED_IDS_OF_READERS)
+    if not isinstance(stored, Mapping):
+        return {}
+    # Keys begin with the field's name, physical or logical; either may hold dots itself.
+    prefixes = {f"{physical_name(field)}.", f"{field.name}."}
+    found: dict[str, int] = {}
+    for key, value in stored.items():
+        prefix = next((p for p in prefixes if key.startswith(p)), None)
+        if prefix is not None and isinstance(value, int):
+            found[key.removeprefix(prefix)] = value
+    return found
 
 
 def physical_path(schema: StructType, path: Sequence[str]) -> tuple[str, ...]:

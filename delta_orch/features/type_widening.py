@@ -6,6 +6,8 @@ schema says which changes there were; one a reader does not know must not be gue
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
 from delta_orch.features.activity import fields_of
 from delta_orch.protocol.schema import data_type_from_json
@@ -20,10 +22,12 @@ from delta_orch.protocol.types import (
     TIMESTAMP_NTZ,
     DataType,
     DecimalType,
+    StructField,
     StructType,
 )
 
 TYPE_CHANGES = "delta.typeChanges"
+_MAX_PRECISION = 38
 
 _WIDER: dict[DataType, frozenset[DataType]] = {
     BYTE: frozenset({SHORT, INTEGER, LONG, DOUBLE}),
@@ -58,6 +62,37 @@ def is_followable(source: DataType, target: DataType) -> bool:
         return True
     digits = _MOST_DIGITS.get(source)
     return isinstance(target, DecimalType) and digits is not None and target.precision - target.scale >= digits
+
+
+def widened_by_data(ours: DataType, theirs: DataType) -> DataType | None:
+    """What a column's type becomes where data of another type is merged into it; None where it cannot follow.
+
+    Integers become wider integers, floats doubles, dates timestamps, decimals grow on both sides. They do not become
+    decimals or doubles by themselves: that loses what a column of whole numbers promised, so it takes a decision.
+    """
+    if isinstance(ours, DecimalType) and isinstance(theirs, DecimalType):
+        scale = max(ours.scale, theirs.scale)
+        precision = scale + max(ours.precision - ours.scale, theirs.precision - theirs.scale)
+        wider = DecimalType(precision, scale) if precision <= _MAX_PRECISION else None
+        return wider if wider is not None and is_widening(ours, wider) else None
+    if not is_widening(ours, theirs) or isinstance(theirs, DecimalType):
+        return None
+    return None if theirs == DOUBLE and ours != FLOAT else theirs
+
+
+def with_type_change(field: StructField, before: DataType, after: DataType, place: str = "") -> StructField:
+    """The field with one more entry in its history of type changes, the latest last.
+
+    Args:
+        place: Where inside the field: empty for itself, else `element`, `key`, `value`, joined by dots.
+    """
+    change = {"fromType": str(before), "toType": str(after)} | ({"fieldPath": place} if place else {})
+    return replace(field, metadata={**field.metadata, TYPE_CHANGES: [*field.metadata.get(TYPE_CHANGES, ()), change]})
+
+
+def has_type_changes(schema: StructType) -> bool:
+    """Whether files may hold a column in another type than the schema has."""
+    return any(field.metadata.get(TYPE_CHANGES) for field in fields_of(schema))
 
 
 def ensure_known_type_changes(schema: StructType) -> None:

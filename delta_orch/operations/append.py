@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from delta_orch.engines.base import Engine
+from delta_orch.errors import InvalidRequestError
+from delta_orch.features.schema_evolution import SchemaMode
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult, Transaction
@@ -20,18 +22,28 @@ def append(
     *,
     definition: TableDefinition,
     options: CommitOptions,
+    schema_mode: SchemaMode | None = None,
 ) -> CommitResult:
     """Add rows; the first append creates the table, and of two first appends the second joins it.
 
     Reads nothing (a blind append), so it never conflicts with another append.
 
+    Args:
+        schema_mode: `MERGE` adds the columns the table does not have, in the same commit.
+
     Returns: `skipped` where a transaction id was already recorded: then the data was not consumed and nothing written.
 
     Raises:
         SchemaMismatchError: The rows do not fit. Nothing was written.
+        InvalidRequestError: `schema_mode` is `OVERWRITE`: rows of the old schema would stay. Nothing was written.
         ConstraintViolationError: A row breaks NOT NULL. Nothing was committed; orphan files may stay.
         ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
     """
+    if schema_mode is SchemaMode.OVERWRITE:
+        raise InvalidRequestError(
+            'schema_mode="overwrite" replaces the schema, and an append keeps the rows that have it',
+            remedy='Use overwrite(), or schema_mode="merge"',
+        )
     session = begin_write(
         table_log,
         snapshot,
@@ -40,6 +52,7 @@ def append(
         operation_parameters={"mode": "Append"},
         definition=definition,
         options=options,
+        schema_mode=schema_mode,
     )
     if isinstance(session, Transaction):
         return session.commit()

@@ -8,7 +8,7 @@ all. What fails in between leaves at most orphan files that no commit names, for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -20,13 +20,15 @@ from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import disjunction
+from delta_orch.features.schema_evolution import SchemaMode, as_created_from_data
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
 from delta_orch.log.txn import TxnId
+from delta_orch.operations.evolve import evolve_target
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_txns
-from delta_orch.operations.target import WriteTarget, as_created_from_data, existing_target, new_target
+from delta_orch.operations.target import WriteTarget, existing_target, new_target
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import BOOLEAN
 
@@ -70,8 +72,12 @@ def begin_write(
     operation_parameters: Mapping[str, Any],
     definition: TableDefinition,
     options: CommitOptions,
+    schema_mode: SchemaMode | None = None,
 ) -> WriteSession | Transaction:
     """Open the transaction and check everything that can be checked without touching rows.
+
+    Args:
+        schema_mode: How the table's schema follows the data; None: not at all.
 
     Returns: The session, or the bare transaction where all of the write is stale: committing it reports the skip.
 
@@ -84,7 +90,9 @@ def begin_write(
         schema = as_created_from_data(engine.schema(relation))
         target = new_target(table_log.store, schema, definition)
     else:
-        target = existing_target(snapshot, definition)
+        # Where the schema is overwritten, so may be the partitioning.
+        may_repartition = schema_mode is SchemaMode.OVERWRITE
+        target = existing_target(snapshot, replace(definition, partition_by=None) if may_repartition else definition)
     txns = resolve_txns(options.txns, target.schema, target.partition_columns)
     transaction = Transaction(
         table_log,
@@ -107,13 +115,24 @@ def begin_write(
         transaction.update_metadata(target.metadata)
     else:
         relation = engine.relation(data)
-        ensure_schema_fits(engine.schema(relation), target.schema)
+        source = engine.schema(relation)
+        before, target = target, evolve_target(target, source, schema_mode, definition.partition_by)
+        if target is not before:
+            stage_evolution(transaction, before, target)
+        ensure_schema_fits(source, target.schema)
     stale_scopes = [t.scope for t in stale if t.scope is not None]
     stale_scope = any_of(stale_scopes) if stale_scopes else None
     if stale_scope is not None:
         condition = to_spark_sql(is_not_true(stale_scope))
         relation = engine.sql(f"SELECT * FROM source WHERE {condition}", {"source": relation})
     return WriteSession(engine, target, transaction, txns, relation, stale_scope)
+
+
+def stage_evolution(transaction: Transaction, before: WriteTarget, after: WriteTarget) -> None:
+    """Stage the metadata and the protocol that a write changes along with its rows."""
+    if after.protocol != before.protocol:
+        transaction.update_protocol(after.protocol)
+    transaction.update_metadata(after.metadata)
 
 
 def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:

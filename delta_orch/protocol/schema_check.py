@@ -95,8 +95,18 @@ def is_lossless_cast(source: DataType, target: DataType) -> bool:
     return False
 
 
-def ensure_valid_table_schema(schema: StructType, partition_columns: Sequence[str]) -> None:
-    """Check the schema of a table to be created.
+def ensure_valid_table_schema(
+    schema: StructType,
+    partition_columns: Sequence[str],
+    *,
+    any_characters: bool = False,
+    known: StructType | None = None,
+) -> None:
+    """Check the schema of a table to be created or changed.
+
+    Args:
+        any_characters: Names may hold all characters, as column mapping keeps them out of data files.
+        known: The table's columns so far: their names are not judged again.
 
     Raises:
         SchemaMismatchError: No column; two columns whose names differ at most in case; a name that the change data feed
@@ -106,7 +116,7 @@ def ensure_valid_table_schema(schema: StructType, partition_columns: Sequence[st
     """
     if not schema.fields:
         raise SchemaMismatchError("A table needs at least one column")
-    _ensure_valid_names(schema, "")
+    _ensure_valid_names(schema, "", any_characters, known)
     wanted = [c.lower() for c in partition_columns]
     if len(set(wanted)) != len(wanted):
         raise SchemaMismatchError("A partition column is named twice", cause=", ".join(partition_columns))
@@ -124,25 +134,28 @@ def ensure_valid_table_schema(schema: StructType, partition_columns: Sequence[st
         raise SchemaMismatchError("All columns are partition columns", remedy="Leave at least one column for the files")
 
 
-def _ensure_valid_names(schema: StructType, prefix: str) -> None:
+def _ensure_valid_names(schema: StructType, prefix: str, any_characters: bool, known: StructType | None) -> None:
     seen: dict[str, str] = {}
     for f in schema:
+        same = None if known is None else known.find(f.name)
         if (other := seen.setdefault(f.name.lower(), f.name)) is not f.name:
             raise SchemaMismatchError(
                 f"Columns {prefix}{other} and {prefix}{f.name} differ at most in case", column=f"{prefix}{f.name}"
             )
-        if not prefix and f.name.lower() in _RESERVED_NAMES:
+        is_new = same is None or same.name != f.name
+        if is_new and not prefix and f.name.lower() in _RESERVED_NAMES:
             raise SchemaMismatchError(
                 f"The column name {f.name!r} is reserved for the change data feed", remedy="Rename it", column=f.name
             )
-        if any(c in f.name for c in " ,;{}()\n\t=") or not f.name:
+        if is_new and (not f.name or (not any_characters and any(c in f.name for c in " ,;{}()\n\t="))):
             raise SchemaMismatchError(
                 f"The column name {prefix + f.name!r} is empty or holds one of the characters ' ,;{{}}()\\n\\t='",
-                remedy="Rename the column",
+                remedy="Rename the column, or set delta.columnMapping.mode to name, which allows every character",
                 column=f"{prefix}{f.name}",
             )
+        inside = iter(() if same is None or is_new else _structs_in(same.data_type))
         for nested in _structs_in(f.data_type):
-            _ensure_valid_names(nested, f"{prefix}{f.name}.")
+            _ensure_valid_names(nested, f"{prefix}{f.name}.", any_characters, next(inside, None))
 
 
 def _structs_in(data_type: DataType) -> Iterator[StructType]:

@@ -1,0 +1,134 @@
+"""From what a user wants a table to be to the protocol and metadata that say so, or to an error that names why not.
+
+The one place through which creating a table, altering it and evolving its schema go before anything is committed: what
+depends on a change is done along with it (column ids, the protocol), and what contradicts it is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from delta_orch.features.activity import TableView
+from delta_orch.features.column_mapping import ColumnMappingMode
+from delta_orch.features.column_mapping_ids import (
+    MAX_COLUMN_ID,
+    assign_column_mapping,
+    ensure_mode_may_change,
+    highest_id,
+)
+from delta_orch.features.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible, needs_nested_ids
+from delta_orch.features.protocol_upgrade import protocol_for_existing_table
+from delta_orch.features.registry import ensure_writable
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.schema_check import ensure_valid_table_schema
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """What the log says about a table, apart from its files.
+
+    Attributes:
+        schema: That of the metadata, parsed; while a change is planned it runs ahead of `metadata.schema_string`.
+    """
+
+    protocol: Protocol
+    metadata: Metadata
+    schema: StructType
+
+    @property
+    def properties(self) -> TableProperties:
+        return TableProperties.parse(self.metadata.configuration)
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return self.metadata.configuration
+
+    @property
+    def column_mapping(self) -> ColumnMappingMode:
+        """The mode that is asked for; in force once the protocol has the feature."""
+        return ColumnMappingMode(self.properties.column_mapping_mode)
+
+    def with_configuration(self, configuration: Mapping[str, str]) -> TableDescription:
+        return replace(self, metadata=replace(self.metadata, configuration=dict(configuration)))
+
+    def with_schema(self, schema: StructType) -> TableDescription:
+        return replace(self, schema=schema)
+
+
+def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a table to be created, with those that they depend on: Iceberg compatibility maps columns."""
+    found = dict(configuration)
+    if is_iceberg_compatible(TableProperties.parse(found)):
+        found.setdefault("delta.columnMapping.mode", "name")
+    return found
+
+
+def settle(before: TableDescription | None, wanted: TableDescription, features: Iterable[str] = ()) -> TableDescription:
+    """The table as it can be committed: columns mapped, protocol grown, every rule checked.
+
+    Args:
+        before: The table as it is; None for one that is created.
+        wanted: What changes: schema, configuration, partition columns. Its protocol is at least that of `before`.
+        features: Features that are asked for by name.
+
+    Returns: `before` itself where nothing changed.
+
+    Raises:
+        InvalidRequestError, SchemaMismatchError, InvalidPropertyError: A rule of the protocol forbids it; the message
+            says which. Nothing was changed.
+        UnsupportedFeatureError: It needs a feature this release does not write.
+    """
+    mapped = _with_column_mapping(before, wanted)
+    metadata = replace(mapped.metadata, schema_string=serialize_schema(mapped.schema))
+    protocol = protocol_for_existing_table(mapped.protocol, metadata, features)
+    settled = replace(mapped, metadata=metadata, protocol=protocol)
+    if before is not None and protocol == before.protocol and _is_same(metadata, before):
+        return before
+    _ensure_rules(before, settled)
+    ensure_writable(protocol, metadata)
+    return settled
+
+
+def _is_same(metadata: Metadata, before: TableDescription) -> bool:
+    """Whether two metadata say the same; another spelling of the schema's JSON is no difference."""
+    known = replace(before.metadata, schema_string=serialize_schema(before.schema))
+    return metadata == known and dict(metadata.configuration) == dict(known.configuration)
+
+
+def _with_column_mapping(before: TableDescription | None, wanted: TableDescription) -> TableDescription:
+    mode = wanted.column_mapping
+    if before is not None:
+        ensure_mode_may_change(before.column_mapping, mode)
+    if mode is ColumnMappingMode.NONE:
+        return wanted
+    is_upgrade = before is not None and before.column_mapping is ColumnMappingMode.NONE
+    known = max(int(wanted.configuration.get(MAX_COLUMN_ID, 0)), 0 if before is None else highest_id(before.schema))
+    schema, last = assign_column_mapping(
+        wanted.schema, known, keeps_names=is_upgrade, nested_ids=needs_nested_ids(wanted.properties)
+    )
+    return wanted.with_schema(schema).with_configuration({**wanted.configuration, MAX_COLUMN_ID: str(last)})
+
+
+def _ensure_rules(before: TableDescription | None, settled: TableDescription) -> None:
+    _ensure_schema(before, settled)
+    ensure_iceberg_compatible(settled.protocol, TableView(settled.metadata), settled.properties)
+
+
+def _ensure_schema(before: TableDescription | None, settled: TableDescription) -> None:
+    feed_is_new = settled.properties.enable_change_data_feed and (
+        before is None or not before.properties.enable_change_data_feed
+    )
+    known = None if before is None or feed_is_new else before.schema
+    partition_columns = settled.metadata.partition_columns
+    if before is not None and known == settled.schema and before.metadata.partition_columns == partition_columns:
+        return
+    ensure_valid_table_schema(
+        settled.schema,
+        partition_columns,
+        any_characters=settled.column_mapping is not ColumnMappingMode.NONE,
+        known=known,
+    )

@@ -1,0 +1,89 @@
+"""`schema_mode`: the table's schema follows the data, on both engines."""
+
+import pyarrow as pa
+import pytest
+
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.protocol import types as t
+
+
+def test_merge_adds_columns_in_the_same_commit(rows, table):
+    table.append(rows.data(pa.table({"id": pa.array([1], pa.int64())})))
+    more = pa.table({"ID": pa.array([2], pa.int64()), "note": ["x"]})
+    with pytest.raises(SchemaMismatchError):
+        table.append(rows.data(more))
+    result = table.append(rows.data(more), schema_mode="merge")
+    assert result.version == 1
+    assert rows.pylist(table) == [{"id": 1, "note": None}, {"id": 2, "note": "x"}]
+    assert table.snapshot().schema.names == ("id", "note")
+    # What the table has and the data has not stays: it is null in the new rows.
+    assert table.append(rows.data(pa.table({"note": ["y"], "id": pa.array([3], pa.int64())}))).version == 2
+
+
+def test_merge_of_data_that_brings_nothing_new_leaves_the_metadata(rows, table):
+    data = rows.data(pa.table({"id": pa.array([1], pa.int64())}))
+    table.append(data)
+    table.append(data, schema_mode="merge")
+    assert table.snapshot().metadata == table.snapshot(version=0).metadata
+
+
+def test_merge_reaches_into_structs(rows, table):
+    old = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([{"a": 1}], pa.struct([("a", pa.int64())]))})
+    kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    new = pa.table({"id": pa.array([2], pa.int64()), "s": pa.array([{"a": 2, "b": "x"}], kind)})
+    table.append(rows.data(old))
+    table.append(rows.data(new), schema_mode="merge")
+    assert rows.pylist(table) == [{"id": 1, "s": {"a": 1, "b": None}}, {"id": 2, "s": {"a": 2, "b": "x"}}]
+
+
+def test_merge_that_cannot_be_is_refused_and_changes_nothing(rows, table):
+    table.append(rows.data(pa.table({"id": pa.array([1], pa.int32())})))
+    with pytest.raises(SchemaMismatchError, match="id is string, the table has integer"):
+        table.append(rows.data(pa.table({"id": ["x"]})), schema_mode="merge")
+    with pytest.raises(SchemaMismatchError, match="enableTypeWidening"):
+        table.append(rows.data(pa.table({"id": pa.array([2], pa.int64())})), schema_mode="merge")
+    assert table.version() == 0
+    with pytest.raises(InvalidRequestError, match="append"):
+        table.append(rows.data(pa.table({"id": ["x"]})), schema_mode="overwrite")
+    with pytest.raises(InvalidRequestError, match="schema_mode"):
+        table.append(rows.data(pa.table({"id": ["x"]})), schema_mode="mergE")
+
+
+def test_overwriting_the_schema_replaces_columns_and_partitioning(rows, table):
+    table.append(rows.data(pa.table({"day": ["a"], "id": pa.array([1], pa.int64())})), partition_by=["day"])
+    table.overwrite(rows.data(pa.table({"hour": [7], "id": ["x"]})), schema_mode="overwrite", partition_by=["hour"])
+    snapshot = table.snapshot()
+    assert snapshot.partition_columns == ("hour",)
+    assert snapshot.schema.find("id").data_type == t.STRING
+    assert rows.pylist(table) == [{"hour": 7, "id": "x"}]
+    assert rows.pylist(table.snapshot(version=0)) == [{"day": "a", "id": 1}]
+
+
+def test_a_schema_is_only_overwritten_with_all_rows(rows, table):
+    data = rows.data(pa.table({"day": ["a"], "id": pa.array([1], pa.int64())}))
+    table.append(data, partition_by=["day"])
+    for options in ({"replace_where": "day = 'a'"}, {"partition_overwrite_mode": "dynamic"}):
+        with pytest.raises(InvalidRequestError, match="every row"):
+            table.overwrite(data, schema_mode="overwrite", **options)
+    assert table.version() == 0
+
+
+def test_replace_where_merges_and_keeps_the_other_rows(rows, table):
+    table.append(rows.data(pa.table({"id": pa.array([1, 2], pa.int64())})))
+    new = pa.table({"id": pa.array([2], pa.int64()), "note": ["x"]})
+    table.overwrite(rows.data(new), replace_where="id = 2", schema_mode="merge")
+    assert rows.pylist(table) == [{"id": 1, "note": None}, {"id": 2, "note": "x"}]
+
+
+def test_columns_of_types_with_features_of_their_own_bring_them(rows, table):
+    table.append(rows.data(pa.table({"id": pa.array([1], pa.int64())})))
+    assert table.snapshot().protocol.min_writer_version == 2
+    times = pa.table({"id": pa.array([2], pa.int64()), "t": pa.array([0], pa.timestamp("us"))})
+    data = rows.data(times)
+    if rows.spark is not None:  # Arrow's naive timestamps become Spark's local ones
+        data = data.selectExpr("id", "cast(t AS timestamp_ntz) AS t")
+    table.append(data, schema_mode="merge")
+    protocol = table.snapshot().protocol
+    assert protocol.reader_features == ("timestampNtz",)
+    assert set(protocol.writer_features) == {"appendOnly", "invariants", "timestampNtz"}
+    assert [row["id"] for row in rows.pylist(table)] == [1, 2]
