@@ -67,8 +67,16 @@ def changes(
         bool, typer.Option("--allow-out-of-range", help="No error where the range goes beyond the newest version.")
     ] = False,
     require_change_data_feed: Annotated[
-        bool, typer.Option("--require-change-data-feed", help="Refuse versions written while the feed was off.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--require-change-data-feed/--no-require-change-data-feed",
+            help="Refuse versions written while the feed was off; by default where the table has a feed.",
+        ),
+    ] = None,
+    schema_version: Annotated[
+        int | None,
+        typer.Option("--schema-version", metavar="N", help="Columns as of this version; by default of the last one."),
+    ] = None,
     engine: EngineName = "local",
     storage_option: StorageOption = None,
     json: Json = False,
@@ -81,6 +89,7 @@ def changes(
         ending_timestamp=ending_timestamp,
         allow_out_of_range=allow_out_of_range,
         require_change_data_feed=require_change_data_feed,
+        schema_version=schema_version,
     )
     reads = open_engine(engine)
     num_rows = _export(reads.to_reader(feed.to_relation(reads)), output)

@@ -21,7 +21,9 @@ from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
 from delta_orch.log.pruning import Pruning
 from delta_orch.log.replay import Tail
 from delta_orch.log.segment import LogSegment
+from delta_orch.log.time_travel import read_adjusted_file_times
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
+from delta_orch.protocol.log_path import commit_path
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
@@ -89,14 +91,32 @@ class Snapshot:
 
     @cached_property
     def timestamp_ms(self) -> int:
-        """When this version was committed, in milliseconds since the epoch (PROTOCOL, "In-Commit Timestamps")."""
+        """When this version was committed, in milliseconds since the epoch, as `history`, time travel and the change
+        feed tell it (PROTOCOL, "In-Commit Timestamps").
+
+        The in-commit timestamp where this version has them enabled. Else the time of its file, at least a millisecond
+        after that of the version before, for which the log is listed once; where its commit was cleaned up, the time
+        of its checkpoint as it is.
+        """
+        if self._has_commit and not self.properties.enable_in_commit_timestamps:
+            return read_adjusted_file_times(self.store, self.version)[self.version]
+        return self.recorded_timestamp_ms
+
+    @cached_property
+    def recorded_timestamp_ms(self) -> int:
+        """As `timestamp_ms`, but the time of a file as it is: no log is listed, and a version may seem older than the
+        one before it."""
         if not self.properties.enable_in_commit_timestamps:
             return self.segment.version_file.modification_time_ms
         if self.tail.commit_info is not None:
             return commit_timestamp_ms(self.tail.commit_info, self.segment.version_file)
-        if not self.segment.version_file.path.endswith(f"{self.version:020d}.json"):
+        if not self._has_commit:
             return self.segment.version_file.modification_time_ms
         return read_commit(self.store, self.segment.version_file, self.version).timestamp_ms
+
+    @property
+    def _has_commit(self) -> bool:
+        return self.segment.version_file.path == commit_path(self.version)
 
     @property
     def commit_file_time_ms(self) -> int:

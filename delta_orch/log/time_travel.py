@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from delta_orch.errors import DeltaError, ProtocolViolationError, TimestampOutOfRangeError
 from delta_orch.log.commit_reader import in_commit_timestamp_ms, read_commit
-from delta_orch.log.listing import LogListing
+from delta_orch.log.listing import LogListing, list_log
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.storage.base import FileMeta, LogStore
 
@@ -21,7 +21,7 @@ def resolve_timestamp(store: LogStore, listing: LogListing, properties: TablePro
     File times count with each at least a millisecond after the one before, as copied or touched files may not be in
     order; in-commit timestamps are in order by themselves, and only the commits a binary search meets are read. Where
     in-commit timestamps were enabled later, a time before that is looked for among the file times of the versions
-    before, and any other among the versions since.
+    before, and any other among the versions since. Where they were disabled again, only file times count.
 
     Args:
         listing: The whole log.
@@ -63,6 +63,15 @@ def adjusted_file_times(commits: Mapping[int, FileMeta]) -> dict[int, int]:
         time_ms = commits[version].modification_time_ms
         times[version] = time_ms if before is None else max(time_ms, before + 1)
     return times
+
+
+def read_adjusted_file_times(store: LogStore, up_to: int) -> dict[int, int]:
+    """`adjusted_file_times` of the commits the log holds, up to a version; lists them, reads none.
+
+    Raises:
+        StorageError: The log cannot be listed.
+    """
+    return adjusted_file_times(list_log(store, 0, up_to).commits)
 
 
 class _Times:

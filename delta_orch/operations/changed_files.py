@@ -22,7 +22,10 @@ from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.parquet_footer import read_num_rows
 
+# More than a Parquet file has: statistics that say so are not believed.
 _MANY_ROWS = 1 << 32
 
 CHANGED_FILE_SCHEMA = pa.schema(
@@ -45,10 +48,12 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
 
     Args:
         snapshot: The table at the end of the range; only its schema and partition columns are looked at.
+        commit: Its `timestamp_ms` becomes that of the changes.
 
     Raises:
         CorruptLogError: It removes a file that the log never added.
-        MissingFileError, CorruptDeletionVectorError: A deletion vector that it changes cannot be read.
+        MissingFileError, CorruptDeletionVectorError: A deletion vector that it changes cannot be read, or the footer
+            of a file with one whose statistics do not say how many rows it has.
     """
     if commit.cdc.num_rows:
         return _changed(commit, commit.cdc, None)
@@ -71,36 +76,45 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
 def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, after: pa.Table) -> Iterator[pa.Table]:
     """The rows that the new vector of a file marks and the old one did not are deleted, and the other way round."""
     store = table_log.store
-    old_vectors = read_deletion_vectors(store, deletion_vector_descriptors(before))
-    new_vectors = read_deletion_vectors(store, deletion_vector_descriptors(after))
-    for row, (old_vector, new_vector) in enumerate(zip(old_vectors, new_vectors, strict=True)):
-        file, old, new = after.slice(row, 1), _bitmap(old_vector), _bitmap(new_vector)
-        for change_type, rows in (("delete", new - old), ("insert", old - new)):
+    old_vectors = map(_bitmap, read_deletion_vectors(store, deletion_vector_descriptors(before)))
+    new_vectors = map(_bitmap, read_deletion_vectors(store, deletion_vector_descriptors(after)))
+    differences = [(new - old, old - new) for old, new in zip(old_vectors, new_vectors, strict=True)]
+    changed = [row for row, (deleted, restored) in enumerate(differences) if deleted or restored]
+    after = after.take(int64_array(changed))
+    for row, (num_rows, index) in enumerate(zip(_num_rows(store, after), changed, strict=True)):
+        for change_type, rows in zip(("delete", "insert"), differences[index], strict=True):
             if rows:
-                yield _changed(commit, _only_rows(file, rows), change_type)
+                yield _changed(commit, _only_rows(after.slice(row, 1), rows, num_rows), change_type)
 
 
 def _bitmap(vector: DeletionVector | None) -> BitMap64:
     return BitMap64() if vector is None else vector.bitmap
 
 
-def _only_rows(file: pa.Table, rows: BitMap64) -> pa.Table:
+def _only_rows(file: pa.Table, rows: BitMap64, num_rows: int) -> pa.Table:
     """The file with a vector that marks every other row."""
-    others = BitMap64(range(max(_num_records(file), rows.max() + 1))) - rows
+    others = BitMap64(range(max(num_rows, rows.max() + 1))) - rows
     others.run_optimize()
     descriptor = DeletionVector(others).inline_descriptor()
     marked = deletion_vector_array([descriptor])
     return file.set_column(file.schema.get_field_index("deletion_vector"), "deletion_vector", marked)
 
 
-def _num_records(file: pa.Table) -> int:
-    """The number of rows in the file; more than any file has, where its statistics do not say."""
-    text = file.column("stats")[0].as_py()
+def _num_rows(store: LogStore, files: pa.Table) -> list[int]:
+    """The number of rows in each file, deleted ones included; from its footer where its statistics do not say."""
+    counts = [_num_records(text) for text in files.column("stats").to_pylist()]
+    untold = [row for row, count in enumerate(counts) if count is None]
+    paths = files.column("path").take(int64_array(untold)).to_pylist()
+    read = dict(zip(untold, read_num_rows(store, paths), strict=True))
+    return [read[row] if count is None else count for row, count in enumerate(counts)]
+
+
+def _num_records(stats: str | None) -> int | None:
     try:
-        found = orjson.loads(text or "{}").get("numRecords")
+        found = orjson.loads(stats or "{}").get("numRecords")
     except (orjson.JSONDecodeError, AttributeError):
-        found = None
-    return found if isinstance(found, int) and 0 <= found < _MANY_ROWS else _MANY_ROWS
+        return None
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < _MANY_ROWS else None
 
 
 def _changes_data(files: pa.Table) -> pa.ChunkedArray:

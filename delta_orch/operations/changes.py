@@ -8,6 +8,7 @@ tables without the change data feed, too. Versions that only rearrange files (`d
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,16 @@ from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.features.column_mapping import column_mapping_mode, physical_name
 from delta_orch.log.arrow_building import int64_array, string_map_array
-from delta_orch.log.commit_reader import Commit
+from delta_orch.log.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
+from delta_orch.log.time_travel import read_adjusted_file_times
 from delta_orch.operations.change_range import ChangeRange, resolve_change_range
 from delta_orch.operations.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
 from delta_orch.operations.partition_keys import typed_partitions
 from delta_orch.operations.schema_following import schema_differences
+from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, StructType
@@ -170,7 +173,7 @@ def read_changes(
     latest: Snapshot,
     asked: ChangeRange,
     *,
-    require_change_data_feed: bool = False,
+    require_change_data_feed: bool | None = None,
     schema_version: int | None = None,
 ) -> ChangeFeed:
     """The changes of a range of versions.
@@ -181,12 +184,13 @@ def read_changes(
     Args:
         require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
             files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
-            deleted and inserted.
+            deleted and inserted. None refuses them where the table has a feed, that is, where the property is true at
+            the newest version or anywhere in the range; a table that has none is read from its files.
         schema_version: Give the rows the columns of this version instead; those it does not have are left out.
 
     Raises:
         InvalidRequestError: The range is empty or malformed; or a version was written without the feed and
-            `require_change_data_feed` is set: the first such version is named.
+            `require_change_data_feed` does not allow it: the first such version is named.
         VersionNotFoundError, TimestampOutOfRangeError: The range ends after the newest version, or its first commits
             are cleaned up.
         UnsupportedFeatureError: The schema changed in the range in a way that the schema of the rows cannot follow.
@@ -196,26 +200,55 @@ def read_changes(
     snapshot = latest if shape == latest.version else table_log.snapshot(shape)
     if start > end:
         return ChangeFeed(snapshot, start, end, CHANGED_FILE_SCHEMA.empty_table())
-    commits = list(table_log.commits(start, end))
-    if require_change_data_feed:
-        _ensure_feed_enabled(table_log, commits, start)
+    commits = _with_adjusted_times(table_log, list(table_log.commits(start, end)))
+    if require_change_data_feed is not False:
+        _ensure_feed_enabled(table_log, latest, commits, always=bool(require_change_data_feed))
     _ensure_one_schema(table_log, snapshot, commits, is_chosen=schema_version is not None)
     parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
     return ChangeFeed(snapshot, start, end, pa.concat_tables([CHANGED_FILE_SCHEMA.empty_table(), *parts]))
 
 
-def _ensure_feed_enabled(table_log: TableLog, commits: Sequence[Commit], start: int) -> None:
-    changed = {c.version: TableProperties.parse(c.metadata.configuration) for c in commits if c.metadata is not None}
-    enabled = table_log.snapshot(start).properties.enable_change_data_feed
+def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Commit]:
+    """Commits without an in-commit timestamp at the time that history and time travel tell (PROTOCOL, "In-Commit
+    Timestamps")."""
+    if all(in_commit_timestamp_ms(commit.commit_info) is not None for commit in commits):
+        return commits
+    times = read_adjusted_file_times(table_log.store, commits[-1].version)
+    return [
+        replace(commit, timestamp_ms=times.get(commit.version, commit.timestamp_ms))
+        if in_commit_timestamp_ms(commit.commit_info) is None
+        else commit
+        for commit in commits
+    ]
+
+
+def _ensure_feed_enabled(table_log: TableLog, latest: Snapshot, commits: Sequence[Commit], *, always: bool) -> None:
+    had_feed = _feed_by_version(table_log, latest, commits)
+    off = next((version for version, has_feed in had_feed.items() if not has_feed), None)
+    if off is not None and (always or _has_feed(latest.metadata) or any(had_feed.values())):
+        raise InvalidRequestError(
+            f"Version {off} was written without a change data feed",
+            cause="The table property delta.enableChangeDataFeed was not true",
+            remedy="Start at a later version, or pass require_change_data_feed=False for the changes of whole files",
+            version=off,
+        )
+
+
+def _feed_by_version(table_log: TableLog, latest: Snapshot, commits: Sequence[Commit]) -> dict[int, bool]:
+    changed = {c.version: _has_feed(c.metadata) for c in commits if c.metadata is not None}
+    start, end = commits[0].version, commits[-1].version
+    if start in changed or (not changed and end == latest.version):
+        has_feed = changed.get(start, _has_feed(latest.metadata))
+    else:
+        has_feed = _has_feed(table_log.snapshot(start).metadata)
+    found = {}
     for commit in commits:
-        enabled = changed[commit.version].enable_change_data_feed if commit.version in changed else enabled
-        if not enabled:
-            raise InvalidRequestError(
-                f"Version {commit.version} was written without a change data feed",
-                cause="The table property delta.enableChangeDataFeed was not true",
-                remedy="Start at a later version, or read the changes of whole files",
-                version=commit.version,
-            )
+        has_feed = found[commit.version] = changed.get(commit.version, has_feed)
+    return found
+
+
+def _has_feed(metadata: Metadata) -> bool:
+    return TableProperties.parse(metadata.configuration).enable_change_data_feed
 
 
 def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Commit], *, is_chosen: bool) -> None:

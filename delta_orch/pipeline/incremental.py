@@ -219,7 +219,8 @@ class IncrementalReader:
         if not self.source.log.has_version(start):
             raise self._history_gone(start, latest.version)
         end = latest.version if self.max_versions is None else self._last_version_of_batch(start, latest.version)
-        feed = self.source.changes(starting_version=start, ending_version=end)
+        # Whether an update is told as one or as a delete and an insert is the same to an incremental step.
+        feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
         if feed.is_empty:
             return None
         return ChangeBatch(

@@ -64,7 +64,8 @@ class LocalStore(LogStore):
         full = self._full(path)
         try:
             return _file_meta(path, os.stat(full))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
+            # ValueError: a name that no file can have, such as one with a zero byte.
             return None
         except OSError as e:
             raise storage_error(e, "look at", full) from e

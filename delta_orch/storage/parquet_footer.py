@@ -1,4 +1,4 @@
-"""Parquet footers that are safe to look into.
+"""What the footers of Parquet files tell, and whether they are safe to look into.
 
 Arrow ends the process (`std::terminate`) when it is asked for the metadata of a column chunk that contradicts the
 file's schema, or for statistics that are too short for their type: those calls have no way to report an error. A
@@ -7,10 +7,17 @@ damaged footer must be found out before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from delta_orch.errors import MissingFileError, TableError
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.os_errors import storage_error
+
+_READERS = 8
 
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 0}
@@ -41,6 +48,47 @@ def ensure_sound_footer(metadata: pq.FileMetaData) -> None:
             continue
         for _ in range(walk.list_size()):
             _ensure_sound_row_group(walk, wanted)
+
+
+def read_num_rows(store: LogStore, log_paths: Sequence[str]) -> list[int]:
+    """The number of rows of data files, from their footers.
+
+    Args:
+        log_paths: As the log spells them.
+
+    Raises:
+        MissingFileError: A file is not there.
+        TableError: One is not readable as Parquet.
+        StorageError: One cannot be read.
+    """
+    filesystem = store.data_filesystem()[0]
+
+    def read(log_path: str) -> int:
+        path = store.resolve(log_path)
+        try:
+            with filesystem.open_input_file(path) as source:
+                return int(pq.read_metadata(source).num_rows)
+        except FileNotFoundError as e:
+            raise MissingFileError(
+                f"The data file {path} is not there",
+                cause="The log names it, but vacuum or something else has deleted it",
+                remedy="Read a newer version, or restore the file",
+                path=path,
+            ) from e
+        except (OSError, pa.ArrowException) as e:
+            if isinstance(e, OSError) and e.errno is not None:
+                raise storage_error(e, "read", path) from e
+            raise TableError(
+                f"The data file {path} is not readable as Parquet",
+                cause=str(e),
+                remedy="Restore the file from a backup, or remove it from the table",
+                path=path,
+            ) from e
+
+    if len(log_paths) < 2:
+        return [read(path) for path in log_paths]
+    with ThreadPoolExecutor(min(_READERS, len(log_paths)), thread_name_prefix="delta-footer-read") as executor:
+        return list(executor.map(read, log_paths))
 
 
 def _bound_bytes(column: pq.ColumnSchema) -> int:

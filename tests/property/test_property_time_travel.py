@@ -86,4 +86,6 @@ def test_times_and_versions(data: st.DataObject) -> None:
             assert found == (max(before) if before else None), wanted
     for entry in log.history():
         assert entry.timestamp_ms == times[entry.version]
+        if entry.version >= oldest:
+            assert log.snapshot(entry.version).timestamp_ms == entry.timestamp_ms
         assert log.snapshot(timestamp_ms=entry.timestamp_ms).version == entry.version

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from delta_orch import DeltaTable
 from delta_orch.errors import (
     InvalidRequestError,
+    MissingFileError,
     TimestampOutOfRangeError,
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
 from delta_orch.operations.changes import ChangeFeed
+from delta_orch.protocol.actions import CommitInfo, Protocol
 from delta_orch.protocol.types import INTEGER, LONG, STRING, DataType, StructField, StructType
 
 IDS = pa.schema([("id", pa.int64())])
@@ -144,7 +146,83 @@ def test_the_first_version_without_the_feed_is_named(tmp_path: Path) -> None:
         table.changes(starting_version=3, require_change_data_feed=True)
     for start, end in ((0, 1), (4, 5)):
         table.changes(starting_version=start, ending_version=end, require_change_data_feed=True)
-    assert changed(table.changes(starting_version=0)) == [(v, "insert", v) for v in (1, 3, 5)]
+    # Whoever has a feed is told by default, too, where it was off; who wants the changes of files says so.
+    with pytest.raises(InvalidRequestError, match="Version 2 was written without"):
+        table.changes(starting_version=0)
+    with pytest.raises(InvalidRequestError, match="Version 3 was written without"):
+        table.changes(starting_version=3, ending_version=3)
+    every = table.changes(starting_version=0, require_change_data_feed=False)
+    assert changed(every) == [(v, "insert", v) for v in (1, 3, 5)]
+
+
+def test_a_table_that_never_had_a_feed_is_read_from_its_files(hourly: DeltaTable) -> None:
+    assert len(changed(hourly.changes(starting_version=0))) == 3
+    with pytest.raises(InvalidRequestError, match="Version 1 was written without"):
+        hourly.changes(starting_version=1, require_change_data_feed=True)
+
+
+def test_a_feed_that_was_switched_off(tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    made.create(IDS, features=("changeDataFeed",), configuration=ON)
+    made.commit(made.add("1.parquet", ids(1)))
+    made.commit(made.metadata(IDS, configuration={}))
+    made.commit(made.add("3.parquet", ids(3)))
+    table = made.open()
+    with pytest.raises(InvalidRequestError, match="Version 2 was written without"):
+        table.changes(starting_version=1)
+    assert changed(table.changes(starting_version=3)) == [(3, "insert", 3)]
+    assert changed(table.changes(starting_version=1, ending_version=1)) == [(1, "insert", 1)]
+
+
+def test_times_of_commits_whose_files_are_out_of_order(tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    made.create(IDS)
+    for version in (1, 2, 3):
+        made.commit(made.add(f"{version}.parquet", ids(version)))
+    for version, seconds in enumerate([1000, 5000, 3000, 9000]):
+        set_time(made.root, version, seconds)
+    table = made.open()
+    told = {entry.version: entry.timestamp_ms for entry in table.history()}
+    assert told == {0: 1_000_000, 1: 5_000_000, 2: 5_000_001, 3: 9_000_000}
+    rows = table.changes(starting_version=0).to_arrow()
+    times = rows["_commit_timestamp"].cast(pa.int64()).to_pylist()
+    assert dict(zip(rows["_commit_version"].to_pylist(), times, strict=True)) == {
+        version: ms * 1000 for version, ms in told.items() if version
+    }
+    for version, ms in told.items():
+        assert table.snapshot(version=version).timestamp_ms == ms
+        assert table.snapshot(timestamp=ms).version == version
+    assert table.snapshot(version=2).recorded_timestamp_ms == 3_000_000
+    feed = table.changes(starting_timestamp=5_000_001, ending_timestamp=5_000_001)
+    assert changed(feed) == [(2, "insert", 2)]
+
+
+def test_times_across_the_enabling_of_in_commit_timestamps(tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    made.create(IDS)
+    made.commit(made.add("1.parquet", ids(1)))
+    properties = {
+        "delta.enableInCommitTimestamps": "true",
+        "delta.inCommitTimestampEnablementVersion": "2",
+        "delta.inCommitTimestampEnablementTimestamp": "7000",
+    }
+    made.commit(
+        CommitInfo({"inCommitTimestamp": 7000}),
+        Protocol(1, 7, None, ("inCommitTimestamp",)),
+        made.metadata(IDS, configuration=properties),
+    )
+    made.commit(CommitInfo({"inCommitTimestamp": 7001}), made.add("3.parquet", ids(3)))
+    for version, seconds in enumerate([2, 1, 50, 40]):
+        set_time(made.root, version, seconds)
+    table = made.open()
+    told = {entry.version: entry.timestamp_ms for entry in table.history()}
+    assert told == {0: 2000, 1: 2001, 2: 7000, 3: 7001}
+    rows = table.changes(starting_version=0).to_arrow()
+    times = rows["_commit_timestamp"].cast(pa.int64()).to_pylist()
+    assert dict(zip(rows["_commit_version"].to_pylist(), times, strict=True)) == {1: 2_001_000, 3: 7_001_000}
+    for version, ms in told.items():
+        assert table.snapshot(version=version).timestamp_ms == ms
+        assert table.snapshot(timestamp=ms).version == version
 
 
 # deletion vectors
@@ -184,6 +262,19 @@ def test_deletes_and_restores_between_two_vectors(tmp_path: Path, stats: bool) -
     ]
     assert table.changes(starting_version=5).is_empty
     assert len(changed(table.changes(starting_version=0, ending_version=1))) == 10
+
+
+def test_a_vector_is_as_long_as_its_file(tmp_path: Path) -> None:
+    made = vectors_table(tmp_path / "t")
+    made.file("f.parquet", ids(*range(10)))
+    made.commit(made.add("f.parquet", stats=False))
+    made.commit(made.remove("f.parquet"), made.add("f.parquet", stats=False, deletion_vector=inline_vector(4)))
+    files = made.open().changes(starting_version=2).files()
+    vector = files["deletion_vector"][0].as_py()
+    assert (vector["cardinality"], vector["size_in_bytes"] < 100) == (9, True)
+    (made.root / "f.parquet").unlink()
+    with pytest.raises(MissingFileError, match=r"f\.parquet"):
+        made.open().changes(starting_version=2)
 
 
 def test_a_file_added_or_removed_with_a_vector(tmp_path: Path) -> None:
