@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_orch.errors import (
     AppendOnlyError,
@@ -13,11 +17,16 @@ from delta_orch.errors import (
     StorageError,
     TableExistsError,
 )
+from delta_orch.features.registry import supports
+from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.log.conflict import ISOLATION_LEVELS
+from delta_orch.log.read_set import keys_of
+from delta_orch.log.record_counts import record_counts
 from delta_orch.log.staged_actions import StagedActions
 from delta_orch.log.table_state import TableState
 
 if TYPE_CHECKING:
+    from delta_orch.log.snapshot import Snapshot
     from delta_orch.log.table_log import TableLog
 
 
@@ -37,6 +46,73 @@ def ensure_may_remove(staged: StagedActions, base: TableState | None) -> None:
             "The table is append-only: no row may be removed or replaced",
             cause="Its property delta.appendOnly is true",
             remedy="Append instead, or set the property to false first",
+        )
+
+
+def ensure_may_write_deletion_vectors(result: TableState) -> None:
+    """Raise InvalidRequestError where the table takes no new deletion vectors (PROTOCOL, "Deletion Vectors")."""
+    if not supports(result.protocol, "deletionVectors") or not result.properties.enable_deletion_vectors:
+        raise InvalidRequestError(
+            "The table takes no deletion vectors",
+            cause="Its property delta.enableDeletionVectors is not true, or its protocol lacks the feature",
+            remedy="Set delta.enableDeletionVectors, or rewrite the files",
+        )
+
+
+def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
+    """Raise InvalidRequestError where a file with a deletion vector does not say how many records it has (PROTOCOL,
+    "Writer Requirement for Deletion Vectors")."""
+    for files in adds:
+        if "deletion_vector" not in files.column_names:
+            continue
+        marked = files.filter(files.column("deletion_vector").is_valid())
+        if marked.num_rows and record_counts(marked).null_count:
+            raise InvalidRequestError(
+                "A file with a deletion vector does not say how many records it has",
+                remedy="Give numRecords in its statistics, counting the deleted rows",
+            )
+
+
+def ensure_domains_supported(staged: StagedActions, result: TableState) -> None:
+    """Raise InvalidRequestError where the table has no metadata domains (PROTOCOL, "Domain Metadata")."""
+    if staged.domain_metadata and not supports(result.protocol, "domainMetadata"):
+        raise InvalidRequestError(
+            "The table has no metadata domains",
+            cause="Its protocol does not list the table feature domainMetadata",
+            remedy="Add the feature domainMetadata to the table first",
+            domains=sorted(staged.domain_metadata),
+        )
+
+
+def begins_to_track_rows(base: TableState | None, result: TableState) -> bool:
+    """Whether a commit enables row tracking on a table that is there."""
+    return (
+        base is not None
+        and is_row_tracking_enabled(result.protocol, result.metadata)
+        and not is_row_tracking_enabled(base.protocol, base.metadata)
+    )
+
+
+def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> None:
+    """Check what enabling row tracking demands of the files that are there (PROTOCOL, "Row Tracking").
+
+    Raises:
+        InvalidRequestError: Some have no base row id. Nothing was committed.
+    """
+    columns = ("path", "dv_id", "base_row_id", "default_row_commit_version")
+    files = snapshot.files(columns)
+    lacking = files.filter(
+        pc.or_(files.column("base_row_id").is_null(), files.column("default_row_commit_version").is_null())
+    )
+    if lacking.num_rows:
+        replaced = [keys_of(files) for files in staged.adds] + [staged.removed_keys()]
+        lacking = lacking.filter(pc.invert(pc.is_in(keys_of(lacking), value_set=pa.concat_arrays(replaced))))
+    if lacking.num_rows:
+        raise InvalidRequestError(
+            f"{lacking.num_rows} files of the table have no row ids yet",
+            cause="Row tracking can only be enabled once every row has an id",
+            remedy="Give them ids first (backfill)",
+            num_files=lacking.num_rows,
         )
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from delta_orch.log.txn import TxnId
+
+if TYPE_CHECKING:
+    from delta_orch.log.commit_preview import CommitPreview
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class CommitResult:
         attempts: How often the commit was tried; 0 where `skipped` was known before the first.
         rebased_versions: Versions of other writers that this commit was ordered after, ascending.
         timestamp_ms: When `version` was committed, milliseconds since the epoch.
+        preview: Of a dry run, which has committed nothing: what it would have. None otherwise.
     """
 
     version: int
@@ -30,3 +35,4 @@ class CommitResult:
     attempts: int = 0
     rebased_versions: tuple[int, ...] = ()
     timestamp_ms: int = 0
+    preview: CommitPreview | None = None

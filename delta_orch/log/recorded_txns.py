@@ -19,9 +19,9 @@ def ensure_distinct(txns: Sequence[TxnId]) -> None:
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
-    """Those recorded at the same version or a later one."""
+    """Those recorded at the same version or, unless they are `exact`, a later one."""
     versions = ((txn, recorded.get(txn.app_id)) for txn in txns)
-    return tuple(txn for txn, version in versions if version is not None and version >= txn.version)
+    return tuple(txn for txn, version in versions if version is not None and txn.is_recorded_by(version))
 
 
 def ensure_follows(txns: Sequence[TxnId], recorded: Recorded, version: int | None) -> None:

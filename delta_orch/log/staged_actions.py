@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +14,10 @@ from delta_orch.log.commit_json import serialize_actions, serialize_adds, serial
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.read_set import keys_of
+from delta_orch.log.record_counts import record_counts
+from delta_orch.log.table_state import TableState
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Txn
+from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.types import StructType
 
 _REQUIRED = ("path", "partition_values", "size")
@@ -77,19 +79,42 @@ class StagedActions:
         self.adds = [outside(files) for files in self.adds]
         self.removes = [(outside(files), data_change) for files, data_change in self.removes]
 
+    def result_after(self, base: TableState | None) -> TableState:
+        """Protocol and metadata once this is committed after `base`; `base` itself where they stay.
+
+        Raises:
+            InvalidRequestError: The table is to be created, and one of them is missing.
+        """
+        protocol = self.protocol or (None if base is None else base.protocol)
+        metadata = self.metadata or (None if base is None else base.metadata)
+        if protocol is None or metadata is None:
+            raise InvalidRequestError(
+                "A transaction without a snapshot creates the table: it needs metadata and protocol"
+            )
+        if base is None:
+            return TableState(-1, 0, protocol, metadata)
+        if protocol is base.protocol and metadata is base.metadata:
+            return base
+        return replace(base, protocol=protocol, metadata=metadata)
+
     def ensure_consistent(self) -> None:
-        """Check that no two actions are about the same file (PROTOCOL, "Delta Log Entries").
+        """Check that no two actions are about the same logical file, and no two adds or removes about the same data
+        file (PROTOCOL, "Add File and Remove File", "Delta Log Entries"); one may be removed with one deletion vector
+        and added with another.
 
         Raises:
             InvalidRequestError: Two are. Nothing was committed.
         """
-        tables = [*self.adds, *(files for files, _ in self.removes)]
+        removes = [files for files, _ in self.removes]
+        tables = [*self.adds, *removes]
         if sum(files.num_rows for files in tables) < 2:
             return
-        keys = pa.chunked_array([keys_of(files) for files in tables], pa.string())
-        if pc.count_distinct(keys).as_py() < len(keys):
+        keys = [keys_of(files) for files in tables]
+        paths = ([canonical_paths(files["path"]) for files in some] for some in (self.adds, removes))
+        if not all(map(_are_distinct, (keys, *paths))):
             raise InvalidRequestError(
-                "The commit names a file twice: each may be added or removed once", commit_files=len(keys)
+                "The commit names a file twice: each may be added or removed once",
+                commit_files=sum(files.num_rows for files in tables),
             )
 
     def serialize(self, txns: Sequence[Txn], deletion_timestamp_ms: int) -> bytes:
@@ -115,6 +140,14 @@ class StagedActions:
             "numRemovedBytes": _sum_of_sizes(removed),
         }
         return {key: counts.get(key, value) for key, value in metrics.items()}
+
+
+def _are_distinct(parts: Sequence[pa.Array | pa.ChunkedArray]) -> bool:
+    values = pa.chunked_array(
+        [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])],
+        pa.string(),
+    )
+    return bool(pc.count_distinct(values).as_py() == len(values))
 
 
 def ensure_partitioned(adds: pa.Table, partition_columns: Sequence[str]) -> None:
@@ -161,5 +194,4 @@ def _sum_of_sizes(tables: Sequence[pa.Table]) -> int:
 
 
 def _sum_of_records(tables: Sequence[pa.Table]) -> int:
-    texts = [text for files in tables if "stats" in files.column_names for text in files.column("stats").to_pylist()]
-    return sum(orjson.loads(text).get("numRecords", 0) for text in texts if text)
+    return sum(pc.sum(record_counts(files)).as_py() or 0 for files in tables)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import MetadataChangedError, ProtocolViolationError
+from delta_orch.features.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from delta_orch.log.commit_reader import Commit
-from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
@@ -19,16 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableState:
-    """Protocol and metadata as of a version; -1 and time 0 for a table that is yet to be created."""
+    """Protocol and metadata as of a version; -1 and time 0 for a table that is yet to be created.
+
+    Attributes:
+        timestamp_ms: When the version was committed: its in-commit timestamp, where the table has them.
+        snapshot: Where the metadata domains were found that `domains` does not hold.
+        domains: Metadata domains that commits after `snapshot` have set or removed.
+    """
 
     version: int
     timestamp_ms: int
     protocol: Protocol
     metadata: Metadata
+    snapshot: Snapshot | None = field(default=None, repr=False, compare=False)
+    domains: Mapping[str, DomainMetadata] = field(default_factory=dict)
 
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot) -> TableState:
-        return cls(snapshot.version, snapshot.timestamp_ms, snapshot.protocol, snapshot.metadata)
+        return cls(snapshot.version, snapshot.recorded_timestamp_ms, snapshot.protocol, snapshot.metadata, snapshot)
 
     @classmethod
     def of_first_commit(cls, commit: Commit) -> TableState:
@@ -37,7 +47,8 @@ class TableState:
             raise ProtocolViolationError(
                 "The first commit of the table has no protocol or no metaData action", version=commit.version
             )
-        return cls(commit.version, commit.timestamp_ms, commit.protocol, commit.metadata)
+        domains = {domain.domain: domain for domain in commit.domain_metadata}
+        return cls(commit.version, commit.timestamp_ms, commit.protocol, commit.metadata, domains=domains)
 
     @cached_property
     def schema(self) -> StructType:
@@ -51,6 +62,12 @@ class TableState:
     def partition_columns(self) -> tuple[str, ...]:
         return self.metadata.partition_columns
 
+    def domain_configuration(self, domain: str) -> str | None:
+        """The configuration of a metadata domain, None where it is not set. Only asking reads it from a checkpoint."""
+        if (changed := self.domains.get(domain)) is not None:
+            return None if changed.removed else changed.configuration
+        return None if self.snapshot is None else self.snapshot.domain_metadata.get(domain)
+
     def after(self, commit: Commit) -> TableState:
         """The state once `commit` has been applied."""
         return replace(
@@ -59,6 +76,7 @@ class TableState:
             timestamp_ms=commit.timestamp_ms,
             protocol=commit.protocol or self.protocol,
             metadata=commit.metadata or self.metadata,
+            domains={**self.domains, **{domain.domain: domain for domain in commit.domain_metadata}},
         )
 
 
@@ -74,7 +92,7 @@ def ensure_joinable(wanted: TableState, created: TableState) -> None:
         for what, same in (
             ("schema", wanted.schema == created.schema),
             ("partitioning", wanted.partition_columns == created.partition_columns),
-            ("properties", dict(wanted.metadata.configuration) == dict(created.metadata.configuration)),
+            ("properties", _chosen(wanted.metadata) == _chosen(created.metadata)),
         )
         if not same
     ]
@@ -86,3 +104,9 @@ def ensure_joinable(wanted: TableState, created: TableState) -> None:
             winning_version=created.version,
             differences=differences,
         )
+
+
+def _chosen(metadata: Metadata) -> dict[str, str]:
+    """The properties without those that each writer makes up anew."""
+    made_up = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)
+    return {key: value for key, value in metadata.configuration.items() if key not in made_up}

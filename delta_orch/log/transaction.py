@@ -10,14 +10,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import (
     CommitRetriesExhaustedError,
     FileExistsInStoreError,
@@ -26,28 +22,41 @@ from delta_orch.errors import (
     StorageOutcomeUnknownError,
     VersionNotFoundError,
 )
-from delta_orch.expressions.nodes import Expression
 from delta_orch.features.registry import ensure_writable
+from delta_orch.features.row_tracking import (
+    assigns_row_ids,
+    is_row_tracking_enabled,
+    with_materialized_columns,
+)
 from delta_orch.log.checkpoint_writer import checkpoint_if_due
 from delta_orch.log.commit_checks import (
+    begins_to_track_rows,
+    ensure_domains_supported,
+    ensure_every_row_has_an_id,
     ensure_isolation_level,
     ensure_may_remove,
     ensure_next_version_is_new,
+    ensure_vectors_have_counts,
     outcome_unknown,
 )
-from delta_orch.log.commit_json import ensure_json, json_parameters, serialize_actions
+from delta_orch.log.commit_info import Provenance
+from delta_orch.log.commit_json import serialize_actions
+from delta_orch.log.commit_preview import CommitPreview
 from delta_orch.log.commit_reader import Commit
 from delta_orch.log.commit_result import CommitResult
-from delta_orch.log.conflict import Intent, ensure_no_conflict
-from delta_orch.log.read_set import ReadSet, keys_of
+from delta_orch.log.conflict import Intent, ensure_no_conflict, note_moved_rows
 from delta_orch.log.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
-from delta_orch.log.staged_actions import StagedActions, ensure_file_table, ensure_partitioned
+from delta_orch.log.staged_actions import ensure_partitioned
+from delta_orch.log.staging import Staging
 from delta_orch.log.table_state import TableState, ensure_joinable
 from delta_orch.log.txn import TxnId
-from delta_orch.protocol.actions import CommitInfo, DomainMetadata, Metadata, Protocol, Txn
+from delta_orch.log.version_dependent import depends_on_version, fit_to_version
+from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delta_orch.log.snapshot import Snapshot
     from delta_orch.log.table_log import TableLog
     from delta_orch.storage.base import FileMeta, StagedFile
@@ -60,8 +69,8 @@ DEFAULT_MAX_ATTEMPTS = 1000
 _LONGEST_PAUSE_S = 1.0
 
 
-class Transaction:
-    """One attempt to change a table: stage what was read and what changes, then `commit` once.
+class Transaction(Staging):
+    """One attempt to change a table: stage what was read and what changes (`Staging`), then `commit` once.
 
     Nothing is written before `commit`. Not safe to share between threads.
 
@@ -71,11 +80,13 @@ class Transaction:
             another writer has just created it with the same schema, partitioning and properties.
         operation: `commitInfo.operation`, e.g. `WRITE`.
         operation_parameters: `commitInfo.operationParameters`.
-        txns: Idempotency keys. One recorded already (≥) without scope makes the commit a no-op; with a scope, files in
-            its partitions are left out.
+        operation_metrics: The caller's own metrics, beside those of the verb.
+        txns: Idempotency keys. One recorded already (see `TxnId`) without scope makes the commit a no-op; with a scope,
+            files in its partitions are left out.
         user_metadata: `commitInfo.userMetadata`.
         commit_info: Further keys for `commitInfo`; they cannot replace its own.
-        isolation_level: `WriteSerializable` or `Serializable`; None takes the table's.
+        isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`; None takes the table's.
+        dry_run: `commit` writes nothing, and returns what it would have written.
         max_attempts: How often to try before giving up.
 
     Raises:
@@ -91,47 +102,42 @@ class Transaction:
         *,
         operation: str,
         operation_parameters: Mapping[str, Any] | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
         txns: Sequence[TxnId] = (),
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
         isolation_level: str | None = None,
+        dry_run: bool = False,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     ) -> None:
         ensure_distinct(txns)
         ensure_isolation_level(isolation_level)
         log.store.ensure_can_commit()
+        provenance = Provenance.of(operation, operation_parameters, user_metadata, commit_info, operation_metrics)
+        super().__init__(snapshot, provenance)
         self.log = log
-        self.snapshot = snapshot
-        # The newest version this transaction is known to fit behind; None while it means to create the table.
-        self._base = None if snapshot is None else TableState.of_snapshot(snapshot)
-        if self._base is not None:
-            ensure_writable(self._base.protocol, self._base.metadata)
-        self._operation = operation
-        self._operation_parameters = json_parameters(operation_parameters or {})
-        self._operation_metrics: dict[str, int | str] = {}
-        self._user_metadata = user_metadata
-        self._commit_info = ensure_json(commit_info or {})
         self._isolation_level = isolation_level
+        self._is_dry_run = dry_run
         self._max_attempts = max_attempts
         self._txns = tuple(txns)
         self._recorded: Recorded | None = None
         self._skipped_txns: tuple[TxnId, ...] = ()
-        self._reads = ReadSet()
-        self._staged = StagedActions()
-        # Derived from what is staged, once: every attempt has the same content, whatever its version.
+        # Of the newest attempt.
+        self._now_ms = 0
+        self._in_commit_timestamp_ms: int | None = None
+        # Derived from what is staged, and kept while it stays the same.
         self._file: StagedFile | None = None
         self._intent: Intent | None = None
-        # Identifies this transaction's commit, whatever became of the request that wrote it.
-        self._txn_id = str(uuid.uuid4())
+        self._keys_read: pa.Array | None = None
         # Set while it is unknown whether the version tried last is ours.
         self._doubt: StorageError | None = None
         self._rebased: list[int] = []
         self._has_ended = False
 
-    # What was read, and what changes
+    # Idempotency keys, before any work
 
     def stale_txns(self) -> tuple[TxnId, ...]:
-        """Identifiers that the snapshot has recorded at the same version or a later one. Worth asking before work."""
+        """Identifiers that the snapshot has recorded, see `TxnId`. Worth asking before work."""
         return stale_among(self._txns, self._read_recorded())
 
     def ensure_follows(self) -> None:
@@ -142,57 +148,18 @@ class Transaction:
         """
         ensure_follows(self._txns, self._read_recorded(), None if self.snapshot is None else self.snapshot.version)
 
-    def read_whole_table(self) -> None:
-        """The change depends on every row."""
-        self._reads.whole_table = True
-
-    def read_where(self, where: Expression) -> None:
-        """The change depends on the rows for which `where` (resolved against the schema) is true."""
-        self._reads.predicates.append(where)
-
-    def read_partitions(self, values: pa.Table) -> None:
-        """The change depends on these partitions: one string column a partition column, spelled as in the log."""
-        self._reads.partitions.append(values)
-
-    def read_files(self, files: pa.Table) -> None:
-        """The change depends on these files (`path`, `dv_id`)."""
-        self._reads.files.append(keys_of(files))
-
-    def add_files(self, adds: pa.Table) -> None:
-        """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not."""
-        self._staged.adds.append(ensure_file_table(adds))
-
-    def remove_files(self, files: pa.Table, *, data_change: bool = True) -> None:
-        """Remove files of the snapshot: `path`, `dv_id`, `partition_values`, `size`, and what else there is of
-        `file_columns.ADD_SCHEMA`. `data_change` is false where other files hold the same rows.
-
-        Raises:
-            AppendOnlyError: The table keeps its rows (PROTOCOL, "Append-only Tables").
-            InvalidRequestError: The table of files is malformed.
-        """
-        self._staged.removes.append((ensure_file_table(files), data_change))
-        ensure_may_remove(self._staged, self._base)
-
-    def update_metadata(self, metadata: Metadata) -> None:
-        """Replace the table's metadata. Where rows of other writers must fit it, read the whole table too."""
-        self._staged.metadata = metadata
-
-    def update_protocol(self, protocol: Protocol) -> None:
-        self._staged.protocol = protocol
-
-    def set_domain_metadata(self, domain: str, configuration: str, *, removed: bool = False) -> None:
-        self._staged.domain_metadata[domain] = DomainMetadata(domain, configuration, removed)
-
-    def set_operation_metrics(self, metrics: Mapping[str, int | str]) -> None:
-        """`commitInfo.operationMetrics`."""
-        self._operation_metrics = dict(metrics)
+    def _read_recorded(self) -> Recorded:
+        if self._recorded is None:
+            snapshot = self.snapshot
+            self._recorded = {} if snapshot is None else {t.app_id: snapshot.txn_version(t.app_id) for t in self._txns}
+        return self._recorded
 
     # The commit
 
     def commit(self) -> CommitResult:
         """Make the staged changes the table's next version: all of them, or none.
 
-        Returns: The version, or `skipped`.
+        Returns: The version, or `skipped`; of a dry run the `preview` of what would have been written.
 
         Raises:
             ConflictError: Another commit stands in the way. Nothing was committed; running again may succeed.
@@ -206,6 +173,8 @@ class Transaction:
         if self._base is not None and self._leave_out(self.stale_txns(), self._base):
             return self._skip(self._base, attempt=0)
         self.ensure_follows()
+        if self._is_dry_run:
+            return self._rehearse()
         try:
             return self._commit_behind_others()
         finally:
@@ -213,11 +182,11 @@ class Transaction:
 
     def _commit_behind_others(self) -> CommitResult:
         for attempt in range(1, self._max_attempts + 1):
-            version = 0 if self._base is None else self._base.version + 1
+            version = self._next_version
             started = time.monotonic()
             file = self._put(version)
             if file is not None:
-                return self._finish(version, file.modification_time_ms, attempt)
+                return self._finish(version, self._timestamp_ms(file), attempt)
             if attempt > 1:
                 # Spread the writers over about the time one request takes, before looking at what they did.
                 time.sleep(random.random() * min(time.monotonic() - started, _LONGEST_PAUSE_S))
@@ -225,18 +194,22 @@ class Transaction:
             if result is not None:
                 return result
         if self._doubt is not None:
-            raise outcome_unknown(self.log.store.uri, version, self._txn_id, self._doubt)
+            raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, self._doubt)
         raise CommitRetriesExhaustedError(
             f"{self._max_attempts} attempts to commit were all overtaken by other writers",
             remedy="Try again when fewer writers are at work, or raise max_attempts",
             attempts=self._max_attempts,
         )
 
+    @property
+    def _next_version(self) -> int:
+        return 0 if self._base is None else self._base.version + 1
+
     def _put(self, version: int) -> FileMeta | None:
         """Write the commit. None where the version is taken, or where nobody knows: then look."""
         try:
             if self._file is None:
-                self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize())
+                self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version))
             return self._file.put_if_absent(commit_path(version))
         except FileExistsInStoreError as e:
             self._doubt = e
@@ -247,7 +220,7 @@ class Transaction:
             if self._doubt is None:
                 raise
             # Nothing was written now, but an earlier request for this version may still take effect.
-            raise outcome_unknown(self.log.store.uri, version, self._txn_id, e) from e
+            raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, e) from e
         return None
 
     def _rebase(self, version: int, attempt: int) -> CommitResult | None:
@@ -258,7 +231,7 @@ class Transaction:
         """
         for winner in self._winners(version):
             # Also where the store said "exists": that may be the echo of our own request, repeated on the way.
-            if winner.commit_info is not None and winner.commit_info.get("txnId") == self._txn_id:
+            if winner.commit_info is not None and winner.commit_info.get("txnId") == self._provenance.txn_id:
                 return self._finish(winner.version, winner.timestamp_ms, attempt)
             self._rebased.append(winner.version)
             if self._base is None:
@@ -271,9 +244,13 @@ class Transaction:
             if self._leave_out(stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
                 return self._skip(base, attempt)
             self._base = base
-            ensure_no_conflict(self._intent or self._derive_intent(base), winner)
+            intent = self._intent or self._derive_intent(base)
+            ensure_no_conflict(intent, winner)
+            note_moved_rows(intent, winner)
         if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
             return self._skip(self._base, attempt)
+        if depends_on_version(self._staged, self._result()):
+            self._drop_file()
         return None
 
     def _winners(self, version: int) -> Iterator[Commit]:
@@ -286,7 +263,7 @@ class Transaction:
             except StorageError as e:
                 if self._doubt is None:
                     raise
-                raise outcome_unknown(self.log.store.uri, version, self._txn_id, e) from e
+                raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, e) from e
             # Whoever it is: the name is taken for good, so no request of ours can take effect any more.
             self._doubt = None
             yield winner
@@ -312,55 +289,84 @@ class Transaction:
         for txn in stale:
             if txn.scope is not None:
                 self._staged.drop_files_in(txn.scope, base.schema, base.partition_columns)
-        self._operation_metrics = self._staged.recount(self._operation_metrics)
+        self._provenance.metrics = self._staged.recount(self._provenance.metrics)
         self._forget_derived()
         return False
+
+    # How it ends
 
     def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
         _LOGGER.info("Committed version %d of %s in attempt %d", version, self.log.store.uri, attempt)
         checkpoint_if_due(self.log, self.snapshot, version, self._result().properties.checkpoint_interval)
-        return self._end(version, timestamp_ms, attempt, skipped=False)
+        return self._end(version, timestamp_ms, attempt, self._provenance.all_metrics)
 
     def _skip(self, base: TableState, attempt: int) -> CommitResult:
         _LOGGER.info("Nothing to commit to %s: recorded already by version %d", self.log.store.uri, base.version)
-        return self._end(base.version, base.timestamp_ms, attempt, skipped=True)
+        return self._end(base.version, base.timestamp_ms, attempt, {}, skipped=True)
 
-    def _end(self, version: int, timestamp_ms: int, attempt: int, *, skipped: bool) -> CommitResult:
-        metrics = {} if skipped else self._operation_metrics
+    def _rehearse(self) -> CommitResult:
+        """The end of a dry run: everything is checked and nothing written."""
+        version, staged = self._next_version, self._staged
+        content = self._serialize(version)
+        preview = CommitPreview(version, content, tuple(staged.adds), tuple(files for files, _ in staged.removes))
+        return self._end(version, self._now_ms, 0, self._provenance.all_metrics, preview=preview)
+
+    def _end(
+        self,
+        version: int,
+        timestamp_ms: int,
+        attempt: int,
+        metrics: Mapping[str, int | str],
+        *,
+        skipped: bool = False,
+        preview: CommitPreview | None = None,
+    ) -> CommitResult:
         rebased = tuple(self._rebased)
-        return CommitResult(version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms)
+        return CommitResult(version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms, preview)
 
-    # What the attempts have in common
+    # What the attempts are made of
 
-    def _result(self) -> TableState:
-        """Protocol and metadata as they will be after the commit."""
-        protocol = self._staged.protocol or (None if self._base is None else self._base.protocol)
-        metadata = self._staged.metadata or (None if self._base is None else self._base.metadata)
-        if protocol is None or metadata is None:
-            raise InvalidRequestError(
-                "A transaction without a snapshot creates the table: it needs metadata and protocol"
-            )
-        if self._base is not None and protocol is self._base.protocol and metadata is self._base.metadata:
-            return self._base
-        return TableState(-1 if self._base is None else self._base.version, 0, protocol, metadata)
-
-    def _serialize(self) -> bytes:
-        now_ms = time.time_ns() // 1_000_000
+    def _serialize(self, version: int) -> bytes:
+        result = self._result()
+        now_ms = self._now_ms = time.time_ns() // 1_000_000
+        fitted = fit_to_version(self._staged, self._base, result, version=version, now_ms=now_ms)
+        self._in_commit_timestamp_ms = fitted.in_commit_timestamp_ms
+        info = self._provenance.commit_info(
+            now_ms=now_ms,
+            read_version=None if self.snapshot is None else self.snapshot.version,
+            isolation_level=self._isolation_level or result.properties.isolation_level,
+            is_blind_append=self._reads.is_empty and not self._staged.num_removed,
+            in_commit_timestamp_ms=fitted.in_commit_timestamp_ms,
+            tracks_rows=assigns_row_ids(result.protocol, result.metadata),
+        )
         txns = [Txn(txn.app_id, txn.version, now_ms) for txn in self._txns]
-        own = {
-            "timestamp": now_ms,
-            "operation": self._operation,
-            "operationParameters": self._operation_parameters,
-            "operationMetrics": json_parameters(self._operation_metrics),
-            "readVersion": None if self.snapshot is None else self.snapshot.version,
-            "isolationLevel": self._isolation_level or self._result().properties.isolation_level,
-            "isBlindAppend": self._reads.is_empty and not self._staged.num_removed,
-            "engineInfo": ENGINE_INFO,
-            "userMetadata": self._user_metadata,
-            "txnId": self._txn_id,
-        }
-        info = {**self._commit_info, **{key: value for key, value in own.items() if value is not None}}
-        return serialize_actions([CommitInfo(info)]) + self._staged.serialize(txns, now_ms)
+        return serialize_actions([info]) + fitted.staged.serialize(txns, now_ms)
+
+    def _timestamp_ms(self, file: FileMeta) -> int:
+        return file.modification_time_ms if self._in_commit_timestamp_ms is None else self._in_commit_timestamp_ms
+
+    def _derive_intent(self, base: TableState) -> Intent:
+        result = self._result()
+        self._intent = Intent(
+            reads=self._reads,
+            keys_read=self._files_read,
+            removed_keys=self._staged.removed_keys(),
+            changes_data=self._staged.changes_data,
+            changes_metadata=self._staged.metadata is not None,
+            begins_to_track_rows=begins_to_track_rows(self._base, result),
+            app_ids=frozenset(txn.app_id for txn in self._txns),
+            domains=frozenset(self._staged.domain_metadata),
+            isolation_level=self._isolation_level or result.properties.isolation_level,
+            settled_scopes=tuple(txn.scope for txn in self._skipped_txns if txn.scope is not None),
+            schema=base.schema,
+            partition_columns=base.partition_columns,
+        )
+        return self._intent
+
+    def _files_read(self) -> pa.Array:
+        if self._keys_read is None:
+            self._keys_read = pa.nulls(0, pa.string()) if self.snapshot is None else self._reads.keys_in(self.snapshot)
+        return self._keys_read
 
     def _forget_derived(self) -> None:
         self._intent = None
@@ -371,21 +377,6 @@ class Transaction:
             self._file.discard()
             self._file = None
 
-    def _derive_intent(self, base: TableState) -> Intent:
-        self._intent = Intent(
-            reads=self._reads,
-            removed_keys=self._staged.removed_keys(),
-            changes_data=self._staged.changes_data,
-            changes_metadata=self._staged.metadata is not None,
-            app_ids=frozenset(txn.app_id for txn in self._txns),
-            domains=frozenset(self._staged.domain_metadata),
-            isolation_level=self._isolation_level or self._result().properties.isolation_level,
-            settled_scopes=tuple(txn.scope for txn in self._skipped_txns if txn.scope is not None),
-            schema=base.schema,
-            partition_columns=base.partition_columns,
-        )
-        return self._intent
-
     # Checks before the first attempt
 
     def _ensure_committable(self) -> None:
@@ -393,6 +384,9 @@ class Transaction:
             raise InvalidRequestError("A transaction commits once", remedy="Begin a new one from the newest snapshot")
         self._has_ended = True
         result = self._result()
+        if self._staged.metadata is not None and is_row_tracking_enabled(result.protocol, result.metadata):
+            self._staged.metadata = with_materialized_columns(self._staged.metadata)
+            result = self._result()
         if result is not self._base:
             ensure_writable(result.protocol, result.metadata)
         for adds in self._staged.adds:
@@ -401,10 +395,8 @@ class Transaction:
         _ = result.properties
         self._staged.ensure_consistent()
         ensure_may_remove(self._staged, self._base)
+        ensure_vectors_have_counts(self._staged.adds)
+        ensure_domains_supported(self._staged, result)
+        if self.snapshot is not None and begins_to_track_rows(self._base, result):
+            ensure_every_row_has_an_id(self.snapshot, self._staged)
         ensure_next_version_is_new(self.log, self._base)
-
-    def _read_recorded(self) -> Recorded:
-        if self._recorded is None:
-            snapshot = self.snapshot
-            self._recorded = {} if snapshot is None else {t.app_id: snapshot.txn_version(t.app_id) for t in self._txns}
-        return self._recorded

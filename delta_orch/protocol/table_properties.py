@@ -159,6 +159,7 @@ _PROPERTIES: Mapping[str, _Property] = {
     ),
     "delta.rowTracking.materializedRowIdColumnName": _Property(None, str),
     "delta.rowTracking.materializedRowCommitVersionColumnName": _Property(None, str),
+    "delta.rowTrackingSuspended": _Property("row_tracking_suspended", parse_boolean),
     "delta.setTransactionRetentionDuration": _Property("set_transaction_retention_ms", parse_interval_ms),
     "delta.targetFileSize": _Property("target_file_size_bytes", parse_size_bytes),
     "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
@@ -203,6 +204,7 @@ class TableProperties:
     randomize_file_prefixes: bool = False
     random_prefix_length: int = 2
     require_checkpoint_protection_before_version: int | None = None
+    row_tracking_suspended: bool = False
     set_transaction_retention_ms: int | None = None
     target_file_size_bytes: int | None = None
     write_partition_columns_to_parquet: bool = False

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
 
-from delta_orch.features.protocol_upgrade import protocol_for_new_table
+from delta_orch.features.protocol_upgrade import is_protocol_request, protocol_for_new_table
 from delta_orch.log.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.commit_result import CommitResult
 from delta_orch.log.file_columns import ADD_SCHEMA
@@ -23,6 +24,9 @@ from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 
 DAY_SCHEMA = StructType((StructField("day", STRING), StructField("id", LONG)))
 """Partitioned by `day` unless told otherwise."""
+
+WITH_DOMAINS = {"delta.feature.domainMetadata": "supported"}
+"""Properties of a table that may have metadata domains."""
 
 _NUMBERS = itertools.count()
 
@@ -46,13 +50,15 @@ def begin_creation(log: TableLog, metadata: Metadata | None = None, *, txns: Seq
     """A transaction that creates a table, not committed yet."""
     metadata = metadata or new_metadata()
     transaction = Transaction(log, None, operation="CREATE TABLE", txns=txns)
-    transaction.update_metadata(metadata)
     transaction.update_protocol(protocol_for_new_table(DAY_SCHEMA, metadata.configuration))
+    kept = {key: value for key, value in metadata.configuration.items() if not is_protocol_request(key)}
+    transaction.update_metadata(replace(metadata, configuration=kept))
     return transaction
 
 
 def create_table(log: TableLog, *days: str, properties: Mapping[str, str] | None = None) -> Snapshot:
-    """A table partitioned by `day`, with one file for each day named."""
+    """A table partitioned by `day`, with one file for each day named. `delta.feature.…` in `properties` asks for a
+    feature."""
     transaction = begin_creation(log, new_metadata(properties=properties))
     transaction.add_files(day_files(*days))
     transaction.commit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -29,7 +30,7 @@ from delta_orch.log.txn import TxnId
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.types import LONG, STRING
 from delta_orch.storage.open import open_store
-from delta_orch.testing.table_builder import create_table, day_files
+from delta_orch.testing.table_builder import WITH_DOMAINS, create_table, day_files
 
 Stage = Callable[[Transaction, Snapshot], None]
 
@@ -124,7 +125,7 @@ def set_property(transaction: Transaction, snapshot: Snapshot) -> None:
 
 
 def upgrade_protocol(transaction: Transaction, snapshot: Snapshot) -> None:
-    transaction.update_protocol(Protocol(1, 3))
+    transaction.update_protocol(Protocol(1, 7, None, ("appendOnly", "domainMetadata", "invariants")))
 
 
 def set_domain(transaction: Transaction, snapshot: Snapshot) -> None:
@@ -151,6 +152,7 @@ REBASES = [
     (replace_day("1"), compact("2")),
     (compact("1"), rewrite_where_id(0)),  # the same rows in other files
     (append("1"), set_property),
+    (delete_file("1"), rewrite_where_id(100)),  # a `remove` carries no statistics, but the snapshot has them
     (set_domain, append("1")),
 ]
 
@@ -164,7 +166,6 @@ CONFLICTS = [
     (delete_file("1"), delete_file("1"), ConcurrentDeleteDeleteError),
     (delete_file("1"), replace_day("1"), ConcurrentDeleteDeleteError),
     (delete_file("1"), rewrite_where_id(5), ConcurrentDeleteReadError),
-    (delete_file("1"), rewrite_where_id(100), ConcurrentDeleteReadError),  # a `remove` carries no statistics
     (replace_day("1"), rewrite_where_id(5), ConcurrentAppendError),
     (compact("1"), delete_file("1"), ConcurrentDeleteDeleteError),
     (delete_file("1"), compact("1"), ConcurrentDeleteDeleteError),
@@ -195,7 +196,7 @@ def name_of(stage: object) -> str:
 
 @pytest.mark.parametrize(("first", "second"), REBASES, ids=name_of)
 def test_the_second_is_ordered_after_the_first(log: TableLog, first: Stage, second: Stage) -> None:
-    snapshot = create_table(log, "1", "2", "3")
+    snapshot = create_table(log, "1", "2", "3", properties=WITH_DOMAINS)
     late = begin(log, snapshot, second)
     begin(log, snapshot, first).commit()
     result = late.commit()
@@ -208,7 +209,7 @@ def test_the_second_is_ordered_after_the_first(log: TableLog, first: Stage, seco
 def expected_files(first: Stage, second: Stage) -> list[str]:
     """The days of the files after both, one after the other, with nobody else about."""
     log = TableLog(open_store(f"memory://{id(first)}-{id(second)}-{name_of(first)}"))
-    snapshot = create_table(log, "1", "2", "3")
+    snapshot = create_table(log, "1", "2", "3", properties=WITH_DOMAINS)
     days = ["1", "2", "3"]
     for stage in (first, second):
         transaction = begin(log, snapshot, stage)
@@ -224,14 +225,17 @@ def expected_files(first: Stage, second: Stage) -> list[str]:
 def test_the_second_conflicts_with_the_first(
     log: TableLog, first: Stage, second: Stage, error: type[ConflictError]
 ) -> None:
-    snapshot = create_table(log, "1", "2", "3")
+    snapshot = create_table(log, "1", "2", "3", properties=WITH_DOMAINS)
     late = begin(log, snapshot, second)
     begin(log, snapshot, first).commit()
     with pytest.raises(error) as caught:
         late.commit()
     assert type(caught.value) is error
     assert caught.value.retryable
-    assert caught.value.context["winning_version"] == 1
+    context = caught.value.context
+    assert (context["winning_version"], context["winning_operation"]) == (1, "TEST")
+    assert context["winning_timestamp_ms"] == log.snapshot().timestamp_ms
+    assert "(TEST, 2" in caught.value.problem
     assert log.snapshot().version == 1
 
 
@@ -277,12 +281,57 @@ def test_an_append_by_a_writer_that_does_not_say_blind_counts_as_having_read(log
         late.commit()
 
 
-def test_a_remove_without_partition_values_may_be_anywhere(log: TableLog) -> None:
+def remove_line(snapshot: Snapshot, row: int) -> bytes:
+    """A remove that says nothing but the path, as old writers leave it."""
+    path = snapshot.files()["path"][row].as_py()
+    return orjson.dumps({"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}}) + b"\n"
+
+
+@pytest.mark.parametrize(("read", "conflicts"), [("1", True), ("2", False), ("3", False)])
+def test_a_remove_without_partition_values_is_looked_up_in_the_snapshot(
+    log: TableLog, read: str, conflicts: bool
+) -> None:
     snapshot = create_table(log, "1", "2")
-    late = begin(log, snapshot, overwrite_partition("3"))
-    line = b'{"remove":{"path":"x.parquet","dataChange":true,"deletionTimestamp":1}}\n'
-    log.store.put_if_absent("_delta_log/00000000000000000001.json", line)
+    late = Transaction(log, snapshot, operation="TEST")
+    late.read_partitions(pa.table({"day": string_array([read])}))
+    late.add_files(day_files(read))
+    log.store.put_if_absent("_delta_log/00000000000000000001.json", remove_line(snapshot, 0))
+    if not conflicts:
+        assert late.commit().version == 2
+        return
     with pytest.raises(ConcurrentDeleteReadError):
+        late.commit()
+
+
+def test_rows_that_were_read_are_followed_through_a_compaction(log: TableLog) -> None:
+    """They are removed from a file that the snapshot never had."""
+    snapshot = create_table(log, "1", "2")
+    for stage, second in ((rewrite_where_id(5), "1"), (rewrite_where_id(5), "2")):
+        late = begin(log, snapshot, stage)
+        begin(log, log.snapshot(), compact(second)).commit()
+        assert late._rebased == []
+        moved = log.snapshot()
+        begin(log, moved, delete_file(second)).commit()
+        with pytest.raises(ConcurrentDeleteReadError, match="has read"):
+            late.commit()
+        snapshot = log.snapshot()
+
+
+def test_snapshot_isolation_minds_only_what_is_written_twice(log: TableLog) -> None:
+    snapshot = create_table(log, "1", "2")
+    late = begin(log, snapshot, rewrite_where_id(5), isolation_level="SnapshotIsolation")
+    begin(log, snapshot, replace_day("1")).commit()
+    assert late.commit().version == 2
+    late = begin(log, snapshot, replace_day("1"), isolation_level="SnapshotIsolation")
+    with pytest.raises(ConcurrentDeleteDeleteError):
+        late.commit()
+
+
+def test_a_compaction_says_that_it_yields(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    late = begin(log, snapshot, compact("1"))
+    begin(log, snapshot, replace_day("1")).commit()
+    with pytest.raises(ConcurrentDeleteDeleteError, match="changes no row yields"):
         late.commit()
 
 

@@ -96,7 +96,7 @@ def test_a_late_request_takes_effect_while_its_writer_tries_again(store: FaultSt
     late: list[bytes] = []
 
     def hold(call: StoreCall) -> None:
-        late.append(transaction._serialize())
+        late.append(transaction._serialize(1))
         store.lose_answer(call)
 
     def arrive(call: StoreCall) -> None:

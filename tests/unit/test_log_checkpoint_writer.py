@@ -45,7 +45,14 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.storage.open import open_store
 from delta_orch.testing.fault_store import FaultStore, Moment
-from delta_orch.testing.table_builder import append_days, begin_creation, create_table, day_files, new_metadata
+from delta_orch.testing.table_builder import (
+    WITH_DOMAINS,
+    append_days,
+    begin_creation,
+    create_table,
+    day_files,
+    new_metadata,
+)
 
 
 @pytest.fixture
@@ -60,7 +67,9 @@ def rows_of(log: TableLog, version: int, action: str) -> list[dict[str, Any]]:
 
 def busy_table(log: TableLog, **properties: str) -> Snapshot:
     """A table with everything a checkpoint holds: files, tombstones, identifiers, a domain."""
-    snapshot = create_table(log, "1", "2", "3", properties={"delta.checkpointInterval": "1000", **properties})
+    snapshot = create_table(
+        log, "1", "2", "3", properties={"delta.checkpointInterval": "1000", **WITH_DOMAINS, **properties}
+    )
     transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", 1), TxnId("b", 2)])
     files = snapshot.files()
     transaction.remove_files(files.slice(0, 1))
@@ -92,7 +101,7 @@ def test_a_checkpoint_holds_the_whole_table(log: TableLog) -> None:
     assert [row["version"] for row in sorted(rows_of(log, 2, "txn"), key=lambda r: r["appId"])] == [1, 3]
     assert rows_of(log, 2, "domainMetadata") == [{"domain": "app", "configuration": '{"x":1}', "removed": False}]
     assert len(rows_of(log, 2, "protocol")) == len(rows_of(log, 2, "metaData")) == 1
-    assert rows_of(log, 2, "protocol")[0]["writerFeatures"] is None
+    assert rows_of(log, 2, "protocol")[0]["writerFeatures"] == ["appendOnly", "domainMetadata", "invariants"]
     assert all(row["dataChange"] is False for row in rows_of(log, 2, "add"))
     (tombstone,) = rows_of(log, 2, "remove")
     assert dict(tombstone["partitionValues"]) == {"day": "1"}

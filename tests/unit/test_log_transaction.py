@@ -24,7 +24,14 @@ from delta_orch.protocol.actions import Protocol, Txn
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.protocol.types import STRING
 from delta_orch.storage.open import open_store
-from delta_orch.testing.table_builder import append_days, begin_creation, create_table, day_files, new_metadata
+from delta_orch.testing.table_builder import (
+    WITH_DOMAINS,
+    append_days,
+    begin_creation,
+    create_table,
+    day_files,
+    new_metadata,
+)
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def test_a_lower_version_after_all_can_be_recorded_by_nobody(log: TableLog) -> N
 
 
 def test_removes_come_before_adds_and_keep_what_is_known(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+    snapshot = create_table(log, "1", properties=WITH_DOMAINS)
     transaction = Transaction(log, snapshot, operation="TEST")
     transaction.add_files(day_files("1"))
     transaction.remove_files(snapshot.files())
@@ -145,14 +152,15 @@ def test_removes_come_before_adds_and_keep_what_is_known(log: TableLog) -> None:
 
 
 def test_metadata_and_domains_change(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+    snapshot = create_table(log, "1", properties=WITH_DOMAINS)
     transaction = Transaction(log, snapshot, operation="SET TBLPROPERTIES")
     transaction.update_metadata(replace(snapshot.metadata, configuration={"delta.checkpointInterval": "2"}))
     transaction.set_domain_metadata("app", "one")
     transaction.commit()
     transaction = Transaction(log, log.snapshot(), operation="DROP DOMAIN")
-    transaction.set_domain_metadata("app", "one", removed=True)
+    transaction.set_domain_metadata("app", "", removed=True)
     transaction.commit()
+    assert lines(log, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
     snapshot = log.snapshot()
     assert snapshot.properties.checkpoint_interval == 2
     assert snapshot.domain_metadata == {}
