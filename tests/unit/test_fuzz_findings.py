@@ -21,6 +21,8 @@ from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata
 from delta_orch.protocol.deletion_vector import stored_bitmap_bytes
 from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.types import STRING, VARIANT, ArrayType, MapType, StructField, StructType
+from delta_orch.protocol.variant.nested import reconstruct_columns
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.storage.parquet_footer import ensure_sound_footer
@@ -208,3 +210,14 @@ def test_columns_of_the_same_name():
     with pytest.raises(ProtocolViolationError, match="two columns"):
         parse_schema(json.dumps({"type": "struct", "fields": [field, field]}))
     parse_schema(json.dumps({"type": "struct", "fields": [field, {**field, "name": "A"}]}))
+
+
+def test_a_column_of_another_type_around_variants_is_left_for_others_to_refuse():
+    inner = StructType((StructField("v", VARIANT),))
+    numbers = pa.array([1, None], pa.int64())
+    for data_type in (inner, ArrayType(inner), MapType(STRING, VARIANT)):
+        assert reconstruct_columns(numbers, data_type).equals(numbers)
+
+
+def test_a_name_with_a_zero_byte_is_no_file(tmp_path):
+    assert LocalStore(tmp_path).head("_delta_log/_sidecars/\0") is None

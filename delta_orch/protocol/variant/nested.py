@@ -30,7 +30,7 @@ def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) 
     Args:
         array: As a Parquet reader gives it. A chunked array comes back chunked.
         data_type: The column's Delta type; structs name their fields as the file does. Fields that only one side has
-            are left alone.
+            are left alone, and so is what is no struct, list or map where the type is one.
 
     Raises:
         InvalidVariantError: As `reconstruct.reconstruct_variant` has it; also where a variant is no group at all.
@@ -43,12 +43,14 @@ def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) 
         chunks = chunks or [reconstruct_columns(pa.nulls(0, array.type), data_type)]
         return pa.chunked_array(chunks)
     match data_type:
-        case StructType():
+        case StructType() if pa.types.is_struct(array.type):
             return _struct(array, data_type)
-        case ArrayType(element_type, _):
+        case ArrayType(element_type, _) if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
             return _list(array, element_type)
-        case MapType():
+        case MapType() if pa.types.is_map(array.type):
             return _map(array, data_type)
+        case StructType() | ArrayType() | MapType():
+            return array
         case _:
             return reconstruct_variant(array)
 
