@@ -60,6 +60,7 @@ FEATURES: tuple[TableFeature, ...] = (
         "columnMapping",
         reader=True,
         reads=True,
+        writes=True,
         legacy_reader_version=2,
         legacy_writer_version=5,
         is_active=activity.has_column_mapping,
@@ -82,6 +83,7 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("clustering", requires=("domainMetadata",)),
     TableFeature(
         "inCommitTimestamp",
+        writes=True,
         is_active=activity.property_is_true("delta.enableInCommitTimestamps"),
         enabled_by="delta.enableInCommitTimestamps",
         aliases=("inCommitTimestamps", "inCommitTimestamp-preview"),
