@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from delta_orch.engines.base import Relation, ScanPlan, WriteSpec
+from delta_orch.engines.base import Relation, ScanCapability, ScanPlan, WriteSpec
+from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.file_names import scans_by_name
 from delta_orch.engines.spark.host import SparkHost, host_for, session_of
 from delta_orch.engines.spark.live_rows import live_rows
 from delta_orch.engines.spark.rewrite import rewrite_files
-from delta_orch.engines.spark.scan_files import prepare_scan, table_columns
+from delta_orch.engines.spark.scan_files import output_column_sql, prepare_scan, table_columns
 from delta_orch.engines.spark.scan_portable import listed_uris
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS
 from delta_orch.engines.spark.sql_text import escape_braces
@@ -42,6 +43,7 @@ class SparkEngine:
     """
 
     name = "spark"
+    scan_capabilities = frozenset(ScanCapability)
 
     def __init__(self, session: Any) -> None:
         self.host: SparkHost = host_for(session_of(session))
@@ -81,6 +83,7 @@ class SparkEngine:
         Raises:
             UnsupportedStoreError: The table lives where Spark cannot reach it.
             MissingFileError: A file is not there (when rows are pulled, on Connect at once).
+            ProtocolViolationError: Row tracking is asked for, and the log lacks what it takes (when rows are pulled).
         """
         names = plan.schema.names if plan.columns is None else plan.columns
         fields = [plan.schema.find(name) for name in names]
@@ -96,20 +99,29 @@ class SparkEngine:
             if plan.where is not None:
                 rows = self.host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where))
                 rows = self.host.unpinned(rows)
-            return self.host.analysed(rows.select(*[quote_identifier(f.name) for f in fields if f is not None]))
+            if plan.arrow_filter is not None:
+                rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
+            columns = [quote_identifier(f.name) for f in fields if f is not None]
+            if plan.output is not None:
+                columns = [output_column_sql(column) for column in plan.output]
+            return self.host.analysed(rows.selectExpr(*columns))
 
     def _live_rows(self, plan: ScanPlan, names: StructType) -> Relation:
-        """The rows under the names files have. Only files with a deletion vector pay for it."""
+        """The rows under the names files have, positioned under row tracking. Only files with a deletion vector pay
+        for it."""
+        tracked = plan.row_tracking is not None
         vectors = plan.files.column("deletion_vector") if "deletion_vector" in plan.files.column_names else None
         if vectors is None or vectors.null_count == len(vectors):
-            return self.host.scan_files(prepare_scan(plan, names))
+            return self.host.scan_files(prepare_scan(plan, names), positioned=tracked)
         marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
         whole = replace(plan, files=plan.files.filter(vectors.is_null()))
         files = prepare_scan(marked, names)
         positioned = self.host.scan_files(files, positioned=True)
         uris = listed_uris(positioned, files)
-        rows = live_rows(self.host.session, positioned, plan.store, marked.files, uris)
-        return rows.unionByName(self.host.scan_files(prepare_scan(whole, names))) if whole.files.num_rows else rows
+        rows = live_rows(self.host.session, positioned, plan.store, marked.files, uris, keep_position=tracked)
+        if not whole.files.num_rows:
+            return rows
+        return rows.unionByName(self.host.scan_files(prepare_scan(whole, names), positioned=tracked))
 
     def union(self, relations: Sequence[Relation]) -> Relation:
         """All rows of relations of one schema, matched by column name."""

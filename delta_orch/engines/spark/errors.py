@@ -15,12 +15,15 @@ from delta_orch.errors import (
     DeltaError,
     InvalidExpressionError,
     MissingFileError,
+    ProtocolViolationError,
     StorageError,
     TableError,
 )
 
 CHECK_MARK = "delta_orch check"
+DAMAGE_MARK = "delta_orch damage"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
+_DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTALL)
 _FILE = re.compile(r"(?:File |Path does not exist: |while reading file |path: )([a-z0-9]+:/[^\s\"']+|/[^\s\"']+)")
 
 _MISSING = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND", "java.io.FileNotFoundException", "NoSuchFileException")
@@ -71,8 +74,8 @@ def spark_errors(action: str, *, checks: Sequence[str] = (), is_analysis: bool =
         is_analysis: Whether the block analyses SQL this package was given, so that an analysis error is the caller's.
 
     Raises:
-        ConstraintViolationError, MissingFileError, StorageError, TableError, ColumnNotFoundError,
-        InvalidExpressionError: As the error's text says. Everything else passes unchanged.
+        ConstraintViolationError, MissingFileError, StorageError, TableError, ProtocolViolationError,
+        ColumnNotFoundError, InvalidExpressionError: As the error's text says. Everything else passes unchanged.
     """
     try:
         yield
@@ -94,6 +97,8 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
     found = _VIOLATION.search(text)
     if found and int(found[1]) < len(checks):
         return _violation(checks[int(found[1])], found[2])
+    if damage := _DAMAGE.search(text):
+        return ProtocolViolationError(f"Spark could not {action}", cause=damage[1])
     store_error = _store_error(text, action)
     if store_error is not None:
         return store_error

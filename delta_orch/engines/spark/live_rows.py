@@ -25,6 +25,7 @@ from delta_orch.storage.base import LogStore
 # Names that only exist inside the plan.
 FILE_COLUMN = "delta_orch_row_file"
 POSITION_COLUMN = "delta_orch_row_position"
+POSITION_FIELDS = (StructField(FILE_COLUMN, STRING), StructField(POSITION_COLUMN, LONG))
 _KEY = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
 _ROWS = "delta_orch_positioned_rows"
@@ -43,19 +44,23 @@ def with_position(rows: DataFrame) -> DataFrame:
     )
 
 
-def live_rows(session: Any, positioned: DataFrame, store: LogStore, files: pa.Table, uris: list[str]) -> DataFrame:
-    """The rows whose file's vector does not mark them; the two position columns are gone.
+def live_rows(
+    session: Any, positioned: DataFrame, store: LogStore, files: pa.Table, uris: list[str], *, keep_position: bool
+) -> DataFrame:
+    """The rows whose file's vector does not mark them.
 
     Args:
         positioned: The rows of exactly these files, from `with_position`.
         files: Columns `path` and `deletion_vector`; every file has a vector.
         uris: For each file what Spark has in `_metadata.file_path`.
+        keep_position: Keep the two position columns.
 
     Raises:
         MissingFileError, CorruptDeletionVectorError: A vector, or its file, cannot be read.
     """
     vectors = arrow_to_frame(session, _lookup_table(store, files, uris), _LOOKUP_SCHEMA)
-    columns = [quote_identifier(name) for name in positioned.columns if name not in (FILE_COLUMN, POSITION_COLUMN)]
+    hidden = () if keep_position else (FILE_COLUMN, POSITION_COLUMN)
+    columns = [quote_identifier(name) for name in positioned.columns if name not in hidden]
     # A file under another spelling than expected would show its deleted rows without a word: better an error.
     known = ", ".join(quote_string(uri) for uri in uris)
     # `get` gives null beyond the last word, and null does not match.

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import ScanPlan
+from delta_orch.engines.base import OutputColumn, ScanPlan
 from delta_orch.engines.spark.sql_text import same_values, type_sql
+from delta_orch.engines.spark.tracked_columns import (
+    FILE_CONSTANTS,
+    materialized_fields,
+    tracked_names,
+    tracked_sql,
+    with_file_constants,
+)
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.features.column_mapping import physical_name
@@ -29,7 +36,7 @@ class ScanFiles:
         store: The table's store.
         root_uri: The table's directory for Hadoop.
         data_schema: The columns in the files; all nullable, without the log's column metadata.
-        partition_schema: The columns that come from the log.
+        partition_schema: The columns that come from the log; under row tracking `FILE_CONSTANTS` are among them.
         partitions: One row a distinct partition, columns and Arrow types of `partition_schema`.
         partition_index: For each file its row in `partitions`; int64.
         files: `path`, `size`, `modification_time`.
@@ -60,17 +67,27 @@ def prepare_scan(plan: ScanPlan, names: StructType) -> ScanFiles:
     partition_names = [physical_name(_field(plan.schema, name)) for name in plan.partition_columns]
     partition_schema = StructType(tuple(_plain(_field(names, name)) for name in partition_names))
     partitions, index = distinct_partitions(plan.files, partition_schema)
+    if plan.row_tracking is not None:
+        partitions, index = with_file_constants(plan, partitions, index)
+        partition_schema = StructType((*partition_schema, *FILE_CONSTANTS))
     return ScanFiles(
         store=plan.store,
         root_uri=hadoop_root(plan.store),
-        data_schema=StructType(
-            tuple(_plain(f) for f in names if f.name not in partition_names and f.data_type != VOID)
-        ),
+        data_schema=StructType((*_stored_fields(plan, names), *materialized_fields(plan.row_tracking))),
         partition_schema=partition_schema,
         partitions=partitions,
         partition_index=index,
         files=_with_sizes(plan.store, plan.files.select(["path", "size", "modification_time"])),
     )
+
+
+def _stored_fields(plan: ScanPlan, names: StructType) -> Iterator[StructField]:
+    elsewhere = {_field(plan.schema, name).name for name in plan.partition_columns} | {
+        *tracked_names(plan.row_tracking)
+    }
+    for logical, by in zip(plan.schema, names, strict=True):
+        if logical.name not in elsewhere and by.data_type != VOID:
+            yield _plain(by)
 
 
 def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
@@ -91,18 +108,26 @@ def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
 def table_columns(plan: ScanPlan, names: StructType) -> list[str]:
     """A SELECT list over the rows of the files: every column of the table under its logical name, at every level.
 
-    Columns that no file holds because they hold nothing are added (PROTOCOL, "Primitive Types", void).
+    Columns that no file holds because they hold nothing are added (PROTOCOL, "Primitive Types", void). With row
+    tracking the rows are positioned (`live_rows.with_position`).
     """
     return [
-        f"{_column_sql(by.name, by.data_type, logical.data_type)} AS {quote_identifier(logical.name)}"
+        f"{_column_sql(plan, by, logical)} AS {quote_identifier(logical.name)}"
         for by, logical in zip(names, plan.schema, strict=True)
     ]
 
 
-def _column_sql(name: str, physical: DataType, logical: DataType) -> str:
-    if logical == VOID:
+def output_column_sql(column: OutputColumn) -> str:
+    """A column of a scan, or a field of a struct in one, as an item of a SELECT list over the table's columns."""
+    return f"{'.'.join(map(quote_identifier, column.path))} AS {quote_identifier(column.name)}"
+
+
+def _column_sql(plan: ScanPlan, by: StructField, logical: StructField) -> str:
+    if logical.name in tracked_names(plan.row_tracking):
+        return tracked_sql(plan, logical.name)
+    if logical.data_type == VOID:
         return "NULL"
-    return _renamed_sql(quote_identifier(name), physical, logical)
+    return _renamed_sql(quote_identifier(by.name), by.data_type, logical.data_type)
 
 
 def _renamed_sql(value: str, physical: DataType, logical: DataType) -> str:

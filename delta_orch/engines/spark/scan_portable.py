@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.spark.errors import missing_file_error
 from delta_orch.engines.spark.host import DataFrame
-from delta_orch.engines.spark.live_rows import FILE_COLUMN, POSITION_COLUMN, with_position
+from delta_orch.engines.spark.live_rows import FILE_COLUMN, POSITION_COLUMN, POSITION_FIELDS, with_position
 from delta_orch.engines.spark.settings import READ_OPTIONS
 from delta_orch.engines.spark.values import arrow_to_frame, spark_schema
 from delta_orch.expressions.spark_literals import quote_identifier
@@ -38,7 +38,8 @@ def portable_scan(session: Any, files: ScanFiles, *, positioned: bool = False) -
     Raises MissingFileError where Spark's listing does not find each file the log names.
     """
     if files.files.num_rows == 0:
-        empty = StructType((*files.data_schema, *files.partition_schema))
+        positions = POSITION_FIELDS if positioned else ()
+        empty = StructType((*files.data_schema, *files.partition_schema, *positions))
         return session.createDataFrame([], spark_schema(empty))
     paths = _decoded_paths(files)
     reader = session.read.schema(spark_schema(files.data_schema)).options(**READ_OPTIONS)

@@ -1,0 +1,116 @@
+"""Filters that only Arrow can evaluate, in Spark: Python workers answer which rows to keep.
+
+What of an expression of pyarrow has a counterpart in Spark SQL never comes here (`expressions.from_arrow`). Workers
+need pyarrow for it, and not this package: what they run travels to them whole.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.spark.host import DataFrame, is_connect
+from delta_orch.errors import UnsupportedExpressionError
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.types import StructType
+
+
+def arrow_filtered(rows: DataFrame, expression: pc.Expression, schema: StructType) -> DataFrame:
+    """The rows for which the expression is true.
+
+    Args:
+        rows: With all columns of `schema`, in its order.
+        expression: Over these columns in Arrow's types.
+
+    Raises:
+        UnsupportedExpressionError: pyarrow cannot send the expression to another process.
+    """
+    _ensure_can_travel(expression)
+    columns = used_columns(expression, schema_to_arrow(schema))
+    keeps = _row_keeper(expression, columns)
+    filter_type = _arrow_udf_type()
+    if filter_type is None:
+        # Before Spark 4.1: every column has to make the way through Python.
+        return rows.mapInArrow(_batch_filter(keeps, columns.names), rows.schema)
+    keep = _udf_class(rows.sparkSession)(keeps, returnType="boolean", evalType=filter_type, name="arrow_filter")
+    return rows.where(keep(*[rows[quote_identifier(name)] for name in columns.names]))
+
+
+def _ensure_can_travel(expression: pc.Expression) -> None:
+    try:
+        pickle.dumps(expression)
+    except pa.ArrowNotImplementedError as e:
+        raise UnsupportedExpressionError(
+            f"Spark's workers cannot be given the expression {expression}",
+            cause=f"pyarrow does not serialize it: {e}",
+            remedy="Name columns by name, not by position, or read on the local engine",
+            expression=str(expression),
+        ) from e
+
+
+def used_columns(expression: pc.Expression, schema: pa.Schema) -> pa.Schema:
+    """The columns an expression names, at least one."""
+    # pyarrow does not tell: what does not bind without a column uses it.
+    used = [field for index, field in enumerate(schema) if not _binds(expression, _without_name(schema, index))]
+    return pa.schema(used or list(schema)[:1])
+
+
+def _without_name(schema: pa.Schema, index: int) -> pa.Schema:
+    return schema.set(index, schema.field(index).with_name("\0"))
+
+
+def _binds(expression: pc.Expression, schema: pa.Schema) -> bool:
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowException, KeyError):
+        return False
+    return True
+
+
+def _row_keeper(expression: pc.Expression, columns: pa.Schema) -> Callable[..., pa.Array]:
+    # A function inside a function goes to workers by value, and must import what it needs.
+    def keeps(*arrays: pa.Array) -> pa.Array:
+        import numpy as np
+        import pyarrow as pa
+
+        # Time zones are the session's, and a variant has its parts the other way round.
+        cast = [array.cast(field.type) for array, field in zip(arrays, columns, strict=True)]
+        row = pa.array(np.arange(len(arrays[0])))
+        rows = pa.Table.from_arrays([*cast, row], names=[*columns.names, "\0row"])
+        kept = np.zeros(len(row), dtype=np.bool_)
+        kept[rows.filter(expression).column("\0row").to_numpy()] = True
+        return pa.array(kept)
+
+    return keeps
+
+
+def _batch_filter(
+    keeps: Callable[..., pa.Array], names: list[str]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def filtered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.filter(keeps(*[batch.column(name) for name in names]))
+
+    return filtered
+
+
+def _arrow_udf_type() -> int | None:
+    """The number of scalar Arrow functions; None in releases of Spark that have none."""
+    from pyspark.util import PythonEvalType
+
+    found: int | None = getattr(PythonEvalType, "SQL_SCALAR_ARROW_UDF", None)
+    return found
+
+
+def _udf_class(session: Any) -> Any:
+    # `pyspark.sql.functions.arrow_udf` would choose by an environment variable, not by the session.
+    if is_connect(session):
+        from pyspark.sql.connect.udf import UserDefinedFunction
+    else:
+        from pyspark.sql.udf import UserDefinedFunction
+    return UserDefinedFunction
