@@ -68,7 +68,13 @@ class DeltaTable:
     """A Delta table at a location, whether or not it exists yet.
 
     Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
-    method says otherwise. Methods that commit return a `CommitResult`.
+    method says otherwise. Methods that commit return a `CommitResult` and take
+
+    - `txn`: idempotency keys, see `TxnId`: the commit happens at most once;
+    - `user_metadata`, `commit_info`, `operation_metrics`: further words and numbers for the commit's `commitInfo`;
+    - `isolation_level`: `WriteSerializable`, `Serializable` or `SnapshotIsolation`, instead of the table's
+      `delta.isolationLevel` (docs/transactions.md);
+    - `dry_run`: check and prepare everything, commit nothing and leave no file; `CommitResult.preview` has the actions.
 
     Args:
         table_uri: A path or a URI.
@@ -202,6 +208,9 @@ class DeltaTable:
         txn: TxnArgument | None = None,
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
     ) -> CommitResult:
         """Create the table without rows, or join it if it is there with the same schema and partitioning.
 
@@ -220,7 +229,9 @@ class DeltaTable:
             snapshot,
             schema,
             definition=_definition(partition_by, properties, name, description),
-            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+            options=CommitOptions(
+                parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+            ),
         )
         return result or self._nothing_to_do()
 
@@ -237,6 +248,9 @@ class DeltaTable:
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
     ) -> CommitResult:
         """Add rows; the first append creates the table from `partition_by`, `properties`, `name` and `description`.
 
@@ -260,7 +274,9 @@ class DeltaTable:
             select_engine(data, engine),
             data,
             definition=_definition(partition_by, properties, name, description),
-            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+            options=CommitOptions(
+                parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+            ),
             schema_mode=parse_schema_mode(schema_mode),
         )
 
@@ -279,6 +295,9 @@ class DeltaTable:
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
     ) -> CommitResult:
         """Replace rows by others, in one commit.
 
@@ -297,7 +316,9 @@ class DeltaTable:
             InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
         """
         definition = _definition(partition_by, properties, name, description)
-        options = CommitOptions(parse_txns(txn), user_metadata, commit_info)
+        options = CommitOptions(
+            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+        )
         snapshot, chosen = self._snapshot_or_none(), select_engine(data, engine)
         mode = parse_schema_mode(schema_mode)
         if partition_overwrite_mode not in ("static", "dynamic"):
@@ -335,6 +356,9 @@ class DeltaTable:
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
     ) -> CommitResult:
         """Merge small files, partition by partition; rows and their order of versions do not change.
 
@@ -358,7 +382,9 @@ class DeltaTable:
             select_engine(None, engine),
             where=where,
             target_file_size_bytes=target_file_size_bytes,
-            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+            options=CommitOptions(
+                parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+            ),
         )
         return result or self._nothing_to_do()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from delta_orch.errors import DeltaError, InvalidRequestError, SchemaMismatchError, TableExistsError
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import CommitResult, Transaction
+from delta_orch.log.transaction import CommitResult
 from delta_orch.operations.request import CommitOptions, TableDefinition
 from delta_orch.operations.target import existing_target, new_target
 from delta_orch.protocol.arrow_types import schema_from_arrow
@@ -44,19 +44,16 @@ def create(
         ensure_joins(snapshot, struct, definition)
         return None
     target = new_target(table_log.store, struct, definition)
-    transaction = Transaction(
+    transaction = options.begin(
         table_log,
         None,
-        operation="CREATE TABLE",
-        operation_parameters={
+        "CREATE TABLE",
+        {
             "partitionBy": orjson.dumps(target.partition_columns).decode(),
             "properties": orjson.dumps(dict(target.metadata.configuration)).decode(),
             "description": definition.description,
             "isManaged": "false",
         },
-        txns=options.txns,
-        user_metadata=options.user_metadata,
-        commit_info=options.commit_info,
     )
     transaction.update_protocol(target.protocol)
     transaction.update_metadata(target.metadata)

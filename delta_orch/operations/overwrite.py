@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, RowCheck
+from delta_orch.engines.base import Engine, RowCheck, scan_plan
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -21,6 +21,7 @@ from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult, Transaction
 from delta_orch.operations.partition_keys import partition_keys, partition_strings
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_predicate
+from delta_orch.operations.row_copies import RowCopies
 from delta_orch.operations.scan import scan_of_files
 from delta_orch.operations.write_session import (
     WriteSession,
@@ -161,9 +162,11 @@ def write_kept_rows(
         return ADD_SCHEMA.empty_table()
     # Read as this write leaves the table: a column it has just added is null in rows that were there before.
     plan = replace(scan_of_files(snapshot, partial, where=is_not_true(replaced_where)), schema=session.target.schema)
-    rows = session.engine.scan(plan)
-    kept = session.engine.write(rows, session.target.write_spec())
+    copies = RowCopies(snapshot)
+    rows = scan_plan(session.engine, copies.plan(plan))
+    kept = session.engine.write(rows, copies.spec(session.target.write_spec()))
     session.transaction.add_files(kept)
+    copies.note_in(session.transaction)
     return kept
 
 

@@ -12,6 +12,9 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import columns_of, is_opaque
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
 from delta_orch.log.txn import TxnId
 from delta_orch.protocol.types import StructField, StructType
 
@@ -29,11 +32,45 @@ class CommitOptions:
         txns: Idempotency keys; the commit happens at most once for each.
         user_metadata: Free text for `commitInfo.userMetadata`.
         commit_info: Further keys for `commitInfo`.
+        isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`; None takes the table's.
+        operation_metrics: Further `commitInfo.operationMetrics`, beside those of the verb.
+        dry_run: Commit nothing and leave no file; the result's `preview` says what would have been committed.
     """
 
     txns: tuple[TxnId, ...] = ()
     user_metadata: str | None = None
     commit_info: Mapping[str, Any] | None = None
+    isolation_level: str | None = None
+    operation_metrics: Mapping[str, int | str] | None = None
+    dry_run: bool = False
+
+    def begin(
+        self,
+        table_log: TableLog,
+        snapshot: Snapshot | None,
+        operation: str,
+        parameters: Mapping[str, Any],
+        txns: Sequence[TxnId] | None = None,
+    ) -> Transaction:
+        """A transaction with all of it.
+
+        Args:
+            txns: The keys with their scopes resolved, where they have some.
+
+        Raises as `Transaction`.
+        """
+        return Transaction(
+            table_log,
+            snapshot,
+            operation=operation,
+            operation_parameters=parameters,
+            operation_metrics=self.operation_metrics,
+            txns=self.txns if txns is None else txns,
+            user_metadata=self.user_metadata,
+            commit_info=self.commit_info,
+            isolation_level=self.isolation_level,
+            dry_run=self.dry_run,
+        )
 
 
 @dataclass(frozen=True, slots=True)

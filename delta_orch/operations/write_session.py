@@ -27,6 +27,7 @@ from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
 from delta_orch.log.txn import TxnId
 from delta_orch.operations.evolve import evolve_target
+from delta_orch.operations.rehearsal import RehearsalEngine
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_txns
 from delta_orch.operations.target import WriteTarget, existing_target, new_target
 from delta_orch.protocol.schema_check import ensure_schema_fits
@@ -85,6 +86,8 @@ def begin_write(
         UnsupportedFeatureError, UnsupportedVersionError, InvalidRequestError (and its kinds): The table is unchanged.
         ConcurrentTransactionError: A `TxnId` follows another version than is recorded. The data was not consumed.
     """
+    if options.dry_run:
+        engine = RehearsalEngine(engine)
     if snapshot is None:
         relation = engine.relation(data)
         schema = as_created_from_data(engine.schema(relation))
@@ -94,18 +97,8 @@ def begin_write(
         may_repartition = schema_mode is SchemaMode.OVERWRITE
         target = existing_target(snapshot, replace(definition, partition_by=None) if may_repartition else definition)
     txns = resolve_txns(options.txns, target.schema, target.partition_columns)
-    transaction = Transaction(
-        table_log,
-        snapshot,
-        operation="WRITE",
-        operation_parameters={
-            **operation_parameters,
-            "partitionBy": orjson.dumps(target.partition_columns).decode(),
-        },
-        txns=txns,
-        user_metadata=options.user_metadata,
-        commit_info=options.commit_info,
-    )
+    parameters = {**operation_parameters, "partitionBy": orjson.dumps(target.partition_columns).decode()}
+    transaction = options.begin(table_log, snapshot, "WRITE", parameters, txns)
     stale = transaction.stale_txns()
     if is_wholly_stale(txns, stale):
         return transaction

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from reference_client import HOME, Reference, start_reference
 
 SIDE_PATH = "DELTA_ORCH_DUCKDB_DELTA"
 """Names a folder made by `pip install --target FOLDER duckdb-extension-delta`: that extension fits one DuckDB only.
@@ -60,3 +61,12 @@ def duckdb_delta(tmp_path_factory: pytest.TempPathFactory) -> Referee:
         return pq.read_table(output)
 
     return read
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    """The reference implementation, Delta on Spark, where `make interop` has installed it."""
+    if not (HOME / ".installed").is_file():
+        pytest.skip("Delta on Spark is not installed; `make interop` installs it and runs these tests")
+    with start_reference(tmp_path_factory.mktemp("reference")) as running:
+        yield running

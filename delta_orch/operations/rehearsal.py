@@ -1,0 +1,77 @@
+"""Dry runs: everything a write does, but into a directory that is gone when it returns."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.engines.base import Engine, Relation, ScanCapability, ScanPlan, WriteSpec
+from delta_orch.engines.select import local_engine
+from delta_orch.protocol.types import StructType
+from delta_orch.storage.open import open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RehearsalEngine:
+    """An engine whose writes leave no file: rows are cast, checked, encoded and measured in a temporary directory of
+    this machine, and what the log would say of the files is all that stays.
+
+    Rows of an engine that runs elsewhere come here for it, as a stream; the files are then those the local engine
+    would write, which may be fewer or more.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.name
+        self.scan_capabilities: frozenset[ScanCapability] = getattr(engine, "scan_capabilities", frozenset())
+
+    def accepts(self, data: Any) -> bool:
+        return self._engine.accepts(data)
+
+    def relation(self, data: Any) -> Relation:
+        return self._engine.relation(data)
+
+    def schema(self, relation: Relation) -> StructType:
+        return self._engine.schema(relation)
+
+    def scan(self, plan: ScanPlan) -> Relation:
+        return self._engine.scan(plan)
+
+    def union(self, relations: Sequence[Relation]) -> Relation:
+        return self._engine.union(relations)
+
+    def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
+        return self._engine.sql(query, relations)
+
+    def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
+        """See `Engine.write`; the files named do not exist any more."""
+        if _runs_here(self._engine):
+            return _in_scratch(spec, lambda scratch: self._engine.write(relation, scratch))
+        local = local_engine()
+        rows = local.relation(self._engine.to_reader(relation))
+        return _in_scratch(spec, lambda scratch: local.write(rows, scratch))
+
+    def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
+        """See `Engine.rewrite`; the files named do not exist any more."""
+        engine = self._engine if _runs_here(self._engine) else local_engine()
+        return _in_scratch(spec, lambda scratch: engine.rewrite(plans, scratch))
+
+    def to_arrow(self, relation: Relation) -> pa.Table:
+        return self._engine.to_arrow(relation)
+
+    def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
+        return self._engine.to_reader(relation)
+
+
+def _runs_here(engine: Engine) -> bool:
+    """Whether what the engine writes into a directory of this machine can be found there afterwards."""
+    return engine.name == "local" or bool(getattr(engine, "runs_on_this_machine", False))
+
+
+def _in_scratch(spec: WriteSpec, write: Callable[[WriteSpec], pa.Table]) -> pa.Table:
+    with tempfile.TemporaryDirectory(prefix="delta-orch-dry-run-") as directory:
+        return write(replace(spec, store=open_store(directory)))

@@ -1,0 +1,67 @@
+"""Delta on Spark behind a pipe: one JSON request a line on stdin, one answer a line on stdout.
+
+Runs in an environment of its own (`scripts/setup_reference.sh`), so it imports nothing of delta_orch.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+
+def start(jars: str, scratch: str) -> SparkSession:
+    settings = {
+        "spark.jars": ",".join(sorted(map(str, Path(jars).glob("*.jar")))),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.databricks.delta.checksum.writeEnabled": "true",
+        "spark.databricks.delta.checksumVerification.fatal": "true",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("reference")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def answer(session: SparkSession, request: dict) -> dict:
+    rows = []
+    for statement in request.get("sql", []):
+        rows = session.sql(statement).collect()
+    if "output" in request:
+        session.sql(request["query"]).coalesce(1).write.mode("overwrite").parquet(request["output"])
+    return {"rows": [row.asDict(recursive=True) for row in rows] if request.get("want_rows") else None}
+
+
+def main() -> None:
+    session = start(*sys.argv[1:])
+    reply({"version": session.version})
+    for line in sys.stdin:
+        try:
+            reply(answer(session, json.loads(line)))
+        except Exception as e:  # noqa: BLE001 - whatever it is, the client must hear of it
+            reply({"error": f"{type(e).__name__}: {str(e)[:4000]}"})
+    session.stop()
+
+
+def reply(value: dict) -> None:
+    sys.stdout.write(json.dumps(value, default=str) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
