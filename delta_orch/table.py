@@ -49,7 +49,9 @@ class TableSnapshot(Snapshot):
         """Choose rows to read: nothing is read yet.
 
         Args:
-            columns: Top-level columns, in this order; None for all, none at all for rows without columns.
+            columns: Columns, in this order, or fields inside structs (``a.b``, ``a.`c.d` ``), of which no more than
+                that is read and which are called by their last name, as with Spark's `select`; None for all columns,
+                none at all for rows without columns.
             where: A predicate in Spark SQL, as an `Expression`, or as an expression of pyarrow; rows for which it is
                 true are kept. An expression of pyarrow has pyarrow's meaning; where that has no counterpart in Spark
                 SQL it leaves out no file, and only the local engine reads the scan.

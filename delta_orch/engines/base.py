@@ -32,6 +32,7 @@ class ScanCapability(StrEnum):
 
     ROW_TRACKING = "row tracking"
     ARROW_FILTER = "a filter given as an Arrow expression"
+    NESTED_COLUMNS = "fields of structs as columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,19 @@ class RowTracking:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputColumn:
+    """A column a scan returns.
+
+    Attributes:
+        name: What it is called.
+        path: Where it stands in the schema: a column, or a field of the structs before it; null where one of them is.
+    """
+
+    name: str
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScanPlan:
     """Which rows to read: everything an engine needs, nothing it must look up in the log.
 
@@ -77,6 +91,8 @@ class ScanPlan:
         column_mapping: How columns are found in data files (`features.column_mapping`).
         row_tracking: Set where `schema` ends with the columns of row tracking.
         arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
+        output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
+            `schema` then has no more of a struct than is wanted of it.
     """
 
     store: LogStore
@@ -88,6 +104,7 @@ class ScanPlan:
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
     row_tracking: RowTracking | None = None
     arrow_filter: pc.Expression | None = None
+    output: tuple[OutputColumn, ...] | None = None
 
     @property
     def needed_capabilities(self) -> tuple[ScanCapability, ...]:
@@ -95,6 +112,7 @@ class ScanPlan:
         asked = {
             ScanCapability.ROW_TRACKING: self.row_tracking is not None,
             ScanCapability.ARROW_FILTER: self.arrow_filter is not None,
+            ScanCapability.NESTED_COLUMNS: self.output is not None,
         }
         return tuple(capability for capability, is_asked in asked.items() if is_asked)
 

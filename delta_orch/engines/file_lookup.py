@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from delta_orch.engines.conform import find_name
 from delta_orch.features.column_mapping import ColumnMappingMode, field_id, physical_name
-from delta_orch.protocol.types import StructField
+from delta_orch.protocol.types import StructField, StructType
 
 _PARQUET_ID = b"PARQUET:field_id"
 
@@ -29,3 +29,22 @@ def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: Colum
             return ids.index(wanted) if wanted in ids else None
     name = physical_name(field)
     return next((index for index, c in enumerate(candidates) if c.name == name), None)
+
+
+def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) -> list[str]:
+    """What of a file's column belongs to the table's: the column, or fields of structs in it where it holds others too.
+
+    Returns: Names with dots between, as Arrow's Parquet reader takes them.
+    """
+    if not isinstance(field.data_type, StructType) or not pa.types.is_struct(found.type):
+        return [found.name]
+    children, wanted = list(found.type), []
+    for child in field.data_type:
+        index = find_in_file(child, children, mode)
+        if index is not None:
+            wanted.append((children[index].name, paths_in_file(child, children[index], mode)))
+    is_whole = len(wanted) == len(children) and all(paths == [name] for name, paths in wanted)
+    # Of a struct without a wanted field, too, something must be read to know where it is null.
+    if is_whole or not wanted:
+        return [found.name]
+    return [f"{found.name}.{path}" for _, paths in wanted for path in paths]

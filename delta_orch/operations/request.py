@@ -195,34 +195,41 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
         ColumnNotFoundError: The schema has no such column, or it is a field inside one.
         InvalidRequestError: One is named twice.
     """
-    if isinstance(names, str):
-        raise InvalidRequestError(
-            f"{what} must be a sequence of column names, not the string {names!r}", remedy=f"Write [{names!r}]"
-        )
+    ensure_sequence_of_names(names, what)
     resolved: list[str] = []
     for name in names:
-        found = _find_column(name, schema) if isinstance(name, str) else None
+        found = find_named_column(name, schema) if isinstance(name, str) else None
         if found is None:
-            raise _column_not_found(name, schema, what)
+            raise column_not_found(name, schema, what)
         if found.name in resolved:
             raise InvalidRequestError(f"{what} names the column {found.name!r} twice", column=found.name)
         resolved.append(found.name)
     return tuple(resolved)
 
 
-def _find_column(name: str, schema: StructType) -> StructField | None:
+def ensure_sequence_of_names(names: Sequence[str], what: str) -> None:
+    """Raises InvalidRequestError where one name is given instead of several."""
+    if isinstance(names, str):
+        raise InvalidRequestError(
+            f"{what} must be a sequence of column names, not the string {names!r}", remedy=f"Write [{names!r}]"
+        )
+
+
+def find_named_column(name: str, schema: StructType) -> StructField | None:
+    """The column of that name as it stands, or as SQL quotes it; without regard to case."""
     found = schema.find(name)
     if found is None and len(name) > 2 and name[0] == name[-1] == "`":
         found = schema.find(name[1:-1].replace("``", "`"))
     return found
 
 
-def _column_not_found(name: Any, schema: StructType, what: str) -> ColumnNotFoundError:
+def column_not_found(name: Any, schema: StructType, what: str) -> ColumnNotFoundError:
+    """The error for a name that is none of the schema's; it names the likeliest one."""
     parent = schema.find(name.split(".")[0].strip("`")) if isinstance(name, str) and "." in name else None
     if parent is not None and isinstance(parent.data_type, StructType):
         return ColumnNotFoundError(
             f"{what} names {name!r}, which is no column of its own",
-            cause=f"It looks like a field inside the column {parent.name!r}, and columns are read whole",
+            cause=f"It looks like a field inside the column {parent.name!r}",
             remedy=f"Name {parent.name!r}",
             column=name,
         )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import Engine, RowTracking, ScanPlan, scan_plan
+from delta_orch.engines.base import Engine, OutputColumn, RowTracking, ScanPlan, scan_plan
+from delta_orch.engines.output_columns import output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.tree import columns_of
 from delta_orch.features.column_mapping import column_mapping_mode
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.operations.request import resolve_column_names
+from delta_orch.operations.projection import Projection, pruned_schema, resolve_projection
 from delta_orch.operations.row_tracking import resolve_row_tracking, with_row_tracking_columns
 from delta_orch.operations.scan_predicate import ScanPredicate, resolve_scan_predicate
 from delta_orch.operations.scan_tasks import DEFAULT_TASK_BYTES, ScanTask, split_scan
@@ -31,7 +34,8 @@ class Scan:
     """Rows of one snapshot, chosen and not yet read. Nothing runs until one of the `to_…` methods is called.
 
     Attributes:
-        columns: The names to return as the schema spells them, in order; None for all.
+        columns: The names of the columns to return, in order; None for all. What is a field inside a column goes by its
+            last name.
         where: The part of the predicate that the planner understands, resolved; None where there is none.
 
     Raises (all methods):
@@ -55,24 +59,37 @@ class Scan:
         self._schema = with_row_tracking_columns(snapshot.schema, self._row_tracking)
         self._predicate = resolve_scan_predicate(where, self._schema)
         self.where = self._predicate.where
-        self.columns = None if columns is None else self._resolve_columns(columns)
+        self._projection = None if columns is None else self._project(columns)
+        self.columns = None if self._projection is None else self._projection.names
 
-    def _resolve_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        names = resolve_column_names(columns, self._schema, "columns")
+    def _project(self, columns: Sequence[str]) -> Projection:
+        projection = resolve_projection(columns, self._schema)
         extra = () if self._row_tracking is None else self._row_tracking.names
-        return (*names, *(name for name in extra if name not in names))
+        missing = (OutputColumn(name, (name,)) for name in extra if name not in projection.names)
+        return Projection((*projection.output, *missing))
 
     @property
     def schema(self) -> StructType:
         """The columns the rows have, in order."""
-        if self.columns is None:
+        if self._projection is None:
             return self._schema
-        found = (self._schema.find(name) for name in self.columns)
-        return StructType(tuple(field for field in found if field is not None))
+        return output_columns_schema(self._projection.output, self._schema)
 
     def plan(self) -> ScanPlan:
         """The files that may hold wanted rows, and what an engine must do with them. Pure log work."""
-        return _plan(self._snapshot, self._schema, self.columns, self._predicate, self._row_tracking)
+        columns = None if self._projection is None else self._projection.columns
+        plan = _plan(self._snapshot, self._schema, columns, self._predicate, self._row_tracking)
+        if self._projection is None or not self._projection.is_nested:
+            return plan
+        return replace(plan, schema=self._pruned_schema(self._projection), output=self._projection.output)
+
+    def _pruned_schema(self, projection: Projection) -> StructType:
+        if self._predicate.arrow_filter is not None:
+            # It may look at any column, by name or by position.
+            return self._schema
+        where = self._predicate.where
+        used = () if where is None else (column.path for column in columns_of(where))
+        return pruned_schema(self._schema, [*(column.path for column in projection.output), *used])
 
     def explain(self) -> ScanExplanation:
         """How many files and bytes partition values and statistics leave out, and which part of the predicate does it.

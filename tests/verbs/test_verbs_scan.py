@@ -213,7 +213,7 @@ def test_unknown_names_say_what_to_write(odd: DeltaTable) -> None:
     snapshot = odd.snapshot()
     with pytest.raises(ColumnNotFoundError, match=r"Did you mean 'with space'\?"):
         snapshot.scan(columns=["with_space"])
-    with pytest.raises(ColumnNotFoundError, match="columns are read whole"):
+    with pytest.raises(ColumnNotFoundError, match="no column 'c' in the struct a"):
         snapshot.scan(columns=["a.c"])
     with pytest.raises(InvalidRequestError, match="twice"):
         snapshot.scan(columns=["a.b", "`A.B`"])

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.base import RowTracking
 from delta_orch.engines.conform import conform_table
-from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.engines.file_lookup import find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows
 from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.local.prefetch import map_ahead
@@ -126,8 +126,13 @@ class FileReader:
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         in_file = list(file.schema_arrow)
         wanted = (self.schema.find(name) for name in self._names_from_file(task))
-        found = (find_in_file(field, in_file, self.column_mapping) for field in wanted if field is not None)
-        names = [in_file[index].name for index in found if index is not None]
+        found = [(field, find_in_file(field, in_file, self.column_mapping)) for field in wanted if field is not None]
+        names = [
+            path
+            for field, index in found
+            if index is not None
+            for path in paths_in_file(field, in_file[index], self.column_mapping)
+        ]
         tracked = self._tracked(task)
         return names if tracked is None else [*names, *tracked.names_in_file(file.schema_arrow.names)]
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import ScanPlan
+from delta_orch.engines.base import OutputColumn, ScanPlan
 from delta_orch.engines.local.parquet_read import FileReader, FileTask, ordered_columns
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_group_skipping import row_group_skipping
+from delta_orch.engines.output_columns import column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import And, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
@@ -33,6 +34,8 @@ def scan_relation(plan: ScanPlan) -> LocalRelation:
     Raises:
         UnsupportedExpressionError: `plan.where` holds text that is not proven to mean the same in DuckDB.
     """
+    if plan.output is not None:
+        return _output_relation(scan_relation(replace(plan, output=None)), plan.output)
     schema = output_schema(plan)
     opaque = _opaque_part(plan.where)
     if opaque is None:
@@ -46,6 +49,24 @@ def scan_relation(plan: ScanPlan) -> LocalRelation:
         return filter_relation(inner, opaque, schema)
     # SQL has no rows without columns.
     return _without_columns(filter_relation(inner, opaque, inner.schema))
+
+
+def _output_relation(relation: LocalRelation, output: Sequence[OutputColumn]) -> LocalRelation:
+    """The columns and fields that `output` names, in its order."""
+    paths = [column_indexes(column.path, relation.schema) for column in output]
+    names = [column.name for column in output]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in relation.to_reader():
+            yield pa.RecordBatch.from_arrays([_value_at(batch, path) for path in paths], names=names)
+
+    return LocalRelation(output_columns_schema(output, relation.schema), batches)
+
+
+def _value_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
+    column = batch.column(path[0])
+    # Null where a struct on the way is.
+    return pc.struct_field(column, path[1:]) if len(path) > 1 else column
 
 
 def _without_columns(relation: LocalRelation) -> LocalRelation:
