@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance fuzz dagster airflow clean
+.PHONY: help setup demo test check format bench conformance interop fuzz dagster airflow clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -29,6 +29,10 @@ format: setup ## Format the code
 
 conformance: setup ## Read the golden tables on both engines, and write docs/reading.md's tables anew
 	@$(BIN)/python -m delta_orch.testing.conformance --tables ../shared/golden --page docs/reading.md
+
+interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta on Spark (needs Maven)
+	@scripts/setup_reference.sh
+	@$(BIN)/python -m pytest tests/interop
 
 fuzz: setup ## Damage tables and read them all (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark)
 	@$(BIN)/python -m delta_orch.testing.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)

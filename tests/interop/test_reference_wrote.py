@@ -1,4 +1,4 @@
-"""Tables that Delta on Spark creates with each feature: read, appended to and checkpointed by us, then read by it again."""
+"""Tables that Delta on Spark creates with each feature: read, appended to, checkpointed by us, and read by it again."""
 
 from __future__ import annotations
 
@@ -73,11 +73,12 @@ MADE = {
         then=(*DELETED, "UPDATE {t} SET name = 'x' WHERE id = 3"),
         features=("rowTracking", "domainMetadata"),
     ),
-    "in-commit-timestamps": Made(
-        properties="'delta.enableInCommitTimestamps'='true'", features=("inCommitTimestamp",)
-    ),
+    "in-commit-timestamps": Made(properties="'delta.enableInCommitTimestamps'='true'", features=("inCommitTimestamp",)),
     "in-commit-timestamps-later": Made(
-        then=("INSERT INTO {t} VALUES (1, 'a')", "ALTER TABLE {t} SET TBLPROPERTIES('delta.enableInCommitTimestamps'='true')"),
+        then=(
+            "INSERT INTO {t} VALUES (1, 'a')",
+            "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableInCommitTimestamps'='true')",
+        ),
         features=("inCommitTimestamp",),
     ),
     "v2-checkpoints": Made(
@@ -132,7 +133,7 @@ MADE = {
     "checkpoint-protection": Made(
         properties="'delta.feature.checkpointProtection'='supported'", features=("checkpointProtection",)
     ),
-}  # fmt: skip
+}
 
 
 def make(reference: Reference, path: Path, made: Made) -> DeltaTable:
