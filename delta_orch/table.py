@@ -32,6 +32,9 @@ from delta_orch.storage.open import open_store
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
+    from delta_orch.operations.alter.builder import Alteration
+    from delta_orch.operations.alter.draft import Change
+
 Timestamp = datetime | str | int
 """A point in time: a datetime (naive means UTC), ISO 8601 text, or milliseconds since the epoch."""
 
@@ -346,6 +349,40 @@ class DeltaTable:
         return overwrite_partitions(
             self.log, snapshot, chosen, data, definition=definition, options=options, schema_mode=mode
         )
+
+    # Everything but the rows
+
+    def alter(self) -> Alteration:
+        """Change properties, features, constraints, columns or clustering: collect changes, then `commit()` them as
+        one version.
+
+            table.alter().set_properties({"delta.appendOnly": "true"}).add_column("note", "string").commit()
+        """
+        from delta_orch.operations.alter.builder import Alteration
+
+        return Alteration(self.snapshot, self._alter)
+
+    def _alter(
+        self,
+        changes: Sequence[Change],
+        *,
+        txn: TxnArgument | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        from delta_orch.operations.alter.alteration import alter
+
+        result = alter(
+            self.log,
+            self.snapshot,
+            changes,
+            lambda: select_engine(None, engine),
+            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
+            dry_run=dry_run,
+        )
+        return result or self._nothing_to_do()
 
     # Maintenance
 

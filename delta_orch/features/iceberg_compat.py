@@ -94,6 +94,18 @@ def _type_changes(view: TableView) -> Iterator[str]:
                 yield f"Iceberg cannot express that column {field.name} went from {before} to {after}"
 
 
+def ensure_iceberg_can_widen(properties: TableProperties, column: str, before: DataType, after: DataType) -> None:
+    """Raise InvalidRequestError where the table is to stay readable as Iceberg, which cannot express a change of
+    type."""
+    if is_iceberg_compatible(properties) and not iceberg_can_widen(before, after):
+        raise InvalidRequestError(
+            f"Column {column} cannot go from {before} to {after} on a table that is compatible with Iceberg",
+            cause="Iceberg has no such change of type",
+            remedy="Set the property of Iceberg compatibility to false first",
+            column=column,
+        )
+
+
 def iceberg_can_widen(before: DataType, after: DataType) -> bool:
     """Whether Iceberg knows a change of type, too: not to double from an integer, not from date, not the scale."""
     if before in _INTEGERS:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from delta_orch.features.activity import TableView
+from delta_orch.features.column_definitions import ensure_definitions
+from delta_orch.features.column_dependencies import ensure_expressions_fit
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.features.column_mapping_ids import (
     MAX_COLUMN_ID,
@@ -82,7 +84,7 @@ def settle(before: TableDescription | None, wanted: TableDescription, features: 
             says which. Nothing was changed.
         UnsupportedFeatureError: It needs a feature this release does not write.
     """
-    mapped = _with_column_mapping(before, wanted)
+    mapped = with_column_mapping(before, wanted)
     metadata = replace(mapped.metadata, schema_string=serialize_schema(mapped.schema))
     protocol = protocol_for_existing_table(mapped.protocol, metadata, features)
     settled = replace(mapped, metadata=metadata, protocol=protocol)
@@ -99,7 +101,12 @@ def _is_same(metadata: Metadata, before: TableDescription) -> bool:
     return metadata == known and dict(metadata.configuration) == dict(known.configuration)
 
 
-def _with_column_mapping(before: TableDescription | None, wanted: TableDescription) -> TableDescription:
+def with_column_mapping(before: TableDescription | None, wanted: TableDescription) -> TableDescription:
+    """The table with a physical name and an id for every column, where columns are mapped.
+
+    Raises:
+        InvalidRequestError: The mode cannot change so on a table that exists.
+    """
     mode = wanted.column_mapping
     if before is not None:
         ensure_mode_may_change(before.column_mapping, mode)
@@ -115,6 +122,8 @@ def _with_column_mapping(before: TableDescription | None, wanted: TableDescripti
 
 def _ensure_rules(before: TableDescription | None, settled: TableDescription) -> None:
     _ensure_schema(before, settled)
+    ensure_definitions(settled.schema, None if before is None else before.schema)
+    ensure_expressions_fit(settled.schema, settled.configuration)
     ensure_iceberg_compatible(settled.protocol, TableView(settled.metadata), settled.properties)
 
 

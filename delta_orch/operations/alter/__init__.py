@@ -1,0 +1,1 @@
+"""`table.alter()`: everything about a table but its rows, changed in one commit."""

@@ -1,0 +1,139 @@
+"""The alteration itself: changes are collected, checked against the newest version, and committed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, InvalidRequestError
+from delta_orch.features.clustering import ensure_can_cluster
+from delta_orch.features.table_rules import TableDescription, settle, with_column_mapping
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
+from delta_orch.operations.alter.draft import Change, Draft
+from delta_orch.operations.alter.evidence import ensure_files_have_statistics, ensure_rows_satisfy
+from delta_orch.operations.request import CommitOptions
+
+if TYPE_CHECKING:
+    from delta_orch.engines.base import Engine
+
+_MAX_RESTARTS = 10
+
+
+def alter(
+    table_log: TableLog,
+    read_snapshot: Callable[[], Snapshot],
+    changes: Sequence[Change],
+    engine: Callable[[], Engine],
+    *,
+    options: CommitOptions,
+    dry_run: bool = False,
+) -> CommitResult | None:
+    """Apply the changes in their order to the newest version, and commit what they leave as one version.
+
+    Rows are read, through the engine, only for what must be proven of them; no data file is written.
+
+    Returns: None where the table is that way already: then nothing was committed.
+
+    Raises:
+        InvalidRequestError and its kinds: A change cannot be; all or none are made.
+        ConstraintViolationError: Rows stand against it.
+        UnsupportedFeatureError: This release could not write the table afterwards.
+        ConflictError: Another commit changed the metadata, or brought rows that were not looked at.
+    """
+    if not changes:
+        raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
+    for attempt in range(_MAX_RESTARTS):
+        draft, provenance = plan_alteration(read_snapshot(), changes)
+        try:
+            return _commit(table_log, draft, provenance, engine, options, dry_run)
+        except (ConflictError, CommitRetriesExhaustedError):
+            # Nothing of it depends on the caller's data, so it can start from the version that won.
+            if not draft.relies_on_version or attempt == _MAX_RESTARTS - 1:
+                raise
+    raise AssertionError("the last attempt raises or returns")
+
+
+def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draft, dict[str, Any]]:
+    """The table as the changes leave it, settled, and what `commitInfo` says about them. Pure log work."""
+    start = Draft.of(snapshot)
+    draft = start
+    steps: list[tuple[Change, Draft, Draft]] = []
+    for change in changes:
+        after = change.apply(draft)
+        after = replace(after, table=with_column_mapping(draft.table, after.table))
+        steps.append((change, draft, after))
+        draft = after
+    settled = settle(start.table, draft.table, draft.features)
+    draft = replace(draft, table=settled)
+    ensure_can_cluster(settled.schema, settled.metadata.partition_columns, settled.properties, draft.clustering or ())
+    return draft, _provenance(steps, settled)
+
+
+def _provenance(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableDescription) -> dict[str, Any]:
+    """One change is told as the reference implementation tells it; several as a list of such."""
+    told = []
+    for change, before, after in steps:
+        # The protocol is only known once everything that asks for features has been said.
+        shown = replace(after, table=replace(after.table, protocol=settled.protocol))
+        told.append({"operation": change.operation, "operationParameters": change.parameters(before, shown)})
+    if len(told) == 1:
+        return told[0]
+    return {"operation": "ALTER TABLE", "operationParameters": {"changes": orjson.dumps(told).decode()}}
+
+
+def _commit(
+    table_log: TableLog,
+    draft: Draft,
+    provenance: dict[str, Any],
+    engine: Callable[[], Engine],
+    options: CommitOptions,
+    dry_run: bool,
+) -> CommitResult | None:
+    snapshot, table = draft.snapshot, draft.table
+    transaction = Transaction(
+        table_log,
+        snapshot,
+        operation=provenance["operation"],
+        operation_parameters=provenance["operationParameters"],
+        txns=options.txns,
+        user_metadata=options.user_metadata,
+        commit_info=options.commit_info,
+        dry_run=dry_run,
+        max_attempts=1 if draft.relies_on_version else DEFAULT_MAX_ATTEMPTS,
+    )
+    if transaction.stale_txns():
+        return transaction.commit()
+    if not _stage(transaction, draft):
+        return None
+    if draft.proofs and snapshot.num_files:
+        transaction.read_whole_table()
+        chosen = engine()
+        for proof in draft.proofs:
+            ensure_rows_satisfy(chosen, snapshot, table, proof)
+    if draft.relies_on_files:
+        transaction.read_whole_table()
+        ensure_files_have_statistics(snapshot, draft.clustering or ())
+    return transaction.commit()
+
+
+def _stage(transaction: Transaction, draft: Draft) -> bool:
+    """Stage what is different. Returns whether anything is."""
+    snapshot, table = draft.snapshot, draft.table
+    is_changed = False
+    if table.protocol != snapshot.protocol:
+        transaction.update_protocol(table.protocol)
+        is_changed = True
+    if table.metadata is not snapshot.metadata:
+        transaction.update_metadata(table.metadata)
+        is_changed = True
+    for domain, configuration in draft.domains.items():
+        known = snapshot.domain_metadata.get(domain)
+        if configuration != known:
+            transaction.set_domain_metadata(domain, configuration or known or "", removed=configuration is None)
+            is_changed = True
+    return is_changed

@@ -1,0 +1,200 @@
+"""What `DeltaTable.alter()` returns: one method a change, `commit()` at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.operations.alter.alteration import plan_alteration
+from delta_orch.operations.alter.clustering import ClusterBy
+from delta_orch.operations.alter.columns import AddColumns, DropColumns, MoveColumn, NewColumn, Position, RenameColumn
+from delta_orch.operations.alter.constraints import AddConstraint, DropConstraint
+from delta_orch.operations.alter.definitions import ChangeType, DropNotNull, SetComment, SetDefault, SetNotNull
+from delta_orch.operations.alter.draft import Change
+from delta_orch.operations.alter.properties import SetProperties, SetTableTexts, UnsetProperties
+from delta_orch.operations.alter.protocol import AddFeatures, UpgradeProtocol
+from delta_orch.protocol.schema_edit import ColumnPath
+from delta_orch.protocol.type_text import parse_declared_type, parse_type
+from delta_orch.protocol.types import DataType, StructField
+
+if TYPE_CHECKING:
+    from delta_orch.features.table_rules import TableDescription
+    from delta_orch.log.snapshot import Snapshot
+    from delta_orch.log.transaction import CommitResult
+
+ColumnType = DataType | str
+"""A type, or its text in Spark SQL: `bigint`, `decimal(10,2)`, `array<struct<a:int>>`, `varchar(20)`."""
+
+
+class Alteration:
+    """Changes to a table's metadata and protocol, collected in order and committed as one version, or not at all.
+
+        table.alter().set_properties({"delta.columnMapping.mode": "name"}).rename_column("id", "order_id").commit()
+
+    Nothing is read or written before `commit()`, which raises for whatever cannot be. Columns are named by text
+    (`"a"`, `"s.a"`, names with dots in backticks) or by a sequence of names; `element`, `key` and `value` lead into
+    arrays and maps.
+    """
+
+    def __init__(self, read_snapshot: Callable[[], Snapshot], run: Callable[..., CommitResult]) -> None:
+        self._read_snapshot = read_snapshot
+        self._run = run
+        self._changes: list[Change] = []
+
+    def _also(self, change: Change) -> Alteration:
+        self._changes.append(change)
+        return self
+
+    # Properties and texts
+
+    def set_properties(self, properties: Mapping[str, str]) -> Alteration:
+        """Set table properties, and what they ask for: the protocol grows by the features they need.
+
+        Unknown `delta.*` keys and values that are none of their kind are refused. `delta.feature.<name>` with the value
+        `supported` adds a feature.
+        """
+        return self._also(SetProperties(dict(properties)))
+
+    def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
+        """Remove properties, so that their defaults hold; one that is not set is an error unless `if_exists`."""
+        return self._also(UnsetProperties(keys, if_exists))
+
+    def set_name(self, name: str) -> Alteration:
+        """The table's name in its metadata; the empty text removes it."""
+        return self._also(SetTableTexts(name=name))
+
+    def set_description(self, description: str) -> Alteration:
+        """The table's description; the empty text removes it."""
+        return self._also(SetTableTexts(description=description))
+
+    # Protocol
+
+    def add_feature(self, *names: str) -> Alteration:
+        """Support table features, and those they need. Older clients may no longer read or write the table."""
+        return self._also(AddFeatures(names))
+
+    def upgrade_protocol(
+        self, *, min_reader_version: int | None = None, min_writer_version: int | None = None
+    ) -> Alteration:
+        """Raise the protocol to at least these versions; it is never lowered."""
+        return self._also(UpgradeProtocol(min_reader_version, min_writer_version))
+
+    # Constraints
+
+    def add_constraint(self, name: str, expression: str) -> Alteration:
+        """Add a CHECK constraint: true for every row from now on, and for every row there is, which `commit` reads.
+        Null is a violation."""
+        return self._also(AddConstraint(name, expression))
+
+    def drop_constraint(self, name: str, *, if_exists: bool = False) -> Alteration:
+        """Remove a CHECK constraint."""
+        return self._also(DropConstraint(name, if_exists))
+
+    # Columns
+
+    def add_column(
+        self,
+        path: ColumnPath,
+        data_type: ColumnType,
+        *,
+        nullable: bool = True,
+        comment: str | None = None,
+        first: bool = False,
+        after: str | None = None,
+    ) -> Alteration:
+        """Add a column, or a field of a struct; rows that are there have null in it.
+
+        Args:
+            nullable: False only for a table, or a struct, without rows.
+            first, after: Where it goes among its siblings; by default to the end.
+        """
+        declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
+        given = {**metadata} if comment is None else {**metadata, "comment": comment}
+        field = StructField("", declared, nullable, given)
+        return self._also(AddColumns((NewColumn(path, field, Position(first, after)),)))
+
+    def add_columns(self, columns: Mapping[str, ColumnType] | Sequence[StructField]) -> Alteration:
+        """Add several columns to the end."""
+        if isinstance(columns, Mapping):
+            new = tuple(NewColumn(path, _field_of(data_type)) for path, data_type in columns.items())
+        else:
+            new = tuple(NewColumn((field.name,), field) for field in columns)
+        if not new:
+            raise InvalidRequestError("No column is named", remedy="Name at least one column")
+        return self._also(AddColumns(new))
+
+    def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
+        """Give a column another name, without touching a file. Needs column mapping."""
+        return self._also(RenameColumn(path, new_name))
+
+    def drop_columns(self, *paths: ColumnPath) -> Alteration:
+        """Remove columns, without touching a file: the values stay in files until those are rewritten. Needs column
+        mapping."""
+        if not paths:
+            raise InvalidRequestError("No column is named", remedy="Name at least one column")
+        return self._also(DropColumns(paths))
+
+    def move_column(self, path: ColumnPath, *, first: bool = False, after: str | None = None) -> Alteration:
+        """Put a column first, or after one of its siblings."""
+        if not first and after is None:
+            raise InvalidRequestError("Nothing says where the column goes", remedy="Pass first=True or after=")
+        return self._also(MoveColumn(path, Position(first, after)))
+
+    def change_type(self, path: ColumnPath, data_type: ColumnType) -> Alteration:
+        """Widen a column's type, at any depth. Needs `delta.enableTypeWidening`."""
+        return self._also(ChangeType(path, parse_type(data_type) if isinstance(data_type, str) else data_type))
+
+    def set_not_null(self, path: ColumnPath) -> Alteration:
+        """Refuse nulls from now on, once `commit` has seen that there are none."""
+        return self._also(SetNotNull(path))
+
+    def drop_not_null(self, path: ColumnPath) -> Alteration:
+        """Let the column be null."""
+        return self._also(DropNotNull(path))
+
+    def set_default(self, path: ColumnPath, expression: str) -> Alteration:
+        """What rows that do not bring the column get in it, in Spark SQL; rows that are there do not change."""
+        return self._also(SetDefault(path, expression))
+
+    def drop_default(self, path: ColumnPath) -> Alteration:
+        """Remove a column's default."""
+        return self._also(SetDefault(path, None))
+
+    def set_column_comment(self, path: ColumnPath, comment: str) -> Alteration:
+        """A column's comment; the empty text removes it."""
+        return self._also(SetComment(path, comment))
+
+    # Clustering
+
+    def cluster_by(self, *columns: ColumnPath) -> Alteration:
+        """Cluster the table by up to four columns that have statistics, or with none by nothing any more."""
+        return self._also(ClusterBy(columns))
+
+    # The end
+
+    def preview(self) -> TableDescription:
+        """The table as `commit` would leave it, without reading a row or writing anything. Raises as `commit`."""
+        return plan_alteration(self._read_snapshot(), self._changes)[0].table
+
+    def commit(self, **options: Any) -> CommitResult:
+        """Make all changes, in their order, the table's next version.
+
+        Args:
+            options: `txn`, `user_metadata`, `commit_info`, `engine` and `dry_run`, as for `DeltaTable.append`. The
+                engine reads the rows that a constraint or NOT NULL must be proven for.
+
+        Returns: `skipped` where the table is that way already, or the `txn` is recorded.
+
+        Raises:
+            InvalidRequestError (and its kinds): A change cannot be. Nothing was changed.
+            ConstraintViolationError: Rows stand against it; one is shown. Nothing was changed.
+            UnsupportedFeatureError: This release could not write the table afterwards. Nothing was changed.
+            ConflictError: Another commit stands in the way. Nothing was changed; try again.
+        """
+        return self._run(tuple(self._changes), **options)
+
+
+def _field_of(data_type: ColumnType) -> StructField:
+    declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
+    return StructField("", declared, metadata=metadata)

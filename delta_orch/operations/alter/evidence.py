@@ -1,0 +1,112 @@
+"""Looking at what a table holds before its metadata promise something about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import Engine, ScanPlan, scan_plan
+from delta_orch.errors import ColumnNotFoundError, ConstraintViolationError, InvalidExpressionError, InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.features.table_rules import TableDescription
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.stats_columns import parse_stats
+from delta_orch.operations.alter.draft import RowProof
+from delta_orch.operations.scan import SCAN_COLUMNS
+from delta_orch.protocol.schema_edit import Path, quote_path
+
+_MAX_VALUE_CHARACTERS = 200
+
+
+def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableDescription, proof: RowProof) -> None:
+    """Read the rows that could break a condition, as the table will name and type them.
+
+    Files whose statistics rule a violation out are not opened.
+
+    Raises:
+        ConstraintViolationError: A row breaks it, and is shown. Nothing was changed.
+        UnsupportedExpressionError: The engine cannot evaluate it; the other one can.
+    """
+    prunable = _resolves_alike(proof.violation, snapshot)
+    files = snapshot.files(SCAN_COLUMNS, proof.violation if prunable else None)
+    if not files.num_rows:
+        return
+    plan = ScanPlan(
+        store=snapshot.store,
+        schema=table.schema,
+        partition_columns=table.metadata.partition_columns,
+        files=files,
+        where=proof.violation,
+        column_mapping=table.column_mapping,
+    )
+    rows = engine.sql("SELECT * FROM source LIMIT 1", {"source": scan_plan(engine, plan)})
+    found = engine.to_arrow(rows)
+    if found.num_rows:
+        row = {key: _shorten(value) for key, value in found.slice(0, 1).to_pylist()[0].items()}
+        shown = ", ".join(f"{key}={value!r}" for key, value in row.items())
+        raise ConstraintViolationError(
+            f"A row of the table violates the {proof.name}",
+            cause=f"It must satisfy {proof.condition}; the row is {shown}",
+            remedy="Correct or delete such rows first; the table is unchanged",
+            constraint=proof.name,
+            row=row,
+        )
+
+
+def _resolves_alike(violation: Expression, snapshot: Snapshot) -> bool:
+    """Whether the statistics of the snapshot's files speak of the same columns and types."""
+    try:
+        return resolve_expression(violation, snapshot.schema) == violation
+    except (ColumnNotFoundError, InvalidExpressionError):
+        return False
+
+
+def ensure_files_have_statistics(snapshot: Snapshot, columns: Sequence[Path]) -> None:
+    """Check that every file has statistics of every column (PROTOCOL, "Writer Requirements for Clustered Table").
+
+    Args:
+        columns: Physical paths.
+
+    Raises:
+        InvalidRequestError: A file lacks them. Nothing was changed.
+    """
+    texts = snapshot.files(["stats"]).column("stats")
+    if not columns or not len(texts):
+        return
+    counts = parse_stats(texts, pa.struct([pa.field("nullCount", _counts_type(columns))]))
+    for path in columns:
+        missing = pc.sum(pc.is_null(pc.struct_field(counts, ["nullCount", *path]))).as_py()
+        if missing:
+            raise InvalidRequestError(
+                f"{missing} files have no statistics of {quote_path(path)}",
+                cause="A table can only be clustered by columns that every file has statistics of",
+                remedy="Rewrite those files first, for example by overwriting the table with its own rows",
+                column=".".join(path),
+                files=missing,
+            )
+
+
+def _counts_type(columns: Sequence[Path]) -> pa.DataType:
+    """The struct type in which each of the paths is a 64-bit integer."""
+    by_name: dict[str, list[Path]] = {}
+    for name, *rest in columns:
+        by_name.setdefault(name, []).append(tuple(rest))
+    return pa.struct(
+        [pa.field(name, pa.int64() if rests == [()] else _counts_type(rests)) for name, rests in by_name.items()]
+    )
+
+
+def ensure_no_files(snapshot: Snapshot, what: str) -> None:
+    """Raise InvalidRequestError where the table has files."""
+    if snapshot.num_files:
+        raise InvalidRequestError(what, cause=f"The table has {snapshot.num_files} files that were written without it")
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, str | bytes) and len(value) > _MAX_VALUE_CHARACTERS:
+        return value[:_MAX_VALUE_CHARACTERS]
+    return value
