@@ -1,0 +1,39 @@
+"""The page of errors lists every error there is, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from delta_orch import errors
+from delta_orch.errors import DeltaError
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+ERRORS = {
+    kind.__name__: kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DeltaError)
+}
+ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (.+) \| (.+) \| (yes|no) \|$", re.MULTILINE)
+
+
+def test_the_page_lists_all_errors() -> None:
+    rows = ROW.findall(PAGE.read_text())
+    assert {name: (code, retried == "yes") for code, name, _, _, retried in rows} == {
+        name: (kind.code, kind.retryable) for name, kind in ERRORS.items()
+    }
+    assert len(rows) == len(ERRORS) == len({kind.code for kind in ERRORS.values()})
+
+
+def test_the_tree_in_the_module_shows_all_errors() -> None:
+    shown = set(re.findall(r"\w+Error\b", errors.__doc__ or ""))
+    assert set(ERRORS) <= shown
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_errors_survive_a_process(name: str) -> None:
+    error = ERRORS[name]("It broke", cause="why", remedy="Mend it", version=3)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.context) == (type(error), str(error), {"version": 3})
