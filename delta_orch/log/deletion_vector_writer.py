@@ -1,0 +1,84 @@
+"""Deletion vectors into files, or into the log itself where they are small (PROTOCOL, "Deletion Vectors")."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.actions import DeletionVectorDescriptor
+from delta_orch.protocol.deletion_vector import DeletionVector, relative_path
+from delta_orch.protocol.deletion_vector_file import SerializedVector, serialize_vector_file, stored_descriptor
+from delta_orch.storage.base import LogStore
+
+INLINE_BYTES = 64
+"""A vector of at most that size (some dozen rows) stands in the log itself: reading it costs no request."""
+
+FILE_BYTES = 2 * 1024 * 1024
+"""Vectors share files up to this size. Vacuum keeps a file while a single vector in it is needed."""
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+def write_deletion_vectors(
+    store: LogStore,
+    vectors: Sequence[DeletionVector],
+    *,
+    inline_bytes: int = INLINE_BYTES,
+    file_bytes: int = FILE_BYTES,
+    random_prefix_length: int | None = None,
+) -> list[DeletionVectorDescriptor]:
+    """Make vectors durable, before a commit names them.
+
+    Args:
+        vectors: At least one row each. Their bitmaps are compressed in place.
+        inline_bytes: Vectors up to this size are kept in their descriptors; 0 writes all of them into files.
+        file_bytes: Start another file where one would grow beyond this.
+        random_prefix_length: Put files into directories of random names that long (`delta.randomizeFilePrefixes`).
+
+    Returns: A descriptor for each vector, in order.
+
+    Raises:
+        InvalidRequestError: A vector marks no row.
+        StorageError: A file could not be written. Others may be left as orphans that no commit names.
+    """
+    serialized = [SerializedVector.of(vector) for vector in vectors]
+    if any(vector.cardinality == 0 for vector in serialized):
+        raise InvalidRequestError(
+            "A deletion vector marks no row", remedy="Add the file without a deletion vector instead"
+        )
+    found = [vector.inline_descriptor() if len(vector.data) <= inline_bytes else None for vector in serialized]
+    large = [index for index, descriptor in enumerate(found) if descriptor is None]
+    for members in _shared_files([serialized[index].stored_bytes for index in large], file_bytes):
+        indexes = [large[member] for member in members]
+        descriptors = _write_file(store, [serialized[index] for index in indexes], random_prefix_length)
+        for index, descriptor in zip(indexes, descriptors, strict=True):
+            found[index] = descriptor
+    return [descriptor for descriptor in found if descriptor is not None]
+
+
+def _shared_files(sizes: Sequence[int], file_bytes: int) -> Iterator[range]:
+    """Neighbours that share a file."""
+    start, total = 0, 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > file_bytes:
+            yield range(start, index)
+            start, total = index, 0
+        total += size
+    if start < len(sizes):
+        yield range(start, len(sizes))
+
+
+def _write_file(
+    store: LogStore, vectors: Sequence[SerializedVector], random_prefix_length: int | None
+) -> list[DeletionVectorDescriptor]:
+    data, offsets = serialize_vector_file(vectors)
+    file_id = uuid4()
+    prefix = "".join(secrets.choice(_LETTERS) for _ in range(random_prefix_length or 0))
+    descriptors = [
+        stored_descriptor(vector, file_id, offset, prefix) for vector, offset in zip(vectors, offsets, strict=True)
+    ]
+    store.put_if_absent(relative_path(descriptors[0]), data)
+    return descriptors
