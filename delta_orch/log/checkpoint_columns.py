@@ -1,4 +1,4 @@
-"""Actions as rows of a V1 checkpoint: one struct column a kind of action (PROTOCOL, "Checkpoint Schema")."""
+"""Actions as rows of a checkpoint: one struct column a kind of action (PROTOCOL, "Checkpoint Schema")."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.features.column_mapping import column_mapping_mode, to_physical
 from delta_orch.log.arrow_building import (
+    all_booleans,
     bool_array,
     int64_array,
     string_array,
@@ -18,8 +20,9 @@ from delta_orch.log.arrow_building import (
     struct_array,
 )
 from delta_orch.log.file_columns import STRING_MAP
-from delta_orch.log.partition_columns import partition_strings
+from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.log.stats_columns import parse_stats, stats_type
+from delta_orch.protocol.actions import CheckpointMetadata, Sidecar
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.checkpoint_schema import (
     ADD_FIELDS,
@@ -29,7 +32,6 @@ from delta_orch.protocol.checkpoint_schema import (
     STATS_PARSED,
 )
 from delta_orch.protocol.partition_values import partition_column_to_arrow
-from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
@@ -67,6 +69,9 @@ _DELETION_VECTOR = pa.struct(
         ("cardinality", _LONG),
     ]
 )
+_CHECKPOINT_METADATA = pa.struct([("version", _LONG), ("tags", STRING_MAP)])
+_SIDECAR = pa.struct([("path", _TEXT), ("sizeInBytes", _LONG), ("modificationTime", _LONG), ("tags", STRING_MAP)])
+_OTHERS = (("metaData", _METADATA), ("protocol", _PROTOCOL), ("domainMetadata", _DOMAIN_METADATA))
 _FILE_TYPES: Mapping[str, pa.DataType] = {
     "path": _TEXT,
     "partition_values": STRING_MAP,
@@ -94,40 +99,46 @@ class CheckpointColumns:
         stats_as_json: Whether `add.stats` is written (`delta.checkpoint.writeStatsAsJson`).
         parsed_stats: The type of `add.stats_parsed`, None where it is not written (`…writeStatsAsStruct`).
         parsed_partitions: The type of `add.partitionValues_parsed`, None where it is not written.
+        partition_schema: The partition columns by their physical names.
     """
 
     stats_as_json: bool
     parsed_stats: pa.StructType | None
     parsed_partitions: pa.StructType | None
-    schema: StructType
-    partition_columns: tuple[str, ...]
+    partition_schema: StructType
 
     @classmethod
-    def of_table(
-        cls, schema: StructType, partition_columns: tuple[str, ...], properties: TableProperties
-    ) -> CheckpointColumns:
+    def of_snapshot(cls, snapshot: Snapshot) -> CheckpointColumns:
+        """Of the table as a snapshot has it. Statistics and partition values go by physical names (PROTOCOL, "Column
+        Mapping")."""
+        properties = snapshot.properties
         as_struct = properties.checkpoint_write_stats_as_struct
-        partitions = [pa.field(f.name, type_to_arrow(f.data_type)) for f in schema if f.name in partition_columns]
+        mode = column_mapping_mode(snapshot.protocol, snapshot.metadata)
+        partitions = tuple(f for f in snapshot.schema if f.name in snapshot.partition_columns)
+        physical = to_physical(StructType(partitions), mode)
+        parsed_partitions = pa.struct([pa.field(f.name, type_to_arrow(f.data_type)) for f in physical])
+        indexed = stats_type(snapshot.schema, snapshot.partition_columns, properties, mode)
         return cls(
             stats_as_json=properties.checkpoint_write_stats_as_json,
-            parsed_stats=stats_type(schema, partition_columns, properties) if as_struct else None,
-            parsed_partitions=pa.struct(partitions) if as_struct and partitions else None,
-            schema=schema,
-            partition_columns=partition_columns,
+            parsed_stats=indexed if as_struct else None,
+            parsed_partitions=parsed_partitions if as_struct and partitions else None,
+            partition_schema=physical,
         )
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                ("txn", _TXN),
-                ("add", self._add_type),
-                ("remove", _file_type(TOMBSTONE_COLUMNS, REMOVE_FIELDS)),
-                ("metaData", _METADATA),
-                ("protocol", _PROTOCOL),
-                ("domainMetadata", _DOMAIN_METADATA),
-            ]
-        )
+        """Of a V1 checkpoint."""
+        return pa.schema([("txn", _TXN), *self.sidecar_schema, *_OTHERS])
+
+    @cached_property
+    def v2_schema(self) -> pa.Schema:
+        """Of the Parquet file on top of a V2 checkpoint."""
+        return pa.schema([*self.arrow_schema, ("checkpointMetadata", _CHECKPOINT_METADATA), ("sidecar", _SIDECAR)])
+
+    @cached_property
+    def sidecar_schema(self) -> pa.Schema:
+        """Of a sidecar, which holds nothing but file actions (PROTOCOL, "Sidecar Files")."""
+        return pa.schema([("add", self._add_type), ("remove", _file_type(TOMBSTONE_COLUMNS, REMOVE_FIELDS))])
 
     @cached_property
     def _add_type(self) -> pa.StructType:
@@ -139,46 +150,31 @@ class CheckpointColumns:
             fields.append(pa.field(STATS_PARSED, self.parsed_stats))
         return pa.struct(fields)
 
-    def small_actions(self, snapshot: Snapshot) -> pa.Table:
-        """The rows of every action that is no file."""
-        parts = {
-            "protocol": _protocol(snapshot),
-            "metaData": _metadata(snapshot),
-            "txn": _txns(snapshot),
-            "domainMetadata": _domain_metadata(snapshot),
-        }
-        return pa.concat_tables([self._rows(name, part) for name, part in parts.items()]).combine_chunks()
-
-    def adds(self, files: pa.Table) -> pa.Table:
-        """The rows of live files, columns of `file_columns.ADD_SCHEMA`."""
+    def adds(self, files: pa.Table) -> pa.StructArray:
+        """Live files, columns of `file_columns.ADD_SCHEMA`, as values of the column `add`."""
         values = _file_values(files, ADD_FIELDS)
         # "The records are in the table already" (PROTOCOL, "Add File and Remove File"): nothing changes here.
-        values["dataChange"] = bool_array([False] * files.num_rows)
+        values["dataChange"] = all_booleans(False, files.num_rows)
         if self.parsed_partitions is not None:
             values[PARTITION_VALUES_PARSED] = self._parse_partitions(files, self.parsed_partitions)
         if self.parsed_stats is not None:
             values[STATS_PARSED] = parse_stats(files["stats"], self.parsed_stats)
-        return self._rows("add", struct_array(self._add_type, [values[field.name] for field in self._add_type]))
+        return struct_array(self._add_type, [values[field.name] for field in self._add_type])
 
-    def removes(self, files: pa.Table) -> pa.Table:
-        """The rows of tombstones, columns `TOMBSTONE_COLUMNS`."""
+    def removes(self, files: pa.Table) -> pa.StructArray:
+        """Tombstones, columns `TOMBSTONE_COLUMNS`, as values of the column `remove`."""
         values = _file_values(files, REMOVE_FIELDS)
-        values["dataChange"] = bool_array([False] * files.num_rows)
-        wanted = self.arrow_schema.field("remove").type
-        return self._rows("remove", struct_array(wanted, [values[field.name] for field in wanted]))
-
-    def _rows(self, action: str, values: pa.StructArray) -> pa.Table:
-        count = len(values)
-        columns = [values if field.name == action else pa.nulls(count, field.type) for field in self.arrow_schema]
-        return pa.Table.from_arrays(columns, schema=self.arrow_schema)
+        values["dataChange"] = all_booleans(False, files.num_rows)
+        wanted = self.sidecar_schema.field("remove").type
+        return struct_array(wanted, [values[field.name] for field in wanted])
 
     def _parse_partitions(self, files: pa.Table, wanted: pa.StructType) -> pa.StructArray:
         texts = partition_strings(files["partition_values"], [field.name for field in wanted])
         children = []
         for field in wanted:
-            column = self.schema.find(field.name)
+            column = self.partition_schema.find(field.name)
             assert column is not None
-            children.append(partition_column_to_arrow(texts[field.name].combine_chunks(), column.data_type))
+            children.append(partition_column_to_arrow(one_chunk(texts[field.name]), column.data_type))
         return struct_array(wanted, children)
 
 
@@ -191,7 +187,7 @@ def _file_values(files: pa.Table, spelling: Mapping[str, str]) -> dict[str, pa.A
     values = {}
     for name in files.column_names:
         if name in spelling:
-            column = files[name].combine_chunks()
+            column = one_chunk(files[name])
             values[spelling[name]] = _deletion_vectors(column) if name == "deletion_vector" else column
     return values
 
@@ -203,6 +199,39 @@ def _deletion_vectors(vectors: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(
         [by_name[field.name] for field in _DELETION_VECTOR], fields=list(_DELETION_VECTOR), mask=vectors.is_null()
     )
+
+
+def rows_of(schema: pa.Schema, action: str, values: pa.StructArray) -> pa.Table:
+    """Rows of a checkpoint that hold one kind of action each: its column has the values, all others are null."""
+    columns = [values if field.name == action else pa.nulls(len(values), field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def small_actions(schema: pa.Schema, snapshot: Snapshot) -> pa.Table:
+    """The rows of every action of a snapshot that is no file."""
+    parts = {
+        "protocol": _protocol(snapshot),
+        "metaData": _metadata(snapshot),
+        "txn": _txns(snapshot),
+        "domainMetadata": _domain_metadata(snapshot),
+    }
+    return pa.concat_tables([rows_of(schema, name, part) for name, part in parts.items()]).combine_chunks()
+
+
+def v2_actions(schema: pa.Schema, metadata: CheckpointMetadata, sidecars: Sequence[Sidecar]) -> pa.Table:
+    """The rows of the actions that only V2 checkpoints have (PROTOCOL, "V2 Spec")."""
+    described = struct_array(_CHECKPOINT_METADATA, [int64_array([metadata.version]), string_map_array([metadata.tags])])
+    listed = struct_array(
+        _SIDECAR,
+        [
+            string_array([s.path for s in sidecars]),
+            int64_array([s.size_in_bytes for s in sidecars]),
+            int64_array([s.modification_time for s in sidecars]),
+            string_map_array([s.tags for s in sidecars]),
+        ],
+    )
+    parts = [rows_of(schema, "checkpointMetadata", described), rows_of(schema, "sidecar", listed)]
+    return pa.concat_tables(parts).combine_chunks()
 
 
 def _protocol(snapshot: Snapshot) -> pa.StructArray:

@@ -1,55 +1,63 @@
-"""Writing checkpoints: V1, one Parquet file, from Arrow columns (PROTOCOL, "Checkpoints", "Checkpoint Schema").
+"""Writing checkpoints (PROTOCOL, "Checkpoints", "Checkpoint Schema").
 
 A checkpoint is created exclusively and whole: a reader sees none or all of it. Its row groups hold one kind of action
-each, so that a reader finds the few small actions, the live files and the tombstones without decoding the others.
+each, so that a reader finds the few small actions, the live files and the tombstones without decoding the others. File
+actions stream from the previous checkpoint into the new one: memory holds a few row groups, however many files there
+are.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from delta_orch.errors import CorruptLogError, FileExistsInStoreError, FileMissingInStoreError
-from delta_orch.features.registry import ensure_writable
-from delta_orch.log.arrow_building import int64_array
-from delta_orch.log.checkpoint_columns import TOMBSTONE_COLUMNS, CheckpointColumns
-from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint, serialize_last_checkpoint
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path
+from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError
+from delta_orch.features.registry import ensure_writable, supported_features
+from delta_orch.log.ahead import ahead
+from delta_orch.log.checkpoint_columns import TOMBSTONE_COLUMNS, CheckpointColumns, small_actions
+from delta_orch.log.checkpoint_pointer import point_at
+from delta_orch.log.checkpoint_reader import ParquetPart
+from delta_orch.log.checkpoint_rows import file_rows, oldest_tombstone_ms, parquet_writer, unexpired
+from delta_orch.log.checkpoint_v2 import V2Format, write_v2_checkpoint
+from delta_orch.protocol.last_checkpoint import LastCheckpoint
+from delta_orch.protocol.log_path import LOG_DIRECTORY, checkpoint_path
 
 if TYPE_CHECKING:
     from delta_orch.log.snapshot import Snapshot
     from delta_orch.log.table_log import TableLog
     from delta_orch.storage.base import LogStore
 
+CheckpointPolicy = Literal["classic", "v2"]
+
 _LOGGER = logging.getLogger(__name__)
 _ROW_GROUP_ROWS = 100_000
 
 
-def write_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
+def write_checkpoint(
+    log: TableLog, snapshot: Snapshot, policy: CheckpointPolicy | None = None, v2_format: V2Format = "json"
+) -> None:
     """Write the checkpoint of a snapshot's version, and make `_last_checkpoint` point at it.
 
-    Where the checkpoint exists already it stays as it is. Tombstones older than `delta.deletedFileRetentionDuration`
+    Where a checkpoint of that kind exists already it stays as it is. Tombstones older than
+    `delta.deletedFileRetentionDuration` and transaction identifiers older than `delta.setTransactionRetentionDuration`
     are left out, and nothing else. A pointer to a newer checkpoint is not moved back.
+
+    Args:
+        policy: `classic` for one Parquet file (V1), `v2` for a file that refers to sidecars (`checkpoint_v2`); None
+            for what the table asks for by `delta.checkpointPolicy`.
+        v2_format: Of the file on top of a V2 checkpoint.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
+        InvalidRequestError: `v2` on a table that does not support the feature v2Checkpoint.
         CorruptLogError: The files of the snapshot cannot be read.
         StorageError: e.g. a full disk. No part of a checkpoint is visible.
     """
     ensure_writable(snapshot.protocol, snapshot.metadata)
-    store, path = log.store, checkpoint_path(snapshot.version)
-    if store.head(path) is None:
-        try:
-            store.put_if_absent(path, _serialize(snapshot))
-        except FileExistsInStoreError:
-            _LOGGER.debug("Version %d has a checkpoint by another writer", snapshot.version)
-    _point_at(store, snapshot, path)
+    if _is_v2(snapshot, policy):
+        write_v2_checkpoint(log.store, snapshot, v2_format)
+    else:
+        _write_v1_checkpoint(log.store, snapshot)
 
 
 def checkpoint_if_due(log: TableLog, read: Snapshot | None, version: int, interval: int) -> None:
@@ -67,85 +75,55 @@ def checkpoint_if_due(log: TableLog, read: Snapshot | None, version: int, interv
         _LOGGER.warning("Could not write the checkpoint of version %d of %s", version, log.store.uri, exc_info=True)
 
 
-def _serialize(snapshot: Snapshot) -> memoryview:
-    columns = CheckpointColumns.of_table(snapshot.schema, snapshot.partition_columns, snapshot.properties)
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, columns.arrow_schema, compression="zstd", use_dictionary=_DICTIONARIES) as writer:
-        for group in _row_groups(snapshot, columns):
-            writer.write_table(group, row_group_size=max(group.num_rows, 1))
-    return memoryview(sink.getvalue())
+def _is_v2(snapshot: Snapshot, policy: CheckpointPolicy | None) -> bool:
+    supported = "v2Checkpoint" in supported_features(snapshot.protocol)
+    if policy == "v2" and not supported:
+        raise InvalidRequestError(
+            "The table cannot have V2 checkpoints",
+            cause="Its protocol does not have the feature v2Checkpoint",
+            remedy="Set the table property delta.checkpointPolicy to v2 first, or write a classic checkpoint",
+        )
+    return supported and (policy or snapshot.properties.checkpoint_policy) == "v2"
 
 
-# Nothing repeats in paths and statistics: a dictionary of them would only be built to be thrown away.
-_DICTIONARIES = [
-    f"{action}.{leaf}"
-    for action in ("add", "remove")
-    for leaf in (
-        "partitionValues.key_value.key",
-        "partitionValues.key_value.value",
-        "tags.key_value.key",
-        "tags.key_value.value",
-        "modificationTime",
-        "deletionTimestamp",
-    )
-]
+def _write_v1_checkpoint(store: LogStore, snapshot: Snapshot) -> None:
+    path = checkpoint_path(snapshot.version)
+    last = None
+    if store.head(path) is None:
+        try:
+            last = _create_v1(store, snapshot, path)
+        except FileExistsInStoreError:
+            _LOGGER.debug("Version %d has a checkpoint by another writer", snapshot.version)
+    point_at(store, last or _describe(store, snapshot.version, path))
 
 
-def _row_groups(snapshot: Snapshot, columns: CheckpointColumns) -> Iterator[pa.Table]:
-    yield columns.small_actions(snapshot)
-    for files in _in_pieces(snapshot.iter_files()):
-        yield columns.adds(files)
-    for files in _in_pieces(_unexpired_tombstones(snapshot)):
-        yield columns.removes(files)
+def _create_v1(store: LogStore, snapshot: Snapshot, path: str) -> LastCheckpoint:
+    columns = CheckpointColumns.of_snapshot(snapshot)
+    schema, expired_ms = columns.arrow_schema, oldest_tombstone_ms(snapshot)
+    small = small_actions(schema, snapshot)
+    tombstones = unexpired(snapshot.iter_tombstones(TOMBSTONE_COLUMNS), expired_ms)
+    counts = {"add": 0, "remove": 0}
+    with store.stage_output(LOG_DIRECTORY) as output:
+        files = file_rows(columns, schema, snapshot.iter_files(), tombstones, _ROW_GROUP_ROWS)
+        with parquet_writer(output.sink, schema, path) as writer, ahead(files) as pieces:
+            writer.write_table(small)
+            for piece in pieces:
+                writer.write_table(piece.rows, row_group_size=piece.rows.num_rows)
+                counts[piece.action] += piece.rows.num_rows
+        file = output.put_if_absent(path)
+    size = small.num_rows + sum(counts.values())
+    return LastCheckpoint(snapshot.version, size, size_in_bytes=file.size, num_of_add_files=counts["add"])
 
 
-def _in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in tables of `_ROW_GROUP_ROWS`, the last one smaller; however they were cut before."""
-    pending: list[pa.Table] = []
-    count = 0
-    for table in tables:
-        pending.append(table)
-        count += table.num_rows
-        while count >= _ROW_GROUP_ROWS:
-            rows = pa.concat_tables(pending)
-            yield rows.slice(0, _ROW_GROUP_ROWS).combine_chunks()
-            pending = [rows.slice(_ROW_GROUP_ROWS)]
-            count -= _ROW_GROUP_ROWS
-    if count:
-        yield pa.concat_tables(pending).combine_chunks()
-
-
-def _unexpired_tombstones(snapshot: Snapshot) -> Iterator[pa.Table]:
-    """PROTOCOL, "Add File and Remove File": a tombstone expires once its retention has passed."""
-    oldest_ms = int64_array([time.time_ns() // 1_000_000 - snapshot.properties.deleted_file_retention_ms])[0]
-    for tombstones in snapshot.iter_tombstones(TOMBSTONE_COLUMNS):
-        # One that does not say when it was written counts as written at the epoch.
-        yield tombstones.filter(pc.greater(tombstones["deletion_timestamp"], oldest_ms))
-
-
-def _point_at(store: LogStore, snapshot: Snapshot, path: str) -> None:
-    """Let `_last_checkpoint` say what the checkpoint's own footer says, whoever wrote it."""
-    pointed_at = _read_pointer(store)
-    if pointed_at is not None and pointed_at.version > snapshot.version:
-        return
+def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:
+    """What the footer of a checkpoint says, whoever wrote it."""
     file = store.head(path)
     if file is None:
-        return
-    last = LastCheckpoint(
-        version=snapshot.version,
-        size=pq.read_metadata(store.open_input(path)).num_rows,
-        size_in_bytes=file.size,
-        num_of_add_files=snapshot.num_files,
-    )
-    if last != pointed_at:
-        store.put(LAST_CHECKPOINT_PATH, serialize_last_checkpoint(last))
-
-
-def _read_pointer(store: LogStore) -> LastCheckpoint | None:
-    try:
-        return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
-    except FileMissingInStoreError:
-        return None
-    except CorruptLogError as e:
-        _LOGGER.warning("Replacing a _last_checkpoint that cannot be read: %s", e)
-        return None
+        raise FileMissingInStoreError(f"The checkpoint {path} was there and is gone", path=path)
+    part = ParquetPart(store, path)
+    groups = part.row_groups("add")
+    nulls = [group.null_count("add.path") for group in groups]
+    # Of a V2 checkpoint the file actions are elsewhere.
+    unknown = None in nulls or "sidecar.path" in part.leaves
+    num_adds = None if unknown else sum(g.num_rows - (n or 0) for g, n in zip(groups, nulls, strict=True))
+    return LastCheckpoint(version, part.metadata.num_rows, size_in_bytes=file.size, num_of_add_files=num_adds)

@@ -11,19 +11,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.log.arrow_building import string_array, string_scalar, struct_array
 from delta_orch.log.commit_json import joined_text
 from delta_orch.log.partition_columns import one_chunk
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.protocol.types import BINARY, BOOLEAN, VARIANT, VOID, ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    VARIANT,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 
 _UNBOUNDED = (BINARY, BOOLEAN, VARIANT, VOID)
 _SMALLEST_BLOCK_BYTES = 1 << 20
 
 
-def stats_type(schema: StructType, partition_columns: Sequence[str], properties: TableProperties) -> pa.StructType:
-    """The type of `stats_parsed`: bounds and null counts of the columns that statistics are collected for."""
+def stats_type(
+    schema: StructType,
+    partition_columns: Sequence[str],
+    properties: TableProperties,
+    mode: ColumnMappingMode = ColumnMappingMode.NONE,
+) -> pa.StructType:
+    """The type of `stats_parsed`: bounds and null counts of the columns that statistics are collected for, by the names
+    that statistics know them by."""
+    name_of = physical_name if mode is not ColumnMappingMode.NONE else _logical_name
     leaves = [path for path in _leaves(schema, ()) if path[0] not in partition_columns]
     if properties.data_skipping_stats_columns is not None:
         chosen = properties.data_skipping_stats_columns
@@ -32,8 +50,8 @@ def stats_type(schema: StructType, partition_columns: Sequence[str], properties:
         indexed = set(leaves[: properties.data_skipping_num_indexed_cols])
     else:
         indexed = set(leaves)
-    bounds = _nested(schema, (), indexed, lambda t: None if _is_unbounded(t) else type_to_arrow(t))
-    counts = _nested(schema, (), indexed, lambda _: pa.int64())
+    bounds = _nested(schema, (), indexed, name_of, lambda t: None if _is_unbounded(t) else type_to_arrow(t))
+    counts = _nested(schema, (), indexed, name_of, lambda _: pa.int64())
     fields = [pa.field("numRecords", pa.int64()), pa.field("tightBounds", pa.bool_())]
     # Parquet has no structs without fields.
     fields += [pa.field(name, bounds) for name in ("minValues", "maxValues") if bounds.num_fields]
@@ -114,19 +132,24 @@ def _nested(
     schema: StructType,
     prefix: tuple[str, ...],
     indexed: set[tuple[str, ...]],
+    name_of: Callable[[StructField], str],
     leaf_type: Callable[[DataType], pa.DataType | None],
 ) -> pa.StructType:
     fields = []
     for field in schema:
         path = (*prefix, field.name)
         if isinstance(field.data_type, StructType):
-            child = _nested(field.data_type, path, indexed, leaf_type)
+            child = _nested(field.data_type, path, indexed, name_of, leaf_type)
             found = child if child.num_fields else None
         else:
             found = leaf_type(field.data_type) if path in indexed else None
         if found is not None:
-            fields.append(pa.field(field.name, found))
+            fields.append(pa.field(name_of(field), found))
     return pa.struct(fields)
+
+
+def _logical_name(field: StructField) -> str:
+    return field.name
 
 
 def _is_unbounded(data_type: DataType) -> bool:

@@ -227,8 +227,8 @@ def test_deletion_vectors_survive(log: TableLog) -> None:
                       "size_in_bytes": 40, "cardinality": 6}]  # fmt: skip
     index = files.schema.get_field_index("deletion_vector")
     files = files.set_column(index, files.schema.field(index), pa.array(vectors, files.schema.field(index).type))
-    columns = CheckpointColumns.of_table(snapshot.schema, snapshot.partition_columns, snapshot.properties)
-    written = [row["deletionVector"] for row in columns.adds(files)["add"].to_pylist()]
+    columns = CheckpointColumns.of_snapshot(snapshot)
+    written = [row["deletionVector"] for row in columns.adds(files).to_pylist()]
     assert written == [
         None,
         {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40,
