@@ -98,7 +98,7 @@ FEATURES: tuple[TableFeature, ...] = (
         reads=True,
         enabled_by="delta.enableDeletionVectors",
     ),
-    TableFeature("v2Checkpoint", reader=True, reads=True),
+    TableFeature("v2Checkpoint", reader=True, reads=True, writes=True, enabled_by="delta.checkpointPolicy"),
     TableFeature("vacuumProtocolCheck", reader=True, reads=True, writes=True),
     TableFeature("typeWidening", reader=True, reads=True, enabled_by="delta.enableTypeWidening",
                  aliases=("typeWidening-preview",)),

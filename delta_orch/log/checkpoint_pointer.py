@@ -25,12 +25,6 @@ def point_at(store: LogStore, last: LastCheckpoint) -> None:
         store.put(LAST_CHECKPOINT_PATH, serialize_last_checkpoint(last))
 
 
-def names_version(store: LogStore, version: int) -> bool:
-    """Whether the pointer names a checkpoint of that version or a newer one."""
-    pointed_at = _read_pointer(store)
-    return pointed_at is not None and pointed_at.version >= version
-
-
 def _read_pointer(store: LogStore) -> LastCheckpoint | None:
     try:
         return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
