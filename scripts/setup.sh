@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Creates .venv in the checkout and installs the package with everything its demo and tests need.
-# Does nothing where that has been done since pyproject.toml, constraints.txt or this file last changed.
+# Does nothing where that has been done since pyproject.toml, constraints.txt, this file or scripts/azurite last changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,7 +55,7 @@ EOF
 ensure_java
 
 stamp=.venv/.installed
-wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)
+wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh scripts/azurite/package-lock.json | cksum)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 
 python=$(find_python)
@@ -71,5 +71,15 @@ if [ -t 1 ]; then quiet=; fi # pip's progress bars, for a person
 referee=$(grep '^duckdb-extension-delta==' constraints.txt)
 .venv/bin/python -m pip install $quiet --disable-pip-version-check --upgrade --target .venv/referees "$referee" ||
   say "No $referee for this machine: one independent reader fewer"
+
+# The emulator of Azure comes from npm. Without it, the tests of tables on Azure skip and say so.
+if command -v npm >/dev/null; then
+  mkdir -p .venv/azurite
+  cp scripts/azurite/package.json scripts/azurite/package-lock.json .venv/azurite/
+  (cd .venv/azurite && npm ci --no-audit --no-fund --loglevel=error >/dev/null) ||
+    say "Azurite could not be installed: the tests of tables on Azure will be skipped"
+else
+  say "There is no npm to install Azurite with: the tests of tables on Azure will be skipped"
+fi
 
 printf '%s' "$wanted" > "$stamp"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, TableError
+from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, StorageError, TableError
 from delta_orch.storage.os_errors import storage_error
 
 
@@ -15,6 +15,8 @@ def read_error(error: Exception, path: str) -> DeltaError:
             remedy="Read a newer version, or restore the file",
             path=path,
         )
+    if isinstance(error, StorageError):
+        return error
     if isinstance(error, SchemaMismatchError):
         return TableError(f"The data file {path} does not fit the table's schema", cause=error.problem, path=path)
     if isinstance(error, OSError) and error.errno is not None:

@@ -1,4 +1,5 @@
-"""Tables anywhere fsspec reaches. They can be read; commits need an exclusive create, which fsspec does not promise."""
+"""Tables anywhere else fsspec reaches (`hdfs:`, `sftp:`, …). They can be read; commits need an exclusive create, which
+fsspec does not promise."""
 
 from __future__ import annotations
 
@@ -17,17 +18,12 @@ from delta_orch.errors import (
 )
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.storage.data_location import resolve_data_path
+from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
-SINGLE_WRITER_OPTION = "single_writer"
-"""Storage option: `true` promises that one process at a time writes the table; without it writing is refused."""
-
-_EXTRAS: Mapping[str, str] = {
-    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure",
-}  # fmt: skip
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "date")
 
 
@@ -197,11 +193,10 @@ def _filesystem_class(protocol: str) -> Any:
     try:
         return fsspec.get_filesystem_class(protocol)
     except ImportError as e:
-        extra = _EXTRAS.get(protocol)
         raise MissingDependencyError(
             f"Cannot open {protocol}:// tables",
             cause=str(e),
-            remedy=f"pip install 'delta-orch[{extra}]'" if extra else "Install the fsspec package for this protocol",
+            remedy="Install the fsspec package for this protocol",
         ) from e
     except ValueError as e:
         raise UnsupportedStoreError(

@@ -5,26 +5,33 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
-from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
+from delta_orch.errors import InvalidRequestError, MissingDependencyError, UnsupportedStoreError
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.locations import StoreKind, ensure_no_credentials, parse_location
+from delta_orch.storage.storage_options import parse_options
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+
+_LIBRARIES = {StoreKind.S3: ("s3fs", "s3"), StoreKind.GCS: ("gcsfs", "gcs"), StoreKind.AZURE: ("adlfs", "azure")}
 
 
 def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> LogStore:
     """The store of a table's root directory. Touches nothing: the directory need not exist.
 
     Args:
-        table_uri: A local path (`/data/t`, `t`, a `Path`), a `file:` URI (percent-encoded), `memory://name`, or any
-            `protocol://…` that fsspec knows.
-        storage_options: For the store's library; `single_writer=true` permits writing where the store has no
-            exclusive create.
+        table_uri: A local path (`/data/t`, `t`, a `Path`), a `file:` URI (percent-encoded), `memory://name`, a location
+            in an object store as `locations` knows them (`s3:`, `gs:`, `abfss:`, `az:` and their other names), or any
+            other `protocol://…` that fsspec knows.
+        storage_options: For the store's library, see `storage_options`; local and memory tables need none and ignore
+            them. `single_writer=true` permits writing where the store has no exclusive create.
 
     Raises:
-        InvalidRequestError: The location is empty or no path at all.
+        InvalidRequestError: The location is empty, no path at all or holds credentials; a storage option is unknown or
+            impossible.
         UnsupportedStoreError: No store for that kind of location.
         MissingDependencyError: The package for that kind of location is not installed.
     """
@@ -46,9 +53,46 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
 
             return MemoryStore(table_uri[scheme.end() :])
         case _:
-            from delta_orch.storage.fsspec_store import FsspecStore
+            return _remote(table_uri, storage_options)
 
-            return FsspecStore(table_uri, storage_options)
+
+def _remote(table_uri: str, storage_options: Mapping[str, str] | None) -> LogStore:
+    location = parse_location(table_uri)
+    if location is None:
+        from delta_orch.storage.fsspec_store import FsspecStore
+
+        ensure_no_credentials(table_uri)
+        return FsspecStore(table_uri, storage_options)
+    options = parse_options(location.kind, storage_options)
+    ensure_installed(location.kind)
+    match location.kind:
+        case StoreKind.S3:
+            from delta_orch.storage.s3_store import S3Store
+
+            return S3Store(location, options)
+        case StoreKind.GCS:
+            from delta_orch.storage.gcs_store import GcsStore
+
+            return GcsStore(location, options)
+        case StoreKind.AZURE:
+            from delta_orch.storage.azure_store import AzureStore
+
+            return AzureStore(location, options)
+
+
+def ensure_installed(kind: StoreKind) -> None:
+    """Check that the library for a kind of object store can be imported, without importing it.
+
+    Raises:
+        MissingDependencyError: It cannot.
+    """
+    package, extra = _LIBRARIES[kind]
+    if find_spec(package) is None:
+        raise MissingDependencyError(
+            f"Cannot open {kind.value}:// tables",
+            cause=f"The package {package} is not installed",
+            remedy=f"pip install 'delta-orch[{extra}]'",
+        )
 
 
 def _local(path: str) -> LogStore:

@@ -15,6 +15,8 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 
 def storage_error(error: OSError, action: str, path: str) -> StorageError:
     """The error to raise for a failed call; `action` completes "Cannot …", `path` is absolute."""
+    if isinstance(error, StorageError):
+        return error  # an object store has said already what there is to say
     code = error.errno
     problem = f"Cannot {action} {path}"
     context: dict[str, Any] = {"path": path, "errno": code}

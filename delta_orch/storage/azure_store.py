@@ -1,0 +1,200 @@
+"""Tables on Azure Blob Storage and Data Lake Storage (`delta-orch[azure]`). Exclusive creation is an upload with
+`If-None-Match: *`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from delta_orch.storage.base import FileMeta
+from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
+from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
+from delta_orch.storage.storage_options import StoreOptions, account_of
+
+_NO_CREDENTIALS = (
+    "Check the storage options account_key, sas_token, connection_string or client_id and client_secret, "
+    "or the AZURE_STORAGE_… variables of this process"
+)
+
+
+class AzureStore(ObjectStore):
+    """Names are listed in the order of UTF-16, another than that of code points beyond U+FFFF; a log's are ASCII."""
+
+    label: ClassVar[str] = "Azure"
+
+    def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
+        super().__init__(location.with_account(account_of(options.library)), options)
+
+    def _connect(self) -> Any:
+        import aiohttp
+        from adlfs import AzureBlobFileSystem
+        from azure.core.exceptions import AzureError
+        from fsspec.exceptions import FSTimeoutError
+
+        self.sdk_errors = (AzureError, aiohttp.ClientError, FSTimeoutError, OSError)
+        library = dict(self.options.library)
+        if self.location.account is not None and "connection_string" not in library:
+            library.setdefault("account_name", self.location.account)
+            if self.location.suffix != PUBLIC_AZURE:
+                library.setdefault("account_host", f"{self.location.account}.blob.{self.location.suffix}")
+        # Looking at a container first is a right that not everyone has who may read and write its blobs.
+        library.setdefault("assume_container_exists", True)
+        return AzureBlobFileSystem(
+            **library, use_listings_cache=False, default_cache_type="none", default_fill_cache=False
+        )
+
+    def _run(self, container: str, key: str | None, operation: str, *arguments: Any, **options: Any) -> Any:
+        """One operation of the SDK's client for a blob, or for a container."""
+        from fsspec.asyn import sync
+
+        filesystem = self.client
+
+        async def run() -> Any:
+            service = filesystem.service_client
+            client = service.get_container_client(container) if key is None else service.get_blob_client(container, key)
+            answer = await getattr(client, operation)(*arguments, **options)
+            return await answer.readall() if operation == "download_blob" else answer
+
+        return sync(filesystem.loop, run)
+
+    def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
+        length = None if end is None else end - start
+        # A blob without content has no range to ask for; asked for as a whole it is answered.
+        part = {} if length is None and not start else {"offset": start, "length": length}
+        data: bytes = self._run(bucket, key, "download_blob", **part)
+        return data
+
+    def _find(self, bucket: str, key: str) -> FileMeta | None:
+        found = self._run(bucket, key, "get_blob_properties")
+        return None if _is_directory(found) else _meta(found, key)
+
+    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
+        return _Pages(self, bucket, prefix, start_key if start_key > prefix else None, recursive)
+
+    def list_page(
+        self, container: str, options: dict[str, Any], token: str | None, *, recursive: bool
+    ) -> tuple[list[FileMeta], str | None]:
+        """One page of a listing, and the token of the next."""
+        from azure.storage.blob.aio import BlobPrefix
+        from fsspec.asyn import sync
+
+        filesystem = self.client
+
+        async def run() -> tuple[list[FileMeta], str | None]:
+            client = filesystem.service_client.get_container_client(container)
+            if recursive:
+                # The metadata tells the directories of a hierarchical namespace from blobs.
+                listing = client.list_blobs(include=["metadata"], **options)
+            else:
+                listing = client.walk_blobs(delimiter="/", **options)
+            pages = listing.by_page(continuation_token=token)
+            async for page in pages:
+                blobs = [b async for b in page]
+                files = [_meta(b, b.name) for b in blobs if not isinstance(b, BlobPrefix) and not _is_directory(b)]
+                return files, pages.continuation_token
+            return [], None
+
+        found: tuple[list[FileMeta], str | None] = sync(filesystem.loop, run)
+        return found
+
+    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        # One attempt: whether a lost one has taken effect is not the SDK's to decide.
+        return self._upload(bucket, key, data, overwrite=False, retry_total=0)
+
+    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        return self._upload(bucket, key, data, overwrite=True)
+
+    def _upload(self, bucket: str, key: str, data: bytes, **options: Any) -> FileMeta:
+        answer = self._run(bucket, key, "upload_blob", data, length=len(data), **options)
+        return FileMeta(key, len(data), int(answer["last_modified"].timestamp() * 1000))
+
+    def _remove(self, bucket: str, key: str) -> None:
+        self._run(bucket, key, "delete_blob")
+
+    def _open_output(self, path: str) -> Any:
+        return self.client.open(path, "wb")
+
+    def _failure(self, error: Exception) -> Failure:
+        import aiohttp
+        from azure.core import exceptions as azure
+
+        code = str(getattr(getattr(error, "error_code", None), "value", None) or getattr(error, "error_code", "") or "")
+        status = getattr(error, "status_code", None)
+        if code == "ContainerNotFound":
+            return self.missing_bucket(self.location.bucket)
+        if isinstance(error, FileNotFoundError) or status == 404:
+            return Failure(FailureKind.MISSING, "There is no such blob")
+        if code in ("BlobAlreadyExists", "ConditionNotMet", "UnauthorizedBlobOverwrite") or status == 412:
+            return Failure(FailureKind.EXISTS, "The name is taken")
+        if isinstance(error, azure.ClientAuthenticationError) or status in (401, 403):
+            return Failure(
+                FailureKind.REFUSED,
+                f"Azure answers {code or status}: the credentials are missing, wrong, expired, or not allowed to do "
+                "this",
+                _NO_CREDENTIALS,
+            )
+        if code == "ServerBusy" or status == 429:
+            return Failure(FailureKind.BUSY, "Azure asks for fewer requests", "Try again when there are fewer")
+        if status is not None:
+            may_have = status >= 500 or status == 408
+            return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"Azure answers {code or status}")
+        inner = getattr(error, "inner_exception", None) or error.__cause__ or error
+        name = type(inner).__name__
+        # The SDK reports a connection that broke under the same name as one that never came about.
+        if isinstance(error, azure.ServiceRequestTimeoutError) or isinstance(inner, aiohttp.ClientConnectorError):
+            return Failure(
+                FailureKind.REFUSED, f"Azure cannot be reached ({name})", "Check the account and the network"
+            )
+        return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again")
+
+    def hadoop_options(self) -> dict[str, str]:
+        library, account = self.options.library, self.location.account
+        host = f"{account}.dfs.{self.location.suffix}"
+        found: dict[str, str | None] = {}
+        if key := library.get("account_key"):
+            found[f"fs.azure.account.auth.type.{host}"] = "SharedKey"
+            found[f"fs.azure.account.key.{host}"] = key
+        elif token := library.get("sas_token"):
+            found[f"fs.azure.account.auth.type.{host}"] = "SAS"
+            found[f"fs.azure.sas.fixed.token.{host}"] = str(token).removeprefix("?")
+        elif client_id := library.get("client_id"):
+            tenant = library.get("tenant_id")
+            found[f"fs.azure.account.auth.type.{host}"] = "OAuth"
+            found[f"fs.azure.account.oauth.provider.type.{host}"] = (
+                "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
+            )
+            found[f"fs.azure.account.oauth2.client.id.{host}"] = client_id
+            found[f"fs.azure.account.oauth2.client.secret.{host}"] = library.get("client_secret")
+            found[f"fs.azure.account.oauth2.client.endpoint.{host}"] = (
+                f"https://login.microsoftonline.com/{tenant}/oauth2/token"
+            )
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+
+class _Pages(Iterator[list[FileMeta]]):
+    """One request a page. A page that failed can be asked for again."""
+
+    def __init__(self, store: AzureStore, container: str, prefix: str, start: str | None, recursive: bool) -> None:
+        self._store = store
+        self._container = container
+        self._options: dict[str, Any] = {"name_starts_with": prefix or None}
+        if start is not None:
+            self._options["start_from"] = start
+        self._recursive = recursive
+        self._token: str | None = None
+        self._has_ended = False
+
+    def __next__(self) -> list[FileMeta]:
+        if self._has_ended:
+            raise StopIteration
+        found, token = self._store.list_page(self._container, self._options, self._token, recursive=self._recursive)
+        self._token, self._has_ended = token, not token
+        return found
+
+
+def _is_directory(blob: Any) -> bool:
+    return (blob.metadata or {}).get("hdi_isfolder") == "true"
+
+
+def _meta(blob: Any, name: str) -> FileMeta:
+    return FileMeta(name, int(blob.size), int(blob.last_modified.timestamp() * 1000))

@@ -1,0 +1,174 @@
+"""Tables on Google Cloud Storage (`delta-orch[gcs]`). Exclusive creation is an upload with `ifGenerationMatch=0`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, ClassVar
+
+from delta_orch.storage.base import FileMeta
+from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
+
+_PAGE = 1000
+_NO_CREDENTIALS = (
+    "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"
+)
+
+
+class GcsStore(ObjectStore):
+    """gcsfs knows the credentials and carries the data files; Google's own client makes the requests of a commit."""
+
+    label: ClassVar[str] = "GCS"
+
+    def _connect(self) -> Any:
+        import aiohttp
+        import requests
+        from fsspec.exceptions import FSTimeoutError
+
+        # Not the extended class that `gcsfs.GCSFileSystem` may be: it asks about each bucket over gRPC, first.
+        from gcsfs.core import GCSFileSystem
+        from gcsfs.retry import HttpError
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.credentials import AnonymousCredentials
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud import storage
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
+        self.sdk_errors = (
+            GoogleAPIError, GoogleAuthError, InvalidResponse, DataCorruption, requests.RequestException, HttpError,
+            aiohttp.ClientError, FSTimeoutError, OSError,
+        )  # fmt: skip
+        self.filesystem = GCSFileSystem(**self.options.library, use_listings_cache=False)
+        endpoint = self.options.library.get("endpoint_url")
+        credentials = self.filesystem.credentials.credentials
+        return storage.Client(
+            project=self.filesystem.project or "none",
+            credentials=AnonymousCredentials() if credentials is None else credentials,
+            client_options={"api_endpoint": endpoint} if endpoint else None,
+        )
+
+    def _bucket(self, name: str) -> Any:
+        payer = self.options.library.get("requester_pays")
+        project = payer if isinstance(payer, str) and payer.lower() != "true" else self.client.project
+        return self.client.bucket(name, user_project=project if payer else None)
+
+    def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
+        blob = self._bucket(bucket).blob(key)
+        data: bytes = blob.download_as_bytes(start=start or None, end=None if end is None else end - 1)
+        return data
+
+    def _find(self, bucket: str, key: str) -> FileMeta | None:
+        blob = self._bucket(bucket).get_blob(key)
+        return None if blob is None else _meta(blob)
+
+    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
+        arguments = {"prefix": prefix, "delimiter": None if recursive else "/", "page_size": _PAGE}
+        if start_key > prefix:
+            arguments["start_offset"] = start_key
+        return _Pages(self, bucket, arguments)
+
+    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        return self._upload(bucket, key, data, if_generation_match=0)
+
+    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        return self._upload(bucket, key, data)
+
+    def _upload(self, bucket: str, key: str, data: bytes, **condition: int) -> FileMeta:
+        blob = self._bucket(bucket).blob(key)
+        # One attempt: whether a lost one has taken effect is not the SDK's to decide.
+        blob.upload_from_string(data, content_type="application/octet-stream", retry=None, **condition)
+        return _meta(blob)
+
+    def _remove(self, bucket: str, key: str) -> None:
+        self._bucket(bucket).blob(key).delete()
+
+    def _open_output(self, path: str) -> Any:
+        self.client  # noqa: B018 - makes the file system
+        return self.filesystem.open(path, "wb")
+
+    def _failure(self, error: Exception) -> Failure:
+        from google.api_core import exceptions as google
+        from google.auth.exceptions import GoogleAuthError
+
+        status = getattr(error, "code", None)
+        status = int(status) if isinstance(status, int | str) and str(status).isdigit() else None
+        if isinstance(error, FileNotFoundError | google.NotFound):
+            if "bucket does not exist" in str(error).lower():
+                return self.missing_bucket(self.location.bucket)
+            return Failure(FailureKind.MISSING, "There is no such object")
+        if isinstance(error, google.PreconditionFailed):
+            return Failure(FailureKind.EXISTS, "The name is taken")
+        if isinstance(error, GoogleAuthError):
+            return Failure(FailureKind.REFUSED, f"There are no credentials ({type(error).__name__})", _NO_CREDENTIALS)
+        if isinstance(error, google.Unauthorized | google.Forbidden) or status in (401, 403):
+            return Failure(
+                FailureKind.REFUSED,
+                "The credentials are missing, wrong, expired, or not allowed to do this",
+                _NO_CREDENTIALS,
+            )
+        if status == 429:
+            return Failure(FailureKind.BUSY, "GCS asks for fewer requests", "Try again when there are fewer")
+        if status is not None:
+            may_have = status >= 500 or status == 408
+            return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"GCS answers {status}")
+        if _never_connected(error):
+            return Failure(
+                FailureKind.REFUSED,
+                f"GCS cannot be reached ({type(error).__name__})",
+                "Check endpoint_url and the network",
+            )
+        return Failure(FailureKind.UNKNOWN, f"The connection failed ({type(error).__name__})", "Try again")
+
+    def hadoop_options(self) -> dict[str, str]:
+        library = self.options.library
+        token = library.get("token")
+        found = {"fs.gs.project.id": library.get("project")}
+        if token == "anon":
+            found["fs.gs.auth.type"] = "UNAUTHENTICATED"
+        elif isinstance(token, str) and token.endswith(".json"):
+            found["fs.gs.auth.type"] = "SERVICE_ACCOUNT_JSON_KEYFILE"
+            found["fs.gs.auth.service.account.json.keyfile"] = token
+        if endpoint := library.get("endpoint_url"):
+            found["fs.gs.storage.root.url"] = endpoint
+        return {name: str(value) for name, value in found.items() if value}
+
+
+class _Pages(Iterator[list[FileMeta]]):
+    """One request a page. A page that failed can be asked for again."""
+
+    def __init__(self, store: GcsStore, bucket: str, arguments: dict[str, Any]) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._arguments = arguments
+        self._token: str | None = None
+        self._has_ended = False
+
+    def __next__(self) -> list[FileMeta]:
+        if self._has_ended:
+            raise StopIteration
+        found = self._store._bucket(self._bucket).list_blobs(page_token=self._token, **self._arguments)
+        page = next(iter(found.pages), ())
+        blobs = [_meta(blob) for blob in page]
+        self._token = found.next_page_token
+        self._has_ended = self._token is None
+        return blobs
+
+
+def _never_connected(error: Exception) -> bool:
+    """Whether there was no connection the request could have gone over."""
+    import aiohttp
+    import requests
+    from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+
+    if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.SSLError):
+        return True
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return True
+    inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
+    reason = inner.reason if isinstance(inner, MaxRetryError) else inner
+    return isinstance(reason, NewConnectionError | ConnectTimeoutError)
+
+
+def _meta(blob: Any) -> FileMeta:
+    updated: datetime = blob.updated
+    return FileMeta(blob.name, int(blob.size), int(updated.timestamp() * 1000))

@@ -1,0 +1,111 @@
+"""Credentials stay out of the logs of the libraries that are handed them.
+
+At DEBUG the SDKs write down the requests they sign, and with them session tokens. What is known to be secret is cut
+out of their records, wherever those are going.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+_HIDDEN = "***"
+# Filters are not inherited: these are the loggers themselves that see requests, options or answers.
+_LOGGERS = (
+    "botocore.auth",
+    "botocore.awsrequest",
+    "botocore.client",
+    "botocore.credentials",
+    "botocore.endpoint",
+    "botocore.hooks",
+    "botocore.httpchecksum",
+    "botocore.httpsession",
+    "botocore.parsers",
+    "botocore.regions",
+    "botocore.retryhandler",
+    "botocore.session",
+    "botocore.tokens",
+    "botocore.utils",
+    "aiobotocore",
+    "aiobotocore.credentials",
+    "aiobotocore.endpoint",
+    "aiobotocore.httpsession",
+    "aiobotocore.parsers",
+    "aiobotocore.regions",
+    "aiobotocore.session",
+    "aiobotocore.utils",
+    "s3fs",
+    "fsspec",
+    "fsspec.asyn",
+    "gcsfs",
+    "gcsfs.credentials",
+    "google.auth._default",
+    "google.auth.transport.requests",
+    "google.cloud.storage",
+    "google.cloud.storage.blob",
+    "urllib3.connectionpool",
+    "adlfs",
+    "adlfs.spec",
+    "azure.core.pipeline.policies.http_logging_policy",
+    "azure.core.pipeline.policies._universal",
+    "azure.core.pipeline.transport._aiohttp",
+    "azure.identity",
+    "azure.identity._internal.decorators",
+    "azure.storage.blob",
+    "azure.storage.blob._shared.authentication",
+    "azure.storage.blob._shared.policies",
+    "asyncio",
+)
+
+
+class _Redaction(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        # Only ever added to, one atomic operation each: no lock is needed, none can be held across a fork.
+        self.secrets: dict[str, None] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if (shown := self.redacted(message)) != message:
+            record.msg, record.args = shown, ()
+        if record.exc_info:
+            text = logging.Formatter().formatException(record.exc_info)
+            if (shown := self.redacted(text)) != text:
+                record.exc_info, record.exc_text = None, shown
+        return True
+
+    def redacted(self, text: str) -> str:
+        # The longest first: one may be a part of another.
+        for secret in sorted(self.secrets.copy(), key=len, reverse=True):
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+
+_REDACTION = _Redaction()
+
+
+def hide_in_logs(secrets: Iterable[str]) -> None:
+    """Cut these values out of what the stores' libraries log from now on, in this process."""
+    new = [secret for secret in secrets if secret not in _REDACTION.secrets]
+    if not new:
+        return
+    for secret in new:
+        _REDACTION.secrets.setdefault(secret)
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTION)
+
+
+def shows_secret(error: BaseException) -> bool:
+    """Whether the text of an error, or of those behind it, holds a value that must not be shown."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        text = f"{current} {current!r} {current.args!r}"
+        if _REDACTION.redacted(text) != text:
+            return True
+        pending += [current.__cause__, current.__context__]
+    return False

@@ -1,0 +1,358 @@
+"""What the object stores of the clouds have in common: objects appear whole, under names that only look like paths.
+
+Every request of a commit goes to the SDK itself, not through fsspec's picture of directories: what a failed request
+may have done is decided by what the SDK says about it, and no listing is ever answered from a cache. Data files go
+through fsspec's file system of the same store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from delta_orch.errors import (
+    FileExistsInStoreError,
+    FileMissingInStoreError,
+    StorageError,
+    StorageOutcomeUnknownError,
+    UnsupportedStoreError,
+)
+from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.data_location import resolve_data_path
+from delta_orch.storage.locations import ObjectLocation, parse_location
+from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
+from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, StoreOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+T = TypeVar("T")
+_LOGGER = logging.getLogger(__name__)
+_BUSY_ATTEMPTS = 10
+_LONGEST_PAUSE_S = 2.0
+
+
+class FailureKind(Enum):
+    """What a failed request left behind."""
+
+    MISSING = "there is no such object"
+    EXISTS = "the name is taken; nothing was written"
+    BUSY = "nothing was done, and the store asks to try again"
+    REFUSED = "nothing was done"
+    UNKNOWN = "the request may have taken effect"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed request in the words of a user. The texts hold nothing secret."""
+
+    kind: FailureKind
+    cause: str
+    remedy: str | None = None
+
+
+class ObjectStore(LogStore):
+    """One prefix of one bucket or container.
+
+    The client is made on first use, and once more in a forked child.
+
+    Args:
+        location: The table's root.
+        options: The library's, and the user's promise of a single writer.
+    """
+
+    label: ClassVar[str]
+    """The store in error messages."""
+
+    def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
+        self.location = location
+        self.uri = location.uri
+        self.root = location.fsspec_path
+        self.options = options
+        self._made: tuple[int, Any] | None = None
+        hide_in_logs(options.secrets)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was made here stays here: another process connects for itself.
+        return {"location": self.location, "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ObjectStore.__init__(self, state["location"], state["options"])
+
+    # What each kind of store does in its own way; errors are those of its SDK
+
+    sdk_errors: tuple[type[Exception], ...]
+    """What the SDK and fsspec's library raise. Set by `_connect`."""
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """The client. Raises what the library raises for options it cannot use."""
+
+    @abstractmethod
+    def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes from `start` to before `end`."""
+
+    @abstractmethod
+    def _find(self, bucket: str, key: str) -> FileMeta | None:
+        """One metadata request; `path` is the key."""
+
+    @abstractmethod
+    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
+        """Objects whose key begins with `prefix` and is not much less than `start_key`, ascending; `path` is the key.
+        Not those with another `/` behind the prefix, unless `recursive`."""
+
+    @abstractmethod
+    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        """One conditional request that creates the object, if there is none."""
+
+    @abstractmethod
+    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        """Create or replace the object."""
+
+    @abstractmethod
+    def _remove(self, bucket: str, key: str) -> None:
+        """Delete the object; no error where there is none."""
+
+    @abstractmethod
+    def _failure(self, error: Exception) -> Failure:
+        """What an error of `sdk_errors` means."""
+
+    @abstractmethod
+    def _open_output(self, path: str) -> Any:
+        """A binary file of fsspec that becomes the object `bucket/key` when it is closed."""
+
+    @abstractmethod
+    def hadoop_options(self) -> dict[str, str]:
+        """Options of Spark's readers and writers that say to Hadoop what the storage options say here."""
+
+    def _is_exclusive(self) -> bool:
+        """Whether `_create` is what it says. Where that is not known of an endpoint, it is tried out."""
+        return True
+
+    # The store
+
+    def read_bytes(self, path: str) -> bytes:
+        return self.call("read", self._full(path), lambda: self._get(self.location.bucket, self._key(path)))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        from delta_orch.storage.object_filesystem import open_object
+
+        return open_object(self, self._full(path))
+
+    def head(self, path: str) -> FileMeta | None:
+        found = self.find_object(self._full(path))
+        return None if found is None else FileMeta(path, found.size, found.modification_time_ms)
+
+    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
+        prefix = self._prefix(directory)
+        for meta in self._listed(prefix, prefix + start_name, recursive=False):
+            if meta.path >= prefix + start_name:
+                yield self._relative(meta)
+
+    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
+        for meta in self._listed(self._prefix(directory), "", recursive=True):
+            yield self._relative(meta)
+
+    def ensure_can_commit(self) -> None:
+        if not self.options.single_writer and not self.call("write to", self.root, self._is_exclusive):
+            raise UnsupportedStoreError(
+                f"Cannot write the table at {self.uri}",
+                cause=f"This {self.label} endpoint ignores the condition that an object must not exist yet, "
+                "so concurrent writers could not be kept apart",
+                remedy=f"If this is the only process that writes the table, set the storage option "
+                f"{SINGLE_WRITER_OPTION}=true",
+                store=self.label,
+            )
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
+        self.ensure_can_commit()
+        full, key, content = self._full(path), self._key(path), bytes(data)
+        if self.options.single_writer and not self.call("write", full, self._is_exclusive):
+            if self.head(path) is not None:
+                raise FileExistsInStoreError(f"{self._shown(full)} exists already", path=path)
+            return self.put(path, content)
+        bucket = self.location.bucket
+        written = self.call("create", full, lambda: self._create(bucket, key, content), may_change=True)
+        return FileMeta(path, len(content), written.modification_time_ms)
+
+    def put(self, path: str, data: bytes) -> FileMeta:
+        bucket, key, content = self.location.bucket, self._key(path), bytes(data)
+        written = self.call("write", self._full(path), lambda: self._replace(bucket, key, content), may_change=True)
+        return FileMeta(path, len(content), written.modification_time_ms)
+
+    def delete(self, path: str) -> None:
+        self.delete_object(self._full(path))
+
+    def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
+        from delta_orch.storage.object_filesystem import object_filesystem
+
+        return object_filesystem(self), self.root
+
+    def resolve(self, log_path: str) -> str:
+        path = resolve_data_path(self.root, log_path)
+        if path.startswith("/"):
+            return self.location.bucket + path
+        if "://" not in log_path:
+            return path
+        place = parse_location(path)
+        if place is None or place.kind is not self.location.kind or self._account_of(place) != self.location.account:
+            raise UnsupportedStoreError(
+                f"The log names a data file in another store: {path.partition('?')[0]}",
+                cause=f"The table is at {self.uri}, and its files are read through that store only",
+                remedy="Copy the files beside the table, or read it with an engine that opens every store",
+                path=log_path,
+            )
+        return place.fsspec_path
+
+    def _account_of(self, place: ObjectLocation) -> str | None:
+        # A table that does not name its account takes every account for its own.
+        return place.account if self.location.account is not None else None
+
+    # Objects by `bucket/key`, as the data file system names them
+
+    def find_object(self, full: str) -> FileMeta | None:
+        """One metadata request. Raises StorageError."""
+        bucket, _, key = full.partition("/")
+        try:
+            return self.call("look at", full, lambda: self._find(bucket, key)) if key else None
+        except FileMissingInStoreError:
+            return None
+
+    def read_object(self, full: str, start: int, end: int) -> bytes:
+        """A part of it. Raises FileMissingInStoreError, StorageError."""
+        bucket, _, key = full.partition("/")
+        return self.call("read", full, lambda: self._get(bucket, key, start, end))
+
+    def list_objects(self, full: str, *, recursive: bool) -> Iterator[FileMeta]:
+        """What is below a prefix; `path` is `bucket/key`."""
+        bucket, _, key = full.partition("/")
+        for meta in self._listed(f"{key}/" if key else "", "", recursive=recursive, bucket=bucket):
+            yield FileMeta(f"{bucket}/{meta.path}", meta.size, meta.modification_time_ms)
+
+    def delete_object(self, full: str) -> None:
+        """No error where it is gone already."""
+        bucket, _, key = full.partition("/")
+        try:
+            self.call("delete", full, lambda: self._remove(bucket, key), may_change=True)
+        except FileMissingInStoreError:
+            return
+
+    def write_object(self, full: str) -> Any:
+        """A file of fsspec to write."""
+        return self.call("write", full, lambda: self._open_output(full))
+
+    @property
+    def client(self) -> Any:
+        """The client of this process, made when it is first asked for. Raises StorageError."""
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            try:
+                made = (os.getpid(), self._connect())
+            except (TypeError, ValueError, OSError) as e:
+                # The library's own text may repeat an option, and options hold secrets: only its kind is shown.
+                raise StorageError(
+                    f"Cannot open the store of {self.uri}",
+                    cause=f"{type(e).__name__} from the {self.label} library",
+                    remedy="Check the storage options and the credentials in the environment",
+                    store=self.label,
+                ) from None
+            self._made = made
+        return made[1]
+
+    def call(self, action: str, full: str, request: Callable[[], T], *, may_change: bool = False) -> T:
+        """Make a request, and once more where the store was too busy to do it.
+
+        Args:
+            action: Completes "Cannot …".
+            full: `bucket/key`.
+            may_change: Whether a request of unknown outcome may have changed something.
+
+        Raises:
+            FileMissingInStoreError, FileExistsInStoreError, StorageOutcomeUnknownError, StorageError: By `_failure`.
+        """
+        attempt = 0
+        self.client  # noqa: B018 - makes `sdk_errors` known
+        while True:
+            attempt += 1
+            try:
+                return request()
+            except self.sdk_errors as e:
+                if isinstance(e, StorageError):
+                    raise
+                failure = self._failure(e)
+                if failure.kind is FailureKind.MISSING and action not in ("read", "look at", "delete"):
+                    failure = self.missing_bucket(full)
+                if failure.kind is not FailureKind.BUSY or attempt == _BUSY_ATTEMPTS:
+                    raise self._error(failure, action, full, may_change=may_change) from (
+                        None if shows_secret(e) else e
+                    )
+            _LOGGER.debug("%s is busy, trying again to %s %s", self.label, action, full)
+            time.sleep(random.random() * min(0.05 * 2**attempt, _LONGEST_PAUSE_S))
+
+    def missing_bucket(self, full: str) -> Failure:
+        """What it means that there is nothing where something is to be listed or written."""
+        return Failure(
+            FailureKind.REFUSED, f"There is no bucket {full.partition('/')[0]}", "Create it, or correct the location"
+        )
+
+    def _error(self, failure: Failure, action: str, full: str, *, may_change: bool) -> StorageError:
+        shown, cause, remedy = self._shown(full), failure.cause, failure.remedy
+        match failure.kind:
+            case FailureKind.EXISTS:
+                return FileExistsInStoreError(f"{shown} exists already", path=shown)
+            case FailureKind.MISSING:
+                return FileMissingInStoreError(f"Cannot {action} {shown}", cause="There is no such object", path=shown)
+            case FailureKind.UNKNOWN if may_change:
+                return StorageOutcomeUnknownError(
+                    f"It is unknown whether {shown} was changed: the attempt to {action} it failed",
+                    cause=cause,
+                    remedy=remedy,
+                    path=shown,
+                )
+        return StorageError(f"Cannot {action} {shown}", cause=cause, remedy=remedy, path=shown)
+
+    def _shown(self, full: str) -> str:
+        return self.uri + full[len(self.root) :] if full.startswith(self.root) else f"{self.label} object {full}"
+
+    def _listed(self, prefix: str, start_key: str, *, recursive: bool, bucket: str | None = None) -> Iterator[FileMeta]:
+        where = bucket or self.location.bucket
+        pages = self._pages(where, prefix, start_key, recursive=recursive)
+        while True:
+            page = self.call("list", posixpath.join(where, prefix), lambda: next(pages, None))
+            if page is None:
+                return
+            # Consoles and Hadoop leave objects that stand for directories.
+            yield from (meta for meta in page if not meta.path.endswith("/") and not meta.path.endswith("_$folder$"))
+
+    def _relative(self, meta: FileMeta) -> FileMeta:
+        cut = len(self.location.key) + 1 if self.location.key else 0
+        return FileMeta(meta.path[cut:], meta.size, meta.modification_time_ms)
+
+    def _prefix(self, directory: str) -> str:
+        key = self._key(directory) if directory else self.location.key
+        return f"{key}/" if key else ""
+
+    def _key(self, path: str) -> str:
+        return f"{self.location.key}/{path}" if self.location.key else path
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+
+def before(start_key: str, prefix: str) -> str:
+    """A key just before `start_key`, for listings that begin behind one. Empty where it would leave `prefix`."""
+    if len(start_key) <= len(prefix) or ord(start_key[-1]) in (0, 0xE000):
+        return start_key[:-1] if len(start_key) - 1 > len(prefix) else ""
+    return start_key[:-1] + chr(ord(start_key[-1]) - 1) + "~"

@@ -1,0 +1,329 @@
+"""Tables on S3, and on what speaks its protocol (`delta-orch[s3]`).
+
+Exclusive creation is a PUT with `If-None-Match: *`. Amazon S3 has it everywhere; of other endpoints it is not known,
+and one that does not know the condition would overwrite: so the first commit to one tries it out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar
+
+from delta_orch.errors import UnsupportedStoreError
+from delta_orch.storage.base import FileMeta
+from delta_orch.storage.locations import ObjectLocation
+from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore, before
+from delta_orch.storage.storage_options import StoreOptions
+
+_ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)
+"""Of the request in this context: for each attempt that failed, whether it may have taken effect all the same."""
+
+_EXCLUSIVE: dict[tuple[str, str], bool] = {}
+"""What trying out has shown, by endpoint and bucket."""
+
+_THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
+_RACED = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+_CREDENTIALS = frozenset(
+    {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "403", "Forbidden",
+     "AuthorizationQueryParametersError", "TokenRefreshRequired", "RequestTimeTooSkewed", "InvalidSecurity"}
+)  # fmt: skip
+_REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"})
+
+
+class _EarlierAttemptError(Exception):
+    """The SDK has tried more than once, and an earlier attempt may have taken effect. `__cause__` is the last."""
+
+
+class S3Store(ObjectStore):
+    label: ClassVar[str] = "S3"
+
+    def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
+        if location.bucket.endswith("--x-s3"):
+            raise UnsupportedStoreError(
+                f"Tables in S3 directory buckets are not supported: {location.uri}",
+                cause="They list their objects in no order, and a Delta log is found by ordered listings",
+                remedy="Use a general purpose bucket",
+                uri=location.uri,
+            )
+        super().__init__(location, options)
+
+    def _connect(self) -> Any:
+        import aiohttp
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+        from fsspec.exceptions import FSTimeoutError
+        from s3fs import S3FileSystem
+
+        self.sdk_errors = (
+            BotoCoreError, ClientError, ResponseParserError, aiohttp.ClientError, FSTimeoutError, OSError,
+            _EarlierAttemptError,
+        )  # fmt: skip
+        return S3FileSystem(
+            **self.options.library, use_listings_cache=False, default_cache_type="none", default_fill_cache=False
+        )
+
+    def _request(self, operation: str, **arguments: Any) -> Any:
+        """One operation of the S3 client; the body of an answer is read."""
+        from fsspec.asyn import sync
+
+        filesystem = self.client
+
+        async def run() -> Any:
+            await filesystem.set_session()
+            client = await filesystem.get_s3(arguments["Bucket"])
+            extra = _accepted(client, operation, {**filesystem.s3_additional_kwargs, **filesystem.req_kw, **arguments})
+            if operation != "put_object":
+                answer = await getattr(client, operation)(**extra)
+                if "Body" in answer:
+                    async with answer["Body"] as body:
+                        answer["Body"] = await body.read()
+                return answer
+            client.meta.events.register("needs-retry.s3.PutObject", _note_attempt, unique_id="delta-orch")
+            attempts: list[bool] = []
+            _ATTEMPTS.set(attempts)
+            try:
+                return await client.put_object(**extra)
+            except Exception as e:
+                if any(attempts):
+                    raise _EarlierAttemptError from e
+                raise
+
+        return sync(filesystem.loop, run)
+
+    def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
+        part = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        data: bytes = self._request("get_object", Bucket=bucket, Key=key, **part)["Body"]
+        return data
+
+    def _find(self, bucket: str, key: str) -> FileMeta | None:
+        found = self._request("head_object", Bucket=bucket, Key=key)
+        return FileMeta(key, int(found["ContentLength"]), _milliseconds(found["LastModified"]))
+
+    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
+        arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        if not recursive:
+            arguments["Delimiter"] = "/"
+        if start_after := before(start_key, prefix):
+            arguments["StartAfter"] = start_after
+        return _Pages(self, arguments)
+
+    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        return self._written(bucket, key, self._put(bucket, key, data, IfNoneMatch="*"), len(data))
+
+    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
+        return self._written(bucket, key, self._put(bucket, key, data), len(data))
+
+    def _put(self, bucket: str, key: str, data: bytes, **condition: str) -> Any:
+        return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)
+
+    def _written(self, bucket: str, key: str, answer: Any, size: int) -> FileMeta:
+        """S3 tells the time of an object only to those who ask; the object stands, whatever becomes of the question."""
+        try:
+            found = self._find(bucket, key)
+        except self.sdk_errors:
+            found = None
+        if found is not None and found.size == size:
+            return found
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        return FileMeta(key, size, _milliseconds(parsedate_to_datetime(date)) if date else int(time.time()) * 1000)
+
+    def _remove(self, bucket: str, key: str) -> None:
+        self._request("delete_object", Bucket=bucket, Key=key)
+
+    def _open_output(self, path: str) -> Any:
+        return self.client.open(path, "wb")
+
+    def _is_exclusive(self) -> bool:
+        endpoint = self._endpoint()
+        if endpoint is None:
+            return True
+        place = (endpoint, self.location.bucket)
+        known = _EXCLUSIVE.get(place)
+        if known is None:
+            known = _EXCLUSIVE[place] = self._try_exclusive()
+        return known
+
+    def _endpoint(self) -> str | None:
+        """The address of an S3 that is not Amazon's own; None for that."""
+        given = self.options.library
+        configured = (
+            given.get("endpoint_url")
+            or dict(given.get("client_kwargs") or {}).get("endpoint_url")
+            or os.environ.get("AWS_ENDPOINT_URL_S3")
+            or os.environ.get("AWS_ENDPOINT_URL")
+        )
+        host = str(configured or "").partition("://")[2].partition("/")[0].partition(":")[0]
+        return None if not host or host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else str(configured)
+
+    def _try_exclusive(self) -> bool:
+        """Create an object twice. Its name is new, so that nobody's object is put at risk."""
+        bucket, key = self.location.bucket, self._key(f"_delta_log/.exclusive-create-{uuid.uuid4()}.tmp")
+        try:
+            self._put(bucket, key, b"1", IfNoneMatch="*")
+        except self.sdk_errors as e:
+            if _code(e) in ("NotImplemented", "501"):
+                return False
+            raise
+        try:
+            self._put(bucket, key, b"2", IfNoneMatch="*")
+        except self.sdk_errors as e:
+            if self._failure(e).kind is FailureKind.EXISTS:
+                return True
+            raise
+        finally:
+            self._remove(bucket, key)
+        return False
+
+    def _failure(self, error: Exception) -> Failure:
+        if isinstance(error, _EarlierAttemptError):
+            last = error.__cause__
+            shown = self._failure(last).cause if isinstance(last, self.sdk_errors) else "The connection failed"
+            return Failure(FailureKind.UNKNOWN, shown)
+        code, status = _code(error), _status(error)
+        if code is None:
+            return self._failure_without_answer(error)
+        if code in ("NoSuchKey", "404", "NotFound"):
+            if getattr(error, "operation_name", None) == "PutObject":
+                return Failure(FailureKind.BUSY, "The object was deleted at the same time", "Try again")
+            return Failure(FailureKind.MISSING, "There is no such object")
+        if code in ("PreconditionFailed", "412"):
+            return Failure(FailureKind.EXISTS, "The name is taken")
+        if code in _RACED or code in _THROTTLED:
+            return Failure(FailureKind.BUSY, f"S3 answers {code}", "Try again when there are fewer requests")
+        if code == "NoSuchBucket":
+            return self.missing_bucket(self.location.bucket)
+        if code in _CREDENTIALS:
+            return Failure(
+                FailureKind.REFUSED,
+                f"S3 answers {code}: the credentials are missing, wrong, expired, or not allowed to do this",
+                "Check the storage options key, secret and token, or the AWS_… variables or profile of this process",
+            )
+        if code in _REGION:
+            return Failure(
+                FailureKind.REFUSED, f"S3 answers {code}: the bucket is in another region", "Set the option region"
+            )
+        may_have = status is None or status >= 500
+        return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"S3 answers {code}")
+
+    def _failure_without_answer(self, error: Exception) -> Failure:
+        name = type(error).__name__
+        if isinstance(error, FileNotFoundError):
+            return Failure(FailureKind.MISSING, "There is no such object")
+        if isinstance(error, PermissionError) or name in (
+            "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError",
+            "TokenRetrievalError", "UnauthorizedSSOTokenError", "SSOTokenLoadError",
+        ):  # fmt: skip
+            return Failure(
+                FailureKind.REFUSED,
+                f"There are no credentials that S3 takes ({name})",
+                "Set the storage options key and secret, or the AWS_… variables or profile of this process",
+            )
+        if _may_have_taken_effect(None, error):
+            return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again")
+        return Failure(
+            FailureKind.REFUSED, f"The S3 endpoint cannot be reached ({name})", "Check endpoint_url and the network"
+        )
+
+    def hadoop_options(self) -> dict[str, str]:
+        library = self.options.library
+        endpoint = library.get("endpoint_url")
+        region = dict(library.get("client_kwargs") or {}).get("region_name")
+        addressing = dict(dict(library.get("config_kwargs") or {}).get("s3") or {}).get("addressing_style")
+        found = {
+            "fs.s3a.access.key": library.get("key"),
+            "fs.s3a.secret.key": library.get("secret"),
+            "fs.s3a.session.token": library.get("token"),
+            "fs.s3a.endpoint": endpoint,
+            "fs.s3a.endpoint.region": region,
+            "fs.s3a.path.style.access": "true" if addressing == "path" or (endpoint and addressing is None) else None,
+            "fs.s3a.connection.ssl.enabled": "false" if str(endpoint or "").startswith("http://") else None,
+            "fs.s3a.requester.pays.enabled": "true" if library.get("requester_pays") else None,
+        }
+        if library.get("anon"):
+            found["fs.s3a.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+        elif library.get("token"):
+            found["fs.s3a.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _accepted(client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that an operation has: options such as encryption are given for all of them."""
+    model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation])
+    return {name: value for name, value in arguments.items() if name in model.input_shape.members and value is not None}
+
+
+class _Pages(Iterator[list[FileMeta]]):
+    """One request a page. A page that failed can be asked for again."""
+
+    def __init__(self, store: S3Store, arguments: dict[str, Any]) -> None:
+        self._store = store
+        self._arguments: dict[str, Any] | None = arguments
+
+    def __next__(self) -> list[FileMeta]:
+        if self._arguments is None:
+            raise StopIteration
+        answer = self._store._request("list_objects_v2", **self._arguments)
+        token = answer.get("NextContinuationToken")
+        self._arguments = {**self._arguments, "ContinuationToken": token} if token else None
+        return [
+            FileMeta(o["Key"], int(o["Size"]), _milliseconds(o["LastModified"])) for o in answer.get("Contents", ())
+        ]
+
+
+def _note_attempt(response: Any = None, caught_exception: Exception | None = None, **_: object) -> None:
+    """A handler of the SDK's event after each attempt. It takes no part in the decision to try again."""
+    attempts = _ATTEMPTS.get()
+    if attempts is None:
+        return
+    if caught_exception is not None:
+        attempts.append(_may_have_taken_effect(None, caught_exception))
+    elif response is not None:
+        http, parsed = response
+        code = dict(parsed.get("Error") or {}).get("Code")
+        attempts.append(http.status_code >= 500 and code not in _THROTTLED)
+
+
+def _may_have_taken_effect(status: int | None, error: Exception) -> bool:
+    """Whether the request may have reached the store. Only a connection that never came about proves the contrary."""
+    import aiohttp
+    from botocore.exceptions import (
+        BotoCoreError,
+        ConnectTimeoutError,
+        EndpointConnectionError,
+        HTTPClientError,
+        ProxyConnectionError,
+        SSLError,
+    )
+
+    if isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
+        return False
+    if isinstance(error, EndpointConnectionError):
+        # aiobotocore reports a connection that broke under the same name as one that never came about.
+        return not isinstance(error.kwargs.get("error"), aiohttp.ClientConnectorError)
+    # Whatever else botocore itself objects to (parameters, endpoints, regions) it objects to before it sends.
+    return isinstance(error, HTTPClientError) or not isinstance(error, BotoCoreError)
+
+
+def _code(error: Exception) -> str | None:
+    response = getattr(error, "response", None)
+    if not isinstance(response, Mapping):
+        cause = error.__cause__
+        return _code(cause) if isinstance(error, OSError) and isinstance(cause, Exception) else None
+    return str(dict(response.get("Error") or {}).get("Code") or "") or str(_status(error))
+
+
+def _status(error: Exception) -> int | None:
+    response = getattr(error, "response", None)
+    if not isinstance(response, Mapping):
+        return None
+    return dict(response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

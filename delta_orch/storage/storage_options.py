@@ -1,0 +1,297 @@
+"""What users call the options of an object store, and what fsspec's libraries call them. No I/O.
+
+fsspec's own names are taken as they are; the names that delta-rs and the clouds' tools use are translated, whatever
+their case. Everything else is an error: a misspelled option would otherwise be noticed as a refused request, or never.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.storage.locations import PUBLIC_AZURE, StoreKind
+
+SINGLE_WRITER_OPTION = "single_writer"
+"""Storage option: `true` promises that one process at a time writes the table; without it a store that cannot keep
+writers apart is not written to."""
+
+_Parse = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The options of one store.
+
+    Attributes:
+        library: For the constructor of fsspec's file system. Holds secrets.
+        single_writer: The user's promise.
+        secrets: Every value that must never be shown.
+    """
+
+    library: Mapping[str, Any]
+    single_writer: bool
+    secrets: frozenset[str]
+
+    def __repr__(self) -> str:
+        return f"StoreOptions({', '.join(sorted(self.library))})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """Where a value goes in the library's arguments, and how its text is read."""
+
+    path: tuple[str, ...]
+    parse: _Parse
+    secret: bool = False
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong(name, "a text")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    match str(value).strip().lower():
+        case "true" | "1" | "yes" | "on":
+            return True
+        case "false" | "0" | "no" | "off":
+            return False
+    raise _wrong(name, "true or false")
+
+
+def _not(name: str, value: Any) -> bool:
+    return not _flag(name, value)
+
+
+def _number(name: str, value: Any) -> int | float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise _wrong(name, "a number") from None
+    return int(number) if number.is_integer() else number
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping):
+        raise _wrong(name, "a JSON object")
+    return dict(value)
+
+
+def _text_or_object(name: str, value: Any) -> Any:
+    """A path or a word, or a JSON object as text or mapping."""
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        return value
+    return _object(name, value)
+
+
+def _as_given(name: str, value: Any) -> Any:
+    return value
+
+
+def _addressing(name: str, value: Any) -> str:
+    return "virtual" if _flag(name, value) else "path"
+
+
+def _wrong(name: str, wanted: str) -> InvalidRequestError:
+    # The value may be a secret in the wrong place.
+    return InvalidRequestError(f"The storage option {name} must be {wanted}", option=name)
+
+
+def _plain(names: str, parse: _Parse = _text, *, secret: bool = False) -> dict[str, _Option]:
+    return {name: _Option((name,), parse, secret) for name in names.split()}
+
+
+def _alias(names: str, *path: str, parse: _Parse = _text, secret: bool = False) -> dict[str, _Option]:
+    return {name: _Option(path, parse, secret) for name in names.split()}
+
+
+_REGION = ("client_kwargs", "region_name")
+_NOTHING = ()
+
+OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
+    StoreKind.S3: {
+        **_plain("key", secret=True),
+        **_plain("secret token", secret=True),
+        **_plain("endpoint_url profile"),
+        **_plain("anon use_ssl requester_pays version_aware cache_regions", _flag),
+        **_plain("client_kwargs config_kwargs s3_additional_kwargs", _object),
+        **_plain("default_block_size max_concurrency", _number),
+        **_alias("username aws_access_key_id access_key_id", "key", secret=True),
+        **_alias("password aws_secret_access_key secret_access_key", "secret", secret=True),
+        **_alias("aws_session_token aws_token session_token", "token", secret=True),
+        **_alias("aws_profile", "profile"),
+        **_alias("region region_name aws_region aws_default_region default_region", *_REGION),
+        **_alias("aws_endpoint_url aws_endpoint_url_s3 aws_endpoint endpoint", "endpoint_url"),
+        **_alias("aws_skip_signature skip_signature", "anon", parse=_flag),
+        **_alias("aws_virtual_hosted_style_request virtual_hosted_style_request", "config_kwargs", "s3",
+                 "addressing_style", parse=_addressing),
+        **_alias("aws_request_payer request_payer", "requester_pays", parse=_flag),
+        **_alias("connect_timeout", "config_kwargs", "connect_timeout", parse=_number),
+        **_alias("read_timeout", "config_kwargs", "read_timeout", parse=_number),
+        # An endpoint says itself whether it is http: or https:.
+        **_alias("aws_allow_http allow_http", *_NOTHING, parse=_flag),
+    },
+    StoreKind.GCS: {
+        **_plain("project access endpoint_url default_location"),
+        **_plain("token", _text_or_object, secret=True),
+        **_plain("requester_pays", _as_given),
+        **_plain("requests_timeout timeout block_size", _number),
+        **_plain("session_kwargs", _object),
+        **_alias("google_service_account google_service_account_path service_account service_account_path "
+                 "google_service_account_key service_account_key google_application_credentials "
+                 "application_credentials", "token", parse=_text_or_object, secret=True),
+        **_alias("google_skip_signature skip_signature", "anon", parse=_flag),
+        **_alias("google_endpoint_url google_endpoint endpoint", "endpoint_url"),
+        **_alias("google_project google_cloud_project", "project"),
+        **_alias("allow_http", *_NOTHING, parse=_flag),
+    },
+    StoreKind.AZURE: {
+        **_plain("account_name account_host tenant_id client_id location_mode"),
+        **_plain("account_key sas_token connection_string client_secret", secret=True),
+        **_plain("anon version_aware assume_container_exists", _flag),
+        **_plain("timeout connection_timeout read_timeout blocksize max_concurrency", _number),
+        **_plain("credential", _as_given, secret=True),
+        **_alias("azure_storage_account_name", "account_name"),
+        **_alias("azure_storage_account_key azure_storage_access_key azure_storage_master_key access_key master_key",
+                 "account_key", secret=True),
+        **_alias("azure_storage_sas_token azure_storage_sas_key sas_key", "sas_token", secret=True),
+        **_alias("azure_storage_connection_string", "connection_string", secret=True),
+        **_alias("azure_storage_client_id azure_client_id", "client_id"),
+        **_alias("azure_storage_client_secret azure_client_secret", "client_secret", secret=True),
+        **_alias("azure_storage_tenant_id azure_storage_authority_id azure_tenant_id azure_authority_id authority_id",
+                 "tenant_id"),
+        **_alias("azure_skip_signature skip_signature", "anon", parse=_flag),
+        **_alias("allow_http azure_allow_http", *_NOTHING, parse=_flag),
+    },
+}  # fmt: skip
+"""By lower-case name: fsspec's own, and the others that are understood."""
+
+_SECRET_WORDS = ("secret", "password", "token", "key", "credential")
+
+
+def parse_options(kind: StoreKind, given: Mapping[str, Any] | None) -> StoreOptions:
+    """Sort out what a user gave. Values are texts; JSON text where the library wants an object.
+
+    Raises:
+        InvalidRequestError: An unknown name, one thing twice, or a value that cannot be. It shows no value.
+    """
+    known = OPTIONS[kind]
+    library: dict[str, Any] = {}
+    secrets: set[str] = set()
+    filled: dict[tuple[str, ...], str] = {}
+    single_writer = False
+    for name, value in (given or {}).items():
+        if value is None:
+            continue
+        if name == SINGLE_WRITER_OPTION:
+            single_writer = _flag(name, value)
+            continue
+        option = known.get(str(name).lower())
+        if option is None:
+            raise _unknown(kind, str(name))
+        parsed = option.parse(name, value)
+        if option.secret:
+            secrets.update(_texts(value), _texts(parsed))
+            secrets.difference_update(_harmless(kind, parsed))
+        elif isinstance(parsed, Mapping):
+            secrets.update(_secret_texts(parsed))
+        if not option.path:
+            continue
+        if (other := filled.setdefault(option.path, name)) != name:
+            raise InvalidRequestError(
+                f"The storage options {other} and {name} say the same", remedy="Give one of them", option=name
+            )
+        _put(library, option.path, parsed)
+    if kind is StoreKind.GCS and library.pop("anon", False):
+        library["token"] = "anon"
+    if kind is StoreKind.AZURE:
+        secrets.update(_connection_string_secrets(library.get("connection_string")))
+        secrets.update(_signatures(secrets))
+    return StoreOptions(library, single_writer, frozenset(s for s in secrets if len(s) > 3))
+
+
+def _put(library: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for step in path[:-1]:
+        library[step] = dict(library.get(step) or {})
+        library = library[step]
+    name = path[-1]
+    before = library.get(name)
+    # An object given as a whole, and single values that belong into it.
+    library[name] = {**value, **before} if isinstance(before, dict) and isinstance(value, dict) else value
+
+
+def _unknown(kind: StoreKind, name: str) -> InvalidRequestError:
+    known = [*OPTIONS[kind], SINGLE_WRITER_OPTION]
+    near = difflib.get_close_matches(name.lower(), known, n=3)
+    library = {StoreKind.S3: "s3fs", StoreKind.GCS: "gcsfs", StoreKind.AZURE: "adlfs"}[kind]
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    return InvalidRequestError(
+        f"There is no storage option {name!r} for {kind.value}:// locations",
+        remedy=f"{meant}Use the names of {library} ({', '.join(n for n, o in OPTIONS[kind].items() if o.path == (n,))})"
+        ", or those in docs/stores.md",
+        option=name,
+    )
+
+
+def _texts(value: Any) -> set[str]:
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, Mapping):
+        return _secret_texts(value)
+    return set()
+
+
+def _secret_texts(value: Mapping[str, Any]) -> set[str]:
+    """The values whose names sound secret, at any depth."""
+    found: set[str] = set()
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            found |= _secret_texts(inner)
+        elif isinstance(inner, str) and any(word in str(name).lower() for word in _SECRET_WORDS):
+            found.add(inner)
+    return found
+
+
+def _harmless(kind: StoreKind, value: Any) -> set[str]:
+    """Where gcsfs takes the way to a credential in place of the credential."""
+    if kind is not StoreKind.GCS or not isinstance(value, str):
+        return set()
+    is_way = value in ("anon", "cache", "browser", "cloud", "google_default") or "/" in value or value.endswith(".json")
+    return {value} if is_way else set()
+
+
+def _connection_string_secrets(text: str | None) -> set[str]:
+    parts = [part.partition("=") for part in (text or "").split(";")]
+    return {value for name, _, value in parts if name in ("AccountKey", "SharedAccessSignature")}
+
+
+def _signatures(secrets: set[str]) -> set[str]:
+    """What is secret in a shared access signature, however a URL spells it."""
+    found = {match[1] for secret in secrets for match in re.finditer(r"(?:^|[?&;])sig=([^&;]+)", secret)}
+    return found | {unquote(value) for value in found} | {quote(unquote(value), safe="") for value in found}
+
+
+def account_of(library: Mapping[str, Any]) -> str | None:
+    """The storage account at its public address that the options of Azure name; None where they name none, or an
+    address of its own (an emulator, a private host)."""
+    name = library.get("account_name")
+    if name is not None:
+        return None if "account_host" in library else str(name)
+    parts = dict(part.partition("=")[::2] for part in str(library.get("connection_string") or "").split(";"))
+    if "BlobEndpoint" in parts or parts.get("EndpointSuffix", PUBLIC_AZURE) != PUBLIC_AZURE:
+        return None
+    return parts.get("AccountName")
