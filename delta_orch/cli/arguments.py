@@ -27,18 +27,24 @@ AsOf = Annotated[
 ]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", metavar="A,B", help="Columns to read, by default all; names with commas in `backticks`."),
+    typer.Option(
+        "--columns",
+        metavar="A,B.C",
+        help="Columns, or fields of structs, to read, by default all; names with commas or dots in `backticks`.",
+    ),
 ]
 Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Rows to read, as in Spark SQL.")]
 EngineName = Annotated[
     str, typer.Option("--engine", metavar="local|spark", help="What reads the rows; spark starts a session.")
 ]
 
-_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,][^,]*?))\s*(?:,|$)")
+_QUOTED = r"`(?:[^`]|``)+`"
+_PART = rf"(?:{_QUOTED}|[^`,.]+)"
+_NAME = re.compile(rf"\s*(?:({_QUOTED})|({_PART}(?:\.{_PART})+)|([^`,][^,]*?))\s*(?:,|$)")
 
 
 def parse_columns(text: str | None) -> list[str] | None:
-    """The names in `--columns`; the empty text is no column at all.
+    """The names in `--columns`; the empty text is no column at all. A path into structs stays as it is written.
 
     Raises:
         InvalidRequestError: An empty name, or a backtick that is not closed.
@@ -52,7 +58,8 @@ def parse_columns(text: str | None) -> list[str] | None:
             raise InvalidRequestError(
                 f"--columns {text!r} is no list of names", remedy="Write names with commas between: a,`b,c`,d"
             )
-        names.append(found[2] if found[1] is None else found[1].replace("``", "`"))
+        quoted, path, name = found.groups()
+        names.append((path or name).strip() if quoted is None else quoted[1:-1].replace("``", "`"))
         position = found.end()
     return names
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import ArrayType, DataType, MapType, PrimitiveType, StructType
+from delta_orch.protocol.variant.variant import Variant
 
 _LONGEST_TEXT = 200
 
@@ -18,11 +19,17 @@ def json_value(value: Any, data_type: DataType) -> Any:
     """A value of Arrow's `to_pylist` as JSON knows it.
 
     Binary is base64, decimals are text, NaN and the infinities are the text Spark reads; a map is an object where its
-    keys are text, otherwise a list of objects with `key` and `value`.
+    keys are text, otherwise a list of objects with `key` and `value`; a variant is the JSON it stands for, its numbers
+    with all their digits.
+
+    Raises:
+        InvalidVariantError: A variant is none.
     """
     match value, data_type:
         case None, _:
             return None
+        case dict(), PrimitiveType("variant"):
+            return orjson.Fragment(Variant(value["metadata"], value["value"]).to_json())
         case dict(), StructType(fields):
             return {f.name: json_value(value.get(f.name), f.data_type) for f in fields}
         case list(), ArrayType(element_type):
@@ -37,9 +44,6 @@ def json_value(value: Any, data_type: DataType) -> Any:
             return value.isoformat()
         case ((bool() | int() | float() | str()), _):
             return value
-        case dict(), _:
-            # A variant travels as a struct of two binary fields.
-            return {name: json_value(item, data_type) for name, item in value.items()}
     return str(value)
 
 

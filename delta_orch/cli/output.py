@@ -38,12 +38,14 @@ def print_fields(title: str, fields: Mapping[str, Any]) -> None:
     """Names and values, one a line; those without a value are left out."""
     from rich.table import Table
 
-    table = Table(title=title, show_header=False, box=None, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in fields.items():
         if value is not None and value != "" and value != {} and value != []:
             table.add_row(name, _cell(value))
+    # A title of the table would be folded to the table's width.
+    _console().print(_cell(title), style="bold")
     _console().print(table)
 
 

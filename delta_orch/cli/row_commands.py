@@ -105,6 +105,7 @@ def show(
     timestamp: AsOf = None,
     columns: Columns = None,
     where: Where = None,
+    engine: EngineName = "local",
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
@@ -114,7 +115,8 @@ def show(
     state = open_snapshot(uri, storage_option, version, timestamp)
     scan = state.scan(parse_columns(columns), where)
     fields = scan.schema.fields
-    rows = _first_rows(scan.to_reader(), limit + 1)
+    reads = open_engine(engine)
+    rows = _first_rows(reads.to_reader(scan.to_relation(reads)), limit + 1)
     shown, has_more = rows[:limit], len(rows) > limit
     if json:
         print_json(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -11,6 +12,7 @@ from delta_orch.cli.arguments import AsOf, Json, StorageOption, Uri, Version, op
 from delta_orch.cli.output import print_fields, print_json, print_rows, text_of_bytes, text_of_time
 
 if TYPE_CHECKING:
+    from delta_orch.features.column_details import ColumnDetails
     from delta_orch.table import TableSnapshot
 
 
@@ -29,7 +31,12 @@ def snapshot(
         return
     print_fields(state.store.uri, _summary(state))
     print_rows(
-        ("column", "type", "nullable"), [(f.name, f.data_type, "" if f.nullable else "NOT NULL") for f in state.schema]
+        ("column", "type", "nullable", ""),
+        [
+            (".".join(c.path), c.declared_type or c.data_type, "" if c.nullable else "NOT NULL", _column_notes(c))
+            for c in state.columns
+            if len(c.path) == 1 or _column_notes(c)
+        ],
     )
     if files:
         rows = list_files(state)
@@ -40,7 +47,7 @@ def snapshot(
 
 def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, Any]:
     """A snapshot as JSON, names as in Python."""
-    metadata, protocol = state.metadata, state.protocol
+    metadata, protocol, properties = state.metadata, state.protocol, state.properties
     described: dict[str, Any] = {
         "uri": state.store.uri,
         "version": state.version,
@@ -62,6 +69,15 @@ def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, An
         },
         "txns": dict(state.txns),
         "domain_metadata": dict(state.domain_metadata),
+        "features": sorted(state.features),
+        "columns": [describe_column(column) for column in state.columns],
+        "constraints": dict(state.constraints),
+        "clustering_columns": _paths(state.clustering_columns),
+        "in_commit_timestamps": {
+            "enabled": properties.enable_in_commit_timestamps,
+            "enablement_version": properties.in_commit_timestamp_enablement_version,
+            "enablement_timestamp_ms": properties.in_commit_timestamp_enablement_ms,
+        },
         "num_files": state.num_files,
         "size_bytes": state.size_bytes,
     }
@@ -78,6 +94,48 @@ def list_files(state: TableSnapshot) -> list[dict[str, Any]]:
         row["partition_values"] = dict(row["partition_values"] or ())
         row["stats"] = orjson.loads(row["stats"]) if row["stats"] else None
     return rows
+
+
+def _column_notes(column: ColumnDetails) -> str:
+    """What people want to know of a column beyond its type."""
+    notes = []
+    if column.generation_expression is not None:
+        notes.append(f"GENERATED ALWAYS AS ({column.generation_expression})")
+    if (identity := column.identity) is not None:
+        kind = "BY DEFAULT" if identity.allow_explicit_insert else "ALWAYS"
+        notes.append(f"GENERATED {kind} AS IDENTITY (START WITH {identity.start} INCREMENT BY {identity.step})")
+    if column.default is not None:
+        notes.append(f"DEFAULT {column.default}")
+    if column.invariant is not None:
+        notes.append(f"CHECK ({column.invariant})")
+    notes += [f"COLLATE {collation} ({place})" for place, collation in column.collations.items()]
+    notes += [f"was {change.from_type}" for change in column.type_changes]
+    return "; ".join([*notes, *([column.comment] if column.comment else [])])
+
+
+def describe_column(column: ColumnDetails) -> dict[str, Any]:
+    """A column as JSON knows it; what is said of few columns is left out for the others."""
+    described: dict[str, Any] = {
+        "path": list(column.path),
+        "type": str(column.data_type),
+        "nullable": column.nullable,
+        "comment": column.comment,
+        "declared_type": column.declared_type,
+        "collations": dict(column.collations),
+        "generation_expression": column.generation_expression,
+        "identity": None if column.identity is None else asdict(column.identity),
+        "default": column.default,
+        "invariant": column.invariant,
+        "physical_name": column.physical_name,
+        "field_id": column.field_id,
+        "type_changes": [asdict(change) for change in column.type_changes],
+    }
+    always = ("path", "type", "nullable")
+    return {name: value for name, value in described.items() if name in always or value not in (None, {}, [])}
+
+
+def _paths(paths: tuple[tuple[str, ...], ...] | None) -> list[list[str]] | None:
+    return None if paths is None else [list(path) for path in paths]
 
 
 def _sorted(names: tuple[str, ...] | None) -> list[str] | None:
@@ -99,6 +157,9 @@ def _summary(state: TableSnapshot) -> dict[str, Any]:
         "protocol": f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}",
         "table features": features,
         "properties": dict(metadata.configuration),
+        "constraints": dict(state.constraints),
+        "clustered by": [".".join(path) for path in state.clustering_columns or ()],
+        "metadata domains": sorted(state.domain_metadata),
         "transaction ids": len(state.txns) or None,
     }
 

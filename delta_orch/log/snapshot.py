@@ -12,7 +12,10 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.features.registry import ensure_readable
+from delta_orch.features.clustering import CLUSTERING_DOMAIN, logical_path, parse_clustering
+from delta_orch.features.column_dependencies import constraints_of
+from delta_orch.features.column_details import ColumnDetails, column_details
+from delta_orch.features.registry import ensure_readable, supported_features
 from delta_orch.log.checkpoint_files import CheckpointFileActions
 from delta_orch.log.checkpoint_reader import Checkpoint
 from delta_orch.log.checkpoint_stream import iter_live
@@ -37,7 +40,8 @@ class Snapshot:
     """One version of a table: a checkpoint, if there is one, and the reconciled commits after it (the tail).
 
     Made by `TableLog.snapshot` and `TableLog.advance`. File lists are Arrow tables; of a checkpoint only the columns
-    somebody asks for are ever decoded.
+    somebody asks for are ever decoded. Protocol and metadata come from these files and never from a version checksum,
+    although that has them, too: nothing proves that it agrees with the log (see `checksum_file`).
 
     Attributes:
         store: Where the table lies.
@@ -167,6 +171,47 @@ class Snapshot:
         base = {} if self.checkpoint is None else self.checkpoint.domain_metadata
         every = {**base, **self.tail.domain_metadata}
         return {domain: action.configuration for domain, action in every.items() if not action.removed}
+
+    @cached_property
+    def columns(self) -> tuple[ColumnDetails, ...]:
+        """Each column, and each field inside one, with what its metadata says: generated, identity, default, invariant,
+        declared type, collations, column mapping, earlier types.
+
+        Raises:
+            ProtocolViolationError: The metadata of a column is malformed.
+        """
+        return column_details(self.schema)
+
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """CHECK constraints by name, as text in Spark SQL (PROTOCOL, "CHECK Constraints")."""
+        return constraints_of(self.metadata.configuration)
+
+    @property
+    def clustering_columns(self) -> tuple[tuple[str, ...], ...] | None:
+        """The paths of the columns the table is clustered by, under their logical names; None for a table that is not
+        clustered (PROTOCOL, "Clustered Table").
+
+        Raises:
+            ProtocolViolationError: The metadata domain `delta.clustering` is malformed, or names a column that is not
+                there.
+        """
+        stored = parse_clustering(self.domain_metadata.get(CLUSTERING_DOMAIN))
+        if stored is None:
+            return None
+        paths = [logical_path(self.schema, physical) for physical in stored]
+        if None in paths:
+            raise ProtocolViolationError(
+                f"The metadata domain {CLUSTERING_DOMAIN} names a column that the schema does not have",
+                cause=f"It names {', '.join('.'.join(physical) for physical in stored)}",
+                domain=CLUSTERING_DOMAIN,
+            )
+        return tuple(path for path in paths if path is not None)
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """The table features that are supported by this version, those its protocol versions stand for included."""
+        return frozenset(supported_features(self.protocol))
 
     @cached_property
     def num_files(self) -> int:

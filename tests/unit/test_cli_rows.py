@@ -12,11 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.cli.arguments import parse_columns
 from delta_orch.cli.main import run
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
+from delta_orch.protocol.variant.arrays import json_to_variant
 
 LEG = pa.struct([("from", pa.string()), ("n", pa.int32())])
 ROWS = pa.table(
@@ -82,6 +85,60 @@ def test_show_is_a_table_of_so_many_rows(cli: Any, uri: str) -> None:
     assert "3 rows of version 0\n" in cli("show", uri)[1]
     nothing = json.loads(cli("show", uri, "--limit", 0, "--json")[1])
     assert (nothing["rows"], nothing["has_more"]) == ([], True)
+
+
+VARIANTS = StructType((StructField("id", LONG), StructField("v", VARIANT), StructField("many", ArrayType(VARIANT))))
+
+
+@pytest.fixture
+def variants(tmp_path: Path) -> str:
+    texts = ['{"a":1.50,"b":[null,"x"]}', None, "null", "12345678901234567890.5"]
+    values = json_to_variant(pa.array(texts, pa.string()))
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 4, 4, 4], pa.int32()), values)
+    rows = pa.table({"id": pa.array([1, 2, 3, 4]), "v": values, "many": lists})
+    made = HandmadeTable(tmp_path / "variants")
+    made.create(VARIANTS, reader_features=("variantType",))
+    made.commit(made.add("f.parquet", rows))
+    return str(made.root)
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_variants_are_shown_as_json(cli: Any, variants: str, engine: str, request: pytest.FixtureRequest) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    code, out, _ = cli("show", variants, "--json", "--engine", engine)
+    assert code == 0
+    shown = sorted(json.loads(out, parse_float=Decimal)["rows"], key=lambda row: row["id"])
+    first = {"a": Decimal("1.5"), "b": [None, "x"]}
+    assert [row["v"] for row in shown] == [first, None, None, Decimal("12345678901234567890.5")]
+    assert shown[0]["many"] == [first, None]
+    text = cli("show", variants, "--engine", engine, "--where", "id < 2", "--columns", "v")[1]
+    assert [line.strip() for line in text.splitlines()[:3]] == ["v", "variant", '{"a":1.50,"b":[null,"x"]}']
+
+
+def test_fields_of_structs_on_the_command_line(cli: Any, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"s": [{"a": 1, "b": {"c": "x"}}, None]}))
+    rows = json.loads(cli("show", table.uri, "--columns", "s.b.c,`s`.A", "--json")[1])["rows"]
+    assert rows == [{"c": "x", "a": 1}, {"c": None, "a": None}]
+    assert cli("read", table.uri, "--columns", "s.b.c", "--output", tmp_path / "o.parquet")[0] == 0
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [{"c": "x"}, {"c": None}]
+
+
+def test_changes_under_an_older_schema_and_where_the_feed_was_off(cli: Any, tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    narrow, wide = pa.schema([("id", pa.int64())]), pa.schema([("id", pa.int64()), ("more", pa.string())])
+    made.create(narrow, features=("changeDataFeed",))
+    made.commit(made.add("1.parquet", pa.table({"id": [1]})))
+    made.commit(made.metadata(wide, configuration={"delta.enableChangeDataFeed": "true"}))
+    made.commit(made.add("3.parquet", pa.table({"id": [3], "more": ["x"]})))
+    output, uri = tmp_path / "o.parquet", str(made.root)
+    status, out, _ = cli("changes", uri, "--from", 1, "--output", output, "--json")
+    assert (status, json.loads(out)["error"]["context"]["version"]) == (1, 1)
+    files = ["--no-require-change-data-feed", "--output", output]
+    assert cli("changes", uri, "--from", 1, "--to", 3, "--schema-version", 1, *files)[0] == 0
+    assert pq.read_table(output).column_names == ["id", "_change_type", "_commit_version", "_commit_timestamp"]
+    assert pq.read_table(output)["id"].to_pylist() == [1, 3]
 
 
 def test_schema_is_a_tree(cli: Any, tmp_path: Path) -> None:
@@ -193,6 +250,7 @@ def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: 
         ("a", ["a"]),
         (" a , b c ,d.e,f`g", ["a", "b c", "d.e", "f`g"]),
         ("`a,b`,`c``d`, `e`", ["a,b", "c`d", "e"]),
+        ("a.`b,c`.d, `x`.y ,`p.q`.`r`", ["a.`b,c`.d", "`x`.y", "`p.q`.`r`"]),
     ],
 )
 def test_names_on_the_command_line(text: str | None, names: list[str] | None) -> None:

@@ -21,6 +21,8 @@ from delta_orch.testing.fuzz.cases import CaseMaker, CaseReport
 from delta_orch.testing.fuzz.categories import Category
 
 _STARTUP_SECONDS = 120
+_MOST_PATIENCE = 6
+"""How many times as long a case may take that waits, for a processor or for ever."""
 _MEBIBYTE = 1 << 20
 
 
@@ -32,8 +34,8 @@ class FuzzOptions:
         seed: Decides all cases.
         directories: More healthy tables.
         kind: Only cases of this kind; None for all.
-        case_seconds: The longest a case may take; one that takes longer gets a second chance with twice as much, in a
-            new process, before it counts as hanging.
+        case_seconds: The longest a case may compute; one that takes longer, or six times as long without computing,
+            gets a second chance with twice as much, in a new process, before it counts as hanging.
         growth_bytes: The most a case may add to the memory the worker holds.
         address_bytes: The most address space a worker may add to what it starts with.
         save_to: A directory for the inputs of cases that failed.
@@ -169,8 +171,20 @@ class _Worker:
             yield number, report
 
     def _receive(self, seconds: float) -> object:
+        """What the worker says next; None where it is gone or takes longer.
+
+        A machine that is busy with other things does not make a hang: the worker has longer while it gets less of it.
+        """
+        assert self._process.pid is not None
+        end, busy = time.monotonic() + _MOST_PATIENCE * seconds, _cpu_seconds(self._process.pid)
+        wait = seconds
         try:
-            return self._connection.recv() if self._connection.poll(seconds) else None
+            while not self._connection.poll(wait):
+                used = _cpu_seconds(self._process.pid)
+                if busy is None or used is None or used - busy >= seconds or time.monotonic() >= end:
+                    return None
+                wait = min(max(seconds - (used - busy), 0.05), max(end - time.monotonic(), 0))
+            return self._connection.recv()
         except (EOFError, ConnectionError):
             return None
 
@@ -234,6 +248,17 @@ def _run_one(maker: CaseMaker, number: int, options: FuzzOptions, save_to: Path 
     if grown > options.growth_bytes:
         return f"{grown // _MEBIBYTE} MiB of memory\n{report.kind}: {report.what}"
     return report
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """What a process has used of all processors; None where the system does not tell."""
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        # The second field is a name in brackets, which may hold anything.
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return None
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _address_bytes() -> int:
