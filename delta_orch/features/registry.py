@@ -71,6 +71,7 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("domainMetadata", writes=True),
     TableFeature(
         "rowTracking",
+        writes=True,
         enabled_by="delta.enableRowTracking",
         requires=("domainMetadata",),
     ),
@@ -96,6 +97,7 @@ FEATURES: tuple[TableFeature, ...] = (
         "deletionVectors",
         reader=True,
         reads=True,
+        writes=True,
         enabled_by="delta.enableDeletionVectors",
     ),
     TableFeature("v2Checkpoint", reader=True, reads=True, writes=True, enabled_by="delta.checkpointPolicy"),

@@ -1,0 +1,367 @@
+"""What of a commit depends on its version: in-commit timestamps, row ids, images of removed domains."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from delta_orch.errors import (
+    ConcurrentAppendError,
+    InvalidPropertyError,
+    InvalidRequestError,
+    ProtocolChangedError,
+    ProtocolViolationError,
+)
+from delta_orch.features.row_tracking import parse_high_water_mark, serialize_high_water_mark
+from delta_orch.log.arrow_building import int64_array
+from delta_orch.log.record_counts import record_counts
+from delta_orch.log.row_ids import assign_row_ids
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.protocol.actions import Protocol
+from delta_orch.protocol.log_path import commit_path
+from delta_orch.storage.open import open_store
+from delta_orch.testing.fault_store import FaultStore, Moment
+from delta_orch.testing.table_builder import (
+    WITH_DOMAINS,
+    append_days,
+    begin_creation,
+    create_table,
+    day_files,
+    new_metadata,
+)
+
+TIMES = {"delta.enableInCommitTimestamps": "true"}
+TRACKED = {"delta.enableRowTracking": "true"}
+SUPPORTED = {"delta.feature.rowTracking": "supported"}
+
+
+@pytest.fixture
+def store() -> FaultStore:
+    return FaultStore(open_store(f"memory://{uuid.uuid4()}"))
+
+
+@pytest.fixture
+def log(store: FaultStore) -> TableLog:
+    return TableLog(store)
+
+
+def lines(log: TableLog, version: int) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in log.store.read_bytes(commit_path(version)).splitlines()]
+
+
+def info_of(log: TableLog, version: int) -> dict[str, Any]:
+    first = lines(log, version)[0]
+    assert list(first) == ["commitInfo"]
+    found: dict[str, Any] = first["commitInfo"]
+    return found
+
+
+def in_commit_ms(log: TableLog, version: int) -> int:
+    found: int = info_of(log, version)["inCommitTimestamp"]
+    return found
+
+
+def metadata_in(log: TableLog, version: int) -> dict[str, str]:
+    (found,) = [line["metaData"]["configuration"] for line in lines(log, version) if "metaData" in line]
+    configuration: dict[str, str] = found
+    return configuration
+
+
+# In-commit timestamps
+
+
+def test_commits_carry_strictly_growing_times(log: TableLog, monkeypatch: Any) -> None:
+    snapshot = create_table(log, "1", properties=TIMES)
+    assert "delta.inCommitTimestampEnablementVersion" not in metadata_in(log, 0)
+    now_ns = time.time_ns()
+    # A clock that stands still, and one that is turned back.
+    for shift in (0, 0, -10_000_000_000):
+        monkeypatch.setattr(time, "time_ns", lambda shift=shift: now_ns + shift)
+        result = append_days(log, log.snapshot(), "2")
+        assert result.timestamp_ms == in_commit_ms(log, result.version) == log.snapshot().timestamp_ms
+    times = [in_commit_ms(log, version) for version in range(4)]
+    assert times[1] == max(now_ns // 1_000_000, times[0] + 1)
+    assert times[2:] == [times[1] + 1, times[1] + 2]
+    assert snapshot.timestamp_ms == times[0]
+    assert log.snapshot(timestamp_ms=times[2]).version == 2
+    assert [entry.timestamp_ms for entry in log.history()] == times[::-1]
+
+
+def test_times_follow_the_winner_on_rebase(log: TableLog, monkeypatch: Any) -> None:
+    snapshot = create_table(log, "1", properties=TIMES)
+    now_ns = time.time_ns() + 60_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+    late = Transaction(log, snapshot, operation="TEST")
+    late.add_files(day_files("2"))
+    ahead_ms = now_ns // 1_000_000 + 5_000
+    line = orjson.dumps({"commitInfo": {"inCommitTimestamp": ahead_ms, "isBlindAppend": True}})
+    log.store.put_if_absent(commit_path(1), line + b"\n")
+    result = late.commit()
+    assert (result.version, result.timestamp_ms, in_commit_ms(log, 2)) == (2, ahead_ms + 1, ahead_ms + 1)
+
+
+@pytest.mark.parametrize("rivals", [0, 2])
+def test_enabling_them_notes_since_when(store: FaultStore, log: TableLog, rivals: int) -> None:
+    snapshot = create_table(log, "1")
+    enable = Transaction(log, snapshot, operation="SET TBLPROPERTIES")
+    features = ("appendOnly", "inCommitTimestamp", "invariants")
+    enable.update_protocol(Protocol(1, 7, None, features))
+    enable.update_metadata(replace(snapshot.metadata, configuration=TIMES))
+    for _ in range(rivals):
+        append_days(TableLog(store.inner), TableLog(store.inner).snapshot(), "1")
+    version = enable.commit().version
+    assert version == 1 + rivals
+    before_ms = store.head(commit_path(version - 1)).modification_time_ms  # type: ignore[union-attr]
+    assert in_commit_ms(log, version) > before_ms
+    assert metadata_in(log, version) == {
+        **TIMES,
+        "delta.inCommitTimestampEnablementVersion": str(version),
+        "delta.inCommitTimestampEnablementTimestamp": str(in_commit_ms(log, version)),
+    }
+    since = metadata_in(log, version)
+    changed = log.snapshot().metadata
+    again = Transaction(log, log.snapshot(), operation="SET TBLPROPERTIES")
+    again.update_metadata(replace(changed, configuration={**changed.configuration, "mine": "1"}))
+    again.commit()
+    assert metadata_in(log, version + 1) == {**since, "mine": "1"}
+
+
+def test_a_caller_cannot_make_up_the_time(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    transaction = Transaction(log, snapshot, operation="TEST", commit_info={"inCommitTimestamp": 5, "mine": 1})
+    transaction.add_files(day_files("1"))
+    transaction.commit()
+    info = info_of(log, 1)
+    assert "inCommitTimestamp" not in info
+    assert info["mine"] == 1
+
+
+def test_a_lost_answer_tells_the_time_of_the_commit_that_took_effect(store: FaultStore, log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties=TIMES)
+    store.at(Moment.COMMIT_PUT, "after", do=store.lose_answer)
+    result = append_days(log, snapshot, "1")
+    assert (result.version, result.timestamp_ms) == (1, in_commit_ms(log, 1))
+
+
+# Row ids
+
+
+def ids_in(snapshot: Snapshot) -> list[tuple[int, int]]:
+    files = snapshot.files(["base_row_id", "default_row_commit_version"])
+    return sorted(zip(*(column.to_pylist() for column in files.columns), strict=True))
+
+
+def mark_of(snapshot: Snapshot) -> int:
+    return parse_high_water_mark(snapshot.domain_metadata.get("delta.rowTracking"))
+
+
+@pytest.mark.parametrize("properties", [TRACKED, SUPPORTED], ids=["enabled", "supported"])
+def test_files_get_ids_from_commit_to_commit(log: TableLog, properties: dict[str, str]) -> None:
+    snapshot = create_table(log, "1", "2", properties=properties)
+    assert (ids_in(snapshot), mark_of(snapshot)) == ([(0, 0), (10, 0)], 19)
+    append_days(log, snapshot, "3")
+    late = Transaction(log, snapshot, operation="TEST")
+    late.add_files(day_files("4", "5"))
+    assert late.commit().version == 2
+    snapshot = log.snapshot()
+    assert ids_in(snapshot) == [(0, 0), (10, 0), (20, 1), (30, 2), (40, 2)]
+    assert mark_of(snapshot) == 49
+    assert info_of(log, 2)["tags"] == {"delta.rowTracking.preserved": "true"}
+    removal = Transaction(log, snapshot, operation="TEST")
+    removal.remove_files(snapshot.files())
+    removal.commit()
+    assert not [line for line in lines(log, 3) if "domainMetadata" in line]
+    removes = [line["remove"] for line in lines(log, 3) if "remove" in line]
+    assert sorted((r["baseRowId"], r["defaultRowCommitVersion"]) for r in removes) == ids_in(snapshot)
+    append_days(log, log.snapshot(), "6")
+    assert ids_in(log.snapshot()) == [(50, 4)]
+
+
+def test_the_columns_of_copied_rows_get_names_once(log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties=TRACKED)
+    names = {k: v for k, v in snapshot.metadata.configuration.items() if k.startswith("delta.rowTracking.")}
+    assert sorted(names) == [
+        "delta.rowTracking.materializedRowCommitVersionColumnName",
+        "delta.rowTracking.materializedRowIdColumnName",
+    ]
+    assert len(set(names.values())) == 2
+    change = Transaction(log, snapshot, operation="TEST")
+    change.update_metadata(replace(snapshot.metadata, configuration={**snapshot.metadata.configuration, "mine": "1"}))
+    change.commit()
+    assert log.snapshot().metadata.configuration == {**TRACKED, **names, "mine": "1"}
+
+
+def test_two_creators_of_a_tracked_table_join(log: TableLog) -> None:
+    late = begin_creation(log, new_metadata(properties=TRACKED))
+    late.add_files(day_files("2"))
+    first = create_table(log, "1", properties=TRACKED)
+    assert late.commit().version == 1
+    joined = log.snapshot()
+    assert joined.metadata == first.metadata
+    assert ids_in(joined) == [(0, 0), (10, 1)]
+
+
+def test_suspended_tables_give_no_ids(log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties={**SUPPORTED, "delta.rowTrackingSuspended": "true"})
+    assert ids_in(snapshot) == [(None, None)]
+    assert "delta.rowTracking" not in snapshot.domain_metadata
+    assert "tags" not in info_of(log, 0)
+    with pytest.raises(InvalidPropertyError, match="enabled and suspended"):
+        create_table(
+            TableLog(open_store(f"memory://{uuid.uuid4()}")),
+            "1",
+            properties={**TRACKED, "delta.rowTrackingSuspended": "true"},
+        )
+
+
+def test_files_without_a_number_of_records_are_refused(log: TableLog) -> None:
+    snapshot = create_table(log, properties=TRACKED)
+    transaction = Transaction(log, snapshot, operation="TEST")
+    transaction.add_files(day_files("1", ids=None))
+    with pytest.raises(InvalidRequestError, match="how many records"):
+        transaction.commit()
+    assert log.snapshot().version == 0
+
+
+def test_a_damaged_mark_stops_writers(log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties=TRACKED)
+    for configuration in ("{}", "nonsense", '{"rowIdHighWaterMark":"7"}'):
+        damage = Transaction(log, snapshot, operation="TEST")
+        damage.set_domain_metadata("delta.rowTracking", configuration)
+        damage.commit()
+        snapshot = log.snapshot()
+        with pytest.raises(ProtocolViolationError, match="row ids are taken"):
+            append_days(log, snapshot, "2")
+    assert log.snapshot().version == 3
+
+
+def test_marks_of_other_writers() -> None:
+    assert parse_high_water_mark('{"rowIdHighWaterMark":9,"domainName":"delta.rowTracking"}') == 9
+    assert parse_high_water_mark('{"highWaterMark":7}') == 7
+    assert parse_high_water_mark(None) == -1
+    assert parse_high_water_mark(serialize_high_water_mark(3)) == 3
+
+
+def test_ids_run_out() -> None:
+    with pytest.raises(ProtocolViolationError, match="used up"):
+        assign_row_ids([day_files("1")], (1 << 63) - 5, 1)
+
+
+def test_files_added_again_keep_their_ids() -> None:
+    files = day_files("1", "2", "3")
+    kept = files.set_column(
+        files.schema.get_field_index("base_row_id"), files.schema.field("base_row_id"), int64_array([None, 4, None])
+    )
+    kept = kept.set_column(
+        kept.schema.get_field_index("default_row_commit_version"),
+        files.schema.field("default_row_commit_version"),
+        int64_array([None, 2, None]),
+    )
+    (assigned,), mark = assign_row_ids([kept], 99, 7)
+    assert assigned["base_row_id"].to_pylist() == [100, 4, 110]
+    assert assigned["default_row_commit_version"].to_pylist() == [7, 2, 7]
+    assert mark == 119
+    plain = files.select(["path", "partition_values", "size", "stats"])
+    assert assign_row_ids([plain], -1, 0)[0][0]["base_row_id"].to_pylist() == [0, 10, 20]
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+def test_record_counts_are_those_of_the_file_and_no_columns(count: int) -> None:
+    stats = ['{"minValues":{"numRecords":7},"numRecords":12}', None, '{"numRecords":"x"}', "{}", '{"numRecords":5}']
+    texts = (stats * count)[:count] if count > 3 else stats[:3]
+    counts = record_counts(pa.table({"stats": pa.chunked_array([texts, texts], pa.string())})).to_pylist()
+    expected = ([12, None, None, None, 5] * count)[:count] if count > 3 else [12, None, None]
+    assert counts == expected * 2
+
+
+TRACKING_PROTOCOL = Protocol(1, 7, None, ("appendOnly", "domainMetadata", "invariants", "rowTracking"))
+
+
+def begin_tracking(log: TableLog, snapshot: Snapshot) -> Transaction:
+    enable = Transaction(log, snapshot, operation="TEST")
+    enable.update_protocol(TRACKING_PROTOCOL)
+    enable.update_metadata(replace(snapshot.metadata, configuration=TRACKED))
+    return enable
+
+
+def with_ids_for_all(transaction: Transaction, snapshot: Snapshot) -> Transaction:
+    transaction.read_files(snapshot.files())
+    transaction.add_files(snapshot.files())
+    return transaction
+
+
+def test_enabling_needs_ids_for_all_rows(log: TableLog) -> None:
+    snapshot = create_table(log, "1", "2")
+    with pytest.raises(InvalidRequestError, match="2 files of the table have no row ids yet"):
+        begin_tracking(log, snapshot).commit()
+    late = with_ids_for_all(begin_tracking(log, snapshot), snapshot)
+    append_days(log, snapshot, "3")
+    with pytest.raises(ConcurrentAppendError, match="without row ids"):
+        late.commit()
+    snapshot = log.snapshot()
+    with_ids_for_all(begin_tracking(log, snapshot), snapshot).commit()
+    tracked = log.snapshot()
+    assert ids_in(tracked) == [(0, 2), (10, 2), (20, 2)]
+    assert tracked.properties.enable_row_tracking
+    assert tracked.num_files == 3
+
+
+def test_writers_from_before_conflict_with_enabling(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    stale = Transaction(log, snapshot, operation="TEST")
+    stale.add_files(day_files("3"))
+    with_ids_for_all(begin_tracking(log, snapshot), snapshot).commit()
+    with pytest.raises(ProtocolChangedError):
+        stale.commit()
+
+
+# Metadata domains
+
+
+def test_the_image_of_a_removed_domain_is_that_of_the_version_before(log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties=WITH_DOMAINS)
+    change = Transaction(log, snapshot, operation="TEST")
+    change.set_domain_metadata("app", "one")
+    change.commit()
+    removal = Transaction(log, log.snapshot(), operation="TEST")
+    removal.set_domain_metadata("app", "", removed=True)
+    removal.commit()
+    assert lines(log, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
+    assert log.snapshot().domain_metadata == {}
+
+
+def test_domains_need_their_feature(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    change = Transaction(log, snapshot, operation="TEST")
+    change.set_domain_metadata("app", "one")
+    with pytest.raises(InvalidRequestError, match="no metadata domains"):
+        change.commit()
+
+
+# Dry runs
+
+
+def test_a_dry_run_writes_nothing_and_shows_everything(store: FaultStore, log: TableLog) -> None:
+    snapshot = create_table(log, "1", properties={**TRACKED, **TIMES})
+    store.forget_calls()
+    transaction = Transaction(log, snapshot, operation="TEST", dry_run=True, operation_metrics={"mine": 3})
+    transaction.add_files(day_files("2"))
+    transaction.remove_files(snapshot.files())
+    transaction.set_operation_metrics({"numFiles": 1})
+    result = transaction.commit()
+    assert not store.count("put_if_absent") and not store.count("stage") and not store.count("put")
+    assert not log.has_version(1)
+    preview = result.preview
+    assert preview is not None
+    assert (result.version, result.skipped, result.attempts, preview.version) == (1, False, 0, 1)
+    assert result.operation_metrics == {"mine": 3, "numFiles": 1}
+    assert [type(action).__name__ for action in preview.actions()] == ["CommitInfo", "DomainMetadata", "Remove", "Add"]
+    assert [files.num_rows for files in (*preview.adds, *preview.removes)] == [1, 1]
