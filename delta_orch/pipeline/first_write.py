@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch.engines.select import EngineChoice, select_engine
-from delta_orch.operations.target import as_created_from_data
+from delta_orch.features.schema_evolution import as_created_from_data
 from delta_orch.protocol.types import StructType
 from delta_orch.table import DeltaTable
 
