@@ -78,6 +78,19 @@ def parse_spark_statement(text: str) -> Any:
         ) from error
 
 
+def parse_spark_scalar(text: str) -> Any:
+    """One scalar expression of Spark SQL as sqlglot's tree. Raises InvalidExpressionError if it cannot be read."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect="spark")
+    except (SqlglotError, RecursionError) as error:
+        raise InvalidExpressionError(
+            f"Cannot read the expression {_shorten(text)}", cause=_explain(error), expression=text
+        ) from error
+
+
 def _tokenize(text: str) -> list[Any]:
     from sqlglot.dialects.spark import Spark
 

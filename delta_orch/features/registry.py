@@ -51,11 +51,11 @@ class TableFeature:
 
 FEATURES: tuple[TableFeature, ...] = (
     TableFeature("appendOnly", legacy_writer_version=2, writes=True, enabled_by="delta.appendOnly"),
-    TableFeature("invariants", legacy_writer_version=2, is_active=activity.has_invariants),
-    TableFeature("checkConstraints", legacy_writer_version=3, is_active=activity.has_check_constraints),
+    TableFeature("invariants", legacy_writer_version=2, writes=True, is_active=activity.has_invariants),
+    TableFeature("checkConstraints", legacy_writer_version=3, writes=True, is_active=activity.has_check_constraints),
     # Whole files only: commits that add and remove files need no change files of their own.
     TableFeature("changeDataFeed", legacy_writer_version=4, writes=True, enabled_by="delta.enableChangeDataFeed"),
-    TableFeature("generatedColumns", legacy_writer_version=4, is_active=activity.has_generated_columns),
+    TableFeature("generatedColumns", legacy_writer_version=4, writes=True, is_active=activity.has_generated_columns),
     TableFeature(
         "columnMapping",
         reader=True,
@@ -66,8 +66,8 @@ FEATURES: tuple[TableFeature, ...] = (
         is_active=activity.has_column_mapping,
         enabled_by="delta.columnMapping.mode",
     ),
-    TableFeature("identityColumns", legacy_writer_version=6, is_active=activity.has_identity_columns),
-    TableFeature("allowColumnDefaults", is_active=activity.has_column_defaults),
+    TableFeature("identityColumns", legacy_writer_version=6, writes=True, is_active=activity.has_identity_columns),
+    TableFeature("allowColumnDefaults", writes=True, is_active=activity.has_column_defaults),
     TableFeature("domainMetadata", writes=True),
     TableFeature(
         "rowTracking",
@@ -81,7 +81,7 @@ FEATURES: tuple[TableFeature, ...] = (
                  enabled_by="delta.enableIcebergCompatV2", requires=("columnMapping",)),
     TableFeature("icebergCompatV3", is_active=activity.property_is_true("delta.enableIcebergCompatV3"),
                  enabled_by="delta.enableIcebergCompatV3", requires=("columnMapping",)),
-    TableFeature("clustering", requires=("domainMetadata",)),
+    TableFeature("clustering", writes=True, requires=("domainMetadata",)),
     TableFeature(
         "inCommitTimestamp",
         writes=True,
@@ -89,7 +89,7 @@ FEATURES: tuple[TableFeature, ...] = (
         enabled_by="delta.enableInCommitTimestamps",
         aliases=("inCommitTimestamps", "inCommitTimestamp-preview"),
     ),
-    TableFeature("checkpointProtection"),
+    TableFeature("checkpointProtection", writes=True),
     TableFeature("materializePartitionColumns"),
     TableFeature("collations", aliases=("collations-preview",)),
     TableFeature("timestampNtz", reader=True, reads=True, writes=True),
@@ -102,7 +102,7 @@ FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature("v2Checkpoint", reader=True, reads=True, writes=True, enabled_by="delta.checkpointPolicy"),
     TableFeature("vacuumProtocolCheck", reader=True, reads=True, writes=True),
-    TableFeature("typeWidening", reader=True, reads=True, enabled_by="delta.enableTypeWidening",
+    TableFeature("typeWidening", reader=True, reads=True, writes=True, enabled_by="delta.enableTypeWidening",
                  aliases=("typeWidening-preview",)),
     TableFeature("variantType", reader=True, reads=True, aliases=("variantType-preview",)),
     TableFeature("variantShredding", reader=True, reads=True, enabled_by="delta.enableVariantShredding",

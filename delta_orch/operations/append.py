@@ -10,6 +10,7 @@ from delta_orch.features.schema_evolution import SchemaMode
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult, Transaction
+from delta_orch.operations.identity import allocate_again
 from delta_orch.operations.request import CommitOptions, TableDefinition
 from delta_orch.operations.write_session import begin_write, write_metrics
 
@@ -26,7 +27,8 @@ def append(
 ) -> CommitResult:
     """Add rows; the first append creates the table, and of two first appends the second joins it.
 
-    Reads nothing (a blind append), so it never conflicts with another append.
+    Reads nothing (a blind append), so it never conflicts with another append. Of two that take values of the same
+    identity column one begins again, behind the values of the other, as long as its data can be read twice.
 
     Args:
         schema_mode: `MERGE` adds the columns the table does not have, in the same commit.
@@ -36,7 +38,7 @@ def append(
     Raises:
         SchemaMismatchError: The rows do not fit. Nothing was written.
         InvalidRequestError: `schema_mode` is `OVERWRITE`: rows of the old schema would stay. Nothing was written.
-        ConstraintViolationError: A row breaks NOT NULL. Nothing was committed; orphan files may stay.
+        ConstraintViolationError: A row breaks a rule of the table. Nothing was committed; orphan files may stay.
         ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
     """
     if schema_mode is SchemaMode.OVERWRITE:
@@ -44,18 +46,22 @@ def append(
             'schema_mode="overwrite" replaces the schema, and an append keeps the rows that have it',
             remedy='Use overwrite(), or schema_mode="merge"',
         )
-    session = begin_write(
-        table_log,
-        snapshot,
-        engine,
-        data,
-        operation_parameters={"mode": "Append"},
-        definition=definition,
-        options=options,
-        schema_mode=schema_mode,
-    )
-    if isinstance(session, Transaction):
-        return session.commit()
-    adds = session.write_rows()
-    session.transaction.set_operation_metrics(write_metrics(adds))
-    return session.transaction.commit()
+
+    def write(base: Snapshot | None) -> CommitResult:
+        session = begin_write(
+            table_log,
+            base,
+            engine,
+            data,
+            operation_parameters={"mode": "Append"},
+            definition=definition,
+            options=options,
+            schema_mode=schema_mode,
+        )
+        if isinstance(session, Transaction):
+            return session.commit()
+        adds = session.write_rows()
+        session.transaction.set_operation_metrics(write_metrics(adds))
+        return session.transaction.commit()
+
+    return allocate_again(table_log, snapshot, data, write)

@@ -19,7 +19,7 @@ from delta_orch.engines.base import Engine, Relation, RowCheck
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import disjunction
+from delta_orch.expressions.tree import columns_of, disjunction
 from delta_orch.features.schema_evolution import SchemaMode, as_created_from_data
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
@@ -27,10 +27,11 @@ from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
 from delta_orch.log.txn import TxnId
 from delta_orch.operations.evolve import evolve_target
+from delta_orch.operations.identity import with_moved_marks
 from delta_orch.operations.rehearsal import RehearsalEngine
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_txns
+from delta_orch.operations.row_shaping import RowShape, shape_rows
 from delta_orch.operations.target import WriteTarget, existing_target, new_target
-from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import BOOLEAN
 
 TRUE = Literal(True, BOOLEAN)
@@ -41,8 +42,9 @@ class WriteSession:
     """One write between its checks and its commit.
 
     Attributes:
-        relation: The caller's rows without those whose `txn` was stale at the start.
+        relation: The caller's rows without those whose `txn` was stale at the start, as far as their columns tell.
         stale_scope: A predicate that is true for the partitions left out, None where there are none.
+        shape: How they become rows of the table.
     """
 
     engine: Engine
@@ -51,16 +53,22 @@ class WriteSession:
     txns: tuple[TxnId, ...]
     relation: Relation
     stale_scope: Expression | None
+    shape: RowShape
 
     def write_rows(self, checks: Sequence[RowCheck] = ()) -> pa.Table:
-        """Write the caller's rows and stage the new files.
+        """Write the caller's rows and stage the new files, and with them the identity values they used.
 
         Raises:
-            ConstraintViolationError: A row breaks a check or NOT NULL, or lies in none of the txns' scopes.
+            ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
+                txns' scopes.
         """
-        adds = self.engine.write(self.relation, self.target.write_spec(checks))
+        adds = self.engine.write(self.relation, self.shape.applied_to(self.target.write_spec(checks)))
         ensure_inside_scopes(adds, self.txns, self.target)
         self.transaction.add_files(adds)
+        if self.shape.identities:
+            moved = with_moved_marks(self.target, adds, self.shape.identities)
+            if moved is not self.target:
+                self.transaction.update_metadata(moved.metadata)
         return adds
 
 
@@ -90,8 +98,8 @@ def begin_write(
         engine = RehearsalEngine(engine)
     if snapshot is None:
         relation = engine.relation(data)
-        schema = as_created_from_data(engine.schema(relation))
-        target = new_target(table_log.store, schema, definition)
+        source = engine.schema(relation)
+        target = new_target(table_log.store, as_created_from_data(source), definition)
     else:
         # Where the schema is overwritten, so may be the partitioning.
         may_repartition = schema_mode is SchemaMode.OVERWRITE
@@ -104,21 +112,22 @@ def begin_write(
         return transaction
     transaction.ensure_follows()
     if snapshot is None:
-        transaction.update_protocol(target.protocol)
-        transaction.update_metadata(target.metadata)
+        target.stage_creation(transaction)
     else:
         relation = engine.relation(data)
         source = engine.schema(relation)
         before, target = target, evolve_target(target, source, schema_mode, definition.partition_by)
         if target is not before:
             stage_evolution(transaction, before, target)
-        ensure_schema_fits(source, target.schema)
+    # The schema that is merged may have columns of which the data knows nothing.
+    shape = shape_rows(source, target, fill_nulls=schema_mode is SchemaMode.MERGE)
     stale_scopes = [t.scope for t in stale if t.scope is not None]
     stale_scope = any_of(stale_scopes) if stale_scopes else None
-    if stale_scope is not None:
+    if stale_scope is not None and all(source.find(column.path[0]) for column in columns_of(stale_scope)):
+        # Otherwise the files of those partitions are left out of the commit, as they are in any case.
         condition = to_spark_sql(is_not_true(stale_scope))
         relation = engine.sql(f"SELECT * FROM source WHERE {condition}", {"source": relation})
-    return WriteSession(engine, target, transaction, txns, relation, stale_scope)
+    return WriteSession(engine, target, transaction, txns, relation, stale_scope, shape)
 
 
 def stage_evolution(transaction: Transaction, before: WriteTarget, after: WriteTarget) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from delta_orch.errors import ColumnNotFoundError, SchemaMismatchError
 from delta_orch.protocol.types import (
+    BINARY,
     BYTE,
     DATE,
     DOUBLE,
@@ -34,17 +35,26 @@ _LOSSLESS: dict[DataType, frozenset[DataType]] = {
 }
 
 
-def ensure_schema_fits(source: StructType, target: StructType) -> None:
+def ensure_schema_fits(
+    source: StructType, target: StructType, *, filled: Collection[str] = (), fill_nulls: bool = False
+) -> None:
     """Check that rows of `source` can be written to a table of `target` without losing or inventing anything.
 
     Columns match by name without regard to case, in any order. A type fits if it is the same or every value of it is a
     value of the other (byte → long, float → double, int → decimal with room, …). A nullable source column fits a NOT
     NULL target: its rows are checked one by one while they are written.
 
+    Args:
+        filled: Columns of the target that get their values elsewhere: the source may lack them.
+        fill_nulls: The source may lack columns and fields of structs that may be null.
+
     Raises:
         SchemaMismatchError: Names every column too many, missing or of another type. Nothing was written.
     """
-    problems = list(_mismatches(source, target, ""))
+    problems = list(_mismatches(source, target, "", fill_nulls))
+    if filled:
+        missing = {_missing(name) for name in filled}
+        problems = [problem for problem in problems if problem not in missing]
     if problems:
         raise SchemaMismatchError(
             "The data does not have the table's schema",
@@ -54,7 +64,11 @@ def ensure_schema_fits(source: StructType, target: StructType) -> None:
         )
 
 
-def _mismatches(source: StructType, target: StructType, prefix: str) -> Iterator[str]:
+def _missing(path: str) -> str:
+    return f"column {path} is missing"
+
+
+def _mismatches(source: StructType, target: StructType, prefix: str, fill_nulls: bool) -> Iterator[str]:
     seen: set[str] = set()
     for f in source:
         folded = f.name.lower()
@@ -63,24 +77,32 @@ def _mismatches(source: StructType, target: StructType, prefix: str) -> Iterator
         elif (wanted := target.find(f.name)) is None:
             yield f"column {prefix}{f.name} is not in the table"
         else:
-            yield from _type_mismatches(f.data_type, wanted.data_type, f"{prefix}{f.name}")
+            yield from _type_mismatches(f.data_type, wanted.data_type, f"{prefix}{f.name}", fill_nulls)
         seen.add(folded)
     for f in target:
-        if f.name.lower() not in seen:
-            yield f"column {prefix}{f.name} is missing"
+        # A void column holds nothing to miss.
+        if f.name.lower() not in seen and not (fill_nulls and f.nullable) and f.data_type != VOID:
+            yield _missing(f"{prefix}{f.name}")
 
 
-def _type_mismatches(source: DataType, target: DataType, path: str) -> Iterator[str]:
+def _type_mismatches(source: DataType, target: DataType, path: str, fill_nulls: bool) -> Iterator[str]:
     match source, target:
         case StructType(), StructType():
-            yield from _mismatches(source, target, f"{path}.")
+            yield from _mismatches(source, target, f"{path}.", fill_nulls)
         case ArrayType(), ArrayType():
-            yield from _type_mismatches(source.element_type, target.element_type, f"{path}.element")
+            yield from _type_mismatches(source.element_type, target.element_type, f"{path}.element", fill_nulls)
         case MapType(), MapType():
-            yield from _type_mismatches(source.key_type, target.key_type, f"{path}.key")
-            yield from _type_mismatches(source.value_type, target.value_type, f"{path}.value")
+            yield from _type_mismatches(source.key_type, target.key_type, f"{path}.key", fill_nulls)
+            yield from _type_mismatches(source.value_type, target.value_type, f"{path}.value", fill_nulls)
+        case StructType(), _ if target == VARIANT and _is_variant_storage(source):
+            return
         case _ if not is_lossless_cast(source, target):
             yield f"column {path} is {source}, the table has {target}"
+
+
+def _is_variant_storage(source: StructType) -> bool:
+    """Whether a struct is a variant as it travels in Arrow, which has no type of its own for it."""
+    return sorted((f.name, f.data_type) for f in source) == [("metadata", BINARY), ("value", BINARY)]
 
 
 def is_lossless_cast(source: DataType, target: DataType) -> bool:

@@ -121,8 +121,7 @@ def test_partition_by_must_agree(rows: Any, table: DeltaTable, days: Any) -> Non
         ({"delta.checkpointIntervall": "5"}, InvalidPropertyError),
         ({"delta.checkpointInterval": "five"}, InvalidPropertyError),
         ({"delta.enableDeletionVectors": "true"}, UnsupportedFeatureError),
-        ({"delta.columnMapping.mode": "name"}, UnsupportedFeatureError),
-        ({"delta.constraints.positive": "id > 0"}, UnsupportedFeatureError),
+        ({"delta.columnMapping.mode": "names"}, InvalidPropertyError),
         ({"delta.feature.somethingNew": "supported"}, UnsupportedFeatureError),
     ],
 )

@@ -12,11 +12,12 @@ from delta_orch.engines.base import RowCheck
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.to_arrow import literal_array, to_arrow_expression
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import is_opaque
+from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType
 
 BatchCheck = Callable[[pa.RecordBatch], None]
 _MAX_VALUE_CHARACTERS = 200
+_MAX_ROW_CHARACTERS = 2000
 
 
 def batch_checks(schema: StructType, checks: Sequence[RowCheck]) -> tuple[BatchCheck, ...]:
@@ -45,7 +46,8 @@ def _holds_not_null(data_type: DataType) -> bool:
 def _ensure_not_null(batch: pa.RecordBatch, schema: StructType) -> None:
     for index, field in enumerate(schema):
         for path, missing in _missing_values(batch.column(index), field.data_type, field.nullable, field.name):
-            _refuse(f"NOT NULL constraint on {path}", f"The column {path} is NOT NULL", batch.filter(missing))
+            cause = f"The column {path} is NOT NULL"
+            _refuse(f"NOT NULL constraint on {path}", cause, batch.filter(missing), (field.name,))
 
 
 def _missing_values(
@@ -90,12 +92,13 @@ def _rows_of(indices: pa.Array, num_rows: int) -> pa.BooleanArray:
 
 def _row_check(check: RowCheck, schema: StructType) -> BatchCheck:
     text = to_spark_sql(check.condition)
+    read = tuple(dict.fromkeys(column.path[0] for column in columns_of(check.condition)))
     violations = _violation_finder(check, schema)
 
     def verify(batch: pa.RecordBatch) -> None:
         offending = violations(batch)
         if offending.num_rows:
-            _refuse(check.name, f"It must satisfy {text}", offending)
+            _refuse(check.name, f"It must satisfy {text}", offending, read)
 
     return verify
 
@@ -110,19 +113,24 @@ def _violation_finder(check: RowCheck, schema: StructType) -> Callable[[pa.Recor
     return lambda batch: pa.Table.from_batches([batch]).filter(violated)
 
 
-def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch) -> None:
-    row = {key: _shorten(value) for key, value in offending.slice(0, 1).to_pylist()[0].items()}
-    shown = ", ".join(f"{key}={value!r}" for key, value in row.items())
+def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: Sequence[str]) -> None:
+    """Raise the error, with the first such row: what the condition looks at comes first."""
+    names = offending.schema.names
+    order = [*(n for n in read if n in names), *(n for n in names if n not in read)]
+    values = offending.slice(0, 1).to_pylist()[0]
+    row = {key: _shorten(values[key]) for key in order}
+    shown = _shorten(", ".join(f"{key}={value!r}" for key, value in row.items()), _MAX_ROW_CHARACTERS)
+    more = offending.num_rows - 1
     raise ConstraintViolationError(
         f"A row violates the {name}" if "constraint" in name else f"A row violates {name}",
-        cause=f"{cause}; the row is {shown}",
+        cause=f"{cause}; the row is {shown}" + (f", and {more} more of the same batch" if more else ""),
         remedy="Correct or leave out such rows; the table is unchanged",
         constraint=name,
         row=row,
     )
 
 
-def _shorten(value: Any) -> Any:
-    if isinstance(value, str | bytes) and len(value) > _MAX_VALUE_CHARACTERS:
-        return value[:_MAX_VALUE_CHARACTERS]
+def _shorten(value: Any, characters: int = _MAX_VALUE_CHARACTERS) -> Any:
+    if isinstance(value, str | bytes) and len(value) > characters:
+        return value[:characters]
     return value

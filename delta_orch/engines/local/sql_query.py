@@ -13,7 +13,7 @@ from typing import Any
 from delta_orch.engines.local.sql_scalars import Scalars, describe, struct_field
 from delta_orch.engines.local.sql_types import Typed, is_atomic, is_number, unsupported, widen
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.parse import has_only, parse_spark_statement
+from delta_orch.expressions.parse import has_only, parse_spark_scalar, parse_spark_statement
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
@@ -94,6 +94,11 @@ def translate_predicate(sql: str, columns: Mapping[str, str], schema: StructType
 
     tree = exp.maybe_parse(sql, into=exp.Condition, dialect="spark")
     return Scalars(_FlatColumns(columns, schema)).boolean(tree)
+
+
+def translate_scalar(sql: str, columns: Mapping[str, str], schema: StructType) -> Typed:
+    """Any scalar expression in Spark SQL over `schema`, in DuckDB's; see `translate_predicate`."""
+    return Scalars(_FlatColumns(columns, schema)).scalar(parse_spark_scalar(sql))
 
 
 class _FlatColumns:

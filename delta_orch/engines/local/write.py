@@ -8,9 +8,10 @@ where more files are open than the limit, the one written to longest ago is fini
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,9 @@ from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING
+
+if TYPE_CHECKING:
+    from delta_orch.engines.local.computed_columns import Filler
 
 DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -47,14 +51,26 @@ def write_relation(
     """
     target = schema_to_arrow(as_nullable(spec.written_schema))
     checks = batch_checks(spec.schema, spec.checks)
+    fillers = _fillers(spec)
     with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
         for batch in _slices(relation.open_batches()):
-            rows = blank_to_null(conform_batch(batch, target, lossless=True), spec)
+            rows = conform_batch(batch, target, lossless=True)
+            for fill in fillers:
+                rows = fill(rows)
+            rows = blank_to_null(rows, spec)
             for check in checks:
                 check(rows)
             for key, part in split_by_partition(rows, spec.schema, spec.partition_columns):
                 sink.add(key, part)
         return sink.finish()
+
+
+def _fillers(spec: WriteSpec) -> Sequence[Filler]:
+    if not (spec.defaults or spec.identities or spec.generated):
+        return ()
+    from delta_orch.engines.local.computed_columns import column_fillers
+
+    return column_fillers(spec)
 
 
 def blank_to_null(rows: pa.RecordBatch, spec: WriteSpec) -> pa.RecordBatch:

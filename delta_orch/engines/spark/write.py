@@ -40,7 +40,12 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
     settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
     with host.settings(ANALYSIS_SETTINGS), host.settings(settings):
         source = parse_schema(rows.schema.json())
-        projection = plan_projection(source, spec, is_time_zone_pinned=host.is_time_zone_pinned)
+        max_tasks = 1
+        if spec.identities:
+            max_tasks = _task_limit(host)
+            # Narrow, and nothing at all where the rows come from no more tasks than that.
+            rows = rows.coalesce(max_tasks)
+        projection = plan_projection(source, spec, is_time_zone_pinned=host.is_time_zone_pinned, max_tasks=max_tasks)
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
             projected = host.analysed(_project(host.pinned(rows, ANALYSIS_SETTINGS), projection))
             named = with_file_names(
@@ -59,6 +64,12 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
     return _adds(files, spec, is_time_zone_pinned=host.is_time_zone_pinned)
 
 
+def _task_limit(host: SparkHost) -> int:
+    """As many tasks as the session uses after a shuffle."""
+    setting = str(host.session.conf.get("spark.sql.shuffle.partitions"))
+    return int(setting) if setting.isdigit() and int(setting) else 200
+
+
 def _directory(spec: WriteSpec) -> str:
     """Where below the root the files of this write go, "" for directly there. A random prefix is one for all of them:
     Spark's committer makes the names below it."""
@@ -68,7 +79,9 @@ def _directory(spec: WriteSpec) -> str:
 
 
 def _project(rows: DataFrame, projection: WriteProjection) -> DataFrame:
-    return rows.selectExpr(*projection.converted).selectExpr(*projection.written)
+    for step in projection.steps:
+        rows = rows.selectExpr(*step)
+    return rows
 
 
 def _clustered(rows: DataFrame, spec: WriteSpec, projection: WriteProjection) -> DataFrame:

@@ -1,0 +1,122 @@
+"""Columns that the data of a write lacks: defaults, identity values and generated columns, batch by batch.
+
+Expressions are Spark SQL; constants are evaluated once, others in DuckDB where they are proven to mean the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
+from delta_orch.engines.conform import conform_column
+from delta_orch.errors import ConstraintViolationError
+from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.parse import parse_spark_scalar
+from delta_orch.expressions.parse_literals import parse_literal
+from delta_orch.expressions.spark_literals import natural_type
+from delta_orch.expressions.to_arrow import literal_array
+from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.types import DATE, TIMESTAMP, VOID, StructType
+
+Filler = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Takes a batch with all columns of the table and puts values into some of them."""
+
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+
+
+def column_fillers(spec: WriteSpec) -> tuple[Filler, ...]:
+    """The steps that fill the columns the data lacks, in the order to take them.
+
+    Raises:
+        UnsupportedExpressionError: An expression is outside what is proven to mean the same as in Spark.
+        InvalidExpressionError: Spark would refuse it, too.
+    """
+    fillers: list[Filler] = [_default(column, spec.schema) for column in spec.defaults]
+    fillers.extend(_identity(values) for values in spec.identities)
+    if spec.generated:
+        fillers.append(_generated(spec.generated, spec.schema))
+    return tuple(fillers)
+
+
+def _put(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    index = batch.schema.get_field_index(name)
+    field = batch.schema.field(index)
+    return batch.set_column(index, field, conform_column(values, field.type, lossless=True, path=name))
+
+
+def _default(column: ComputedColumn, schema: StructType) -> Filler:
+    field = schema.find(column.name)
+    assert field is not None
+    literal = _constant(parse_spark_scalar(column.sql))
+    if literal is None:
+        value = _evaluated(column)
+    elif literal.value is None:
+        return lambda batch: batch
+    else:
+        value = literal_array([literal.value], literal.data_type or natural_type(literal.value))
+    value = conform_column(value, type_to_arrow(field.data_type), lossless=True, path=column.name)
+    return lambda batch: _put(batch, column.name, pa.repeat(value[0], batch.num_rows))
+
+
+def _constant(tree: Any) -> Literal | None:
+    literal = parse_literal(tree.unnest())
+    if literal is not None:
+        return literal
+    # Spark, too, gives all rows of a query the same moment.
+    now = datetime.now(UTC)
+    name = type(tree.unnest()).__name__
+    if name in ("CurrentTimestamp", "Localtimestamp") and not any(tree.unnest().args.values()):
+        return Literal(now, TIMESTAMP) if name == "CurrentTimestamp" else Literal(now.replace(tzinfo=None))
+    if name == "CurrentDate" and not any(tree.unnest().args.values()):
+        return Literal(now.date(), DATE)
+    return None
+
+
+def _evaluated(column: ComputedColumn) -> pa.Array:
+    from delta_orch.engines.local.duckdb_scalars import scalar_evaluator
+
+    evaluate = scalar_evaluator([column], StructType(()))
+    (values,) = evaluate(pa.RecordBatch.from_arrays([pa.nulls(1)], names=["row"]))
+    return values
+
+
+def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Filler:
+    from delta_orch.engines.local.duckdb_scalars import scalar_evaluator
+
+    names = {column.name for column in columns}
+    others = StructType(tuple(f for f in schema if f.name not in names and f.data_type != VOID))
+    evaluate = scalar_evaluator(columns, others)
+
+    def fill(batch: pa.RecordBatch) -> pa.RecordBatch:
+        for column, values in zip(columns, evaluate(batch), strict=True):
+            batch = _put(batch, column.name, values)
+        return batch
+
+    return fill
+
+
+def _identity(identity: IdentityValues) -> Filler:
+    upcoming = identity.first
+
+    def fill(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal upcoming
+        if not batch.num_rows:
+            return batch
+        last = upcoming + identity.step * (batch.num_rows - 1)
+        if not _LONG_MIN <= last <= _LONG_MAX:
+            raise ConstraintViolationError(
+                f"The identity column {identity.name} has not enough values left",
+                cause=f"A row would need {last}, which does not fit into 64 bits",
+                remedy="Give the values yourself where the column allows it; the table is unchanged",
+                constraint=f"range of identity column {identity.name}",
+            )
+        values = upcoming + identity.step * np.arange(batch.num_rows, dtype=np.int64)
+        upcoming = last + identity.step
+        return _put(batch, identity.name, pa.array(values))
+
+    return fill

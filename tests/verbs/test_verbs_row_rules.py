@@ -1,0 +1,379 @@
+"""The rules a table has for its rows, on both engines: invariants, CHECK constraints, generated, default and identity
+columns (PROTOCOL, sections of these names)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from handmade import HandmadeTable
+
+from delta_orch import DeltaTable
+from delta_orch.errors import (
+    ConstraintViolationError,
+    InvalidRequestError,
+    MetadataChangedError,
+    ProtocolViolationError,
+    SchemaMismatchError,
+    UnsupportedExpressionError,
+)
+from delta_orch.protocol.types import (
+    DATE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    VOID,
+    ArrayType,
+    StructField,
+    StructType,
+)
+
+FEATURES = ("invariants", "checkConstraints", "generatedColumns", "identityColumns", "allowColumnDefaults")
+
+
+def field(name: str, data_type: Any = LONG, nullable: bool = True, **metadata: Any) -> StructField:
+    return StructField(name, data_type, nullable, {key.replace("__", "."): value for key, value in metadata.items()})
+
+
+def invariant(text: str) -> str:
+    return json.dumps({"expression": {"expression": text}})
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Any:
+    def create(*fields: StructField, **given: Any) -> DeltaTable:
+        handmade = HandmadeTable(tmp_path / "rules")
+        handmade.create(StructType(fields), **{"features": FEATURES, **given})
+        return handmade.open()
+
+    return create
+
+
+def refused(table: DeltaTable, data: Any) -> ConstraintViolationError:
+    version = table.version()
+    with pytest.raises(ConstraintViolationError) as caught:
+        table.append(data)
+    assert table.version() == version
+    return caught.value
+
+
+# Invariants and CHECK constraints
+
+
+@pytest.mark.parametrize("form", [invariant("x > 3"), "x > 3"], ids=["json", "bare"])
+def test_an_invariant_is_kept(rows: Any, make: Any, form: str) -> None:
+    table = make(field("x", INTEGER, delta__invariants=form), field("note", STRING))
+    table.append(rows.data(pa.table({"x": pa.array([4, 5], pa.int32()), "note": ["a", "b"]})))
+    error = refused(table, rows.data(pa.table({"x": pa.array([4, 3], pa.int32()), "note": ["a", "b"]})))
+    assert error.context["constraint"] == "the invariant of column x"
+    assert list(error.context["row"].items()) == [("x", 3), ("note", "b")]
+    # Null is a violation as well.
+    refused(table, rows.data(pa.table({"x": pa.array([None], pa.int32()), "note": ["a"]})))
+
+
+def test_the_invariant_of_a_nested_field(rows: Any, make: Any) -> None:
+    inner = StructType((field("y", LONG, delta__invariants=invariant("st.y < 10")),))
+    table = make(field("st", inner))
+    kind = pa.struct([("y", pa.int64())])
+    table.append(rows.data(pa.table({"st": pa.array([{"y": 1}], kind)})))
+    refused(table, rows.data(pa.table({"st": pa.array([{"y": 10}], kind)})))
+
+
+def test_a_check_constraint_is_kept_by_every_verb(rows: Any, make: Any) -> None:
+    configuration = {"delta.constraints.ordered": "low <= high", "delta.constraints.Short": "length(name) < 4"}
+    table = make(field("low"), field("high"), field("name", STRING), configuration=configuration)
+
+    def data(low: int | None, high: int | None, name: str = "abc") -> Any:
+        return rows.data(
+            pa.table({"name": [name], "high": pa.array([high], pa.int64()), "low": pa.array([low], pa.int64())})
+        )
+
+    table.append(data(1, 2))
+    error = refused(table, data(3, 2))
+    assert "CHECK constraint ordered" in str(error)
+    assert list(error.context["row"])[:2] == ["low", "high"]
+    refused(table, data(None, 2))
+    assert "Short" in str(refused(table, data(1, 2, "abcd")))
+    for options in ({}, {"replace_where": "low > 0"}):
+        with pytest.raises(ConstraintViolationError, match="ordered"):
+            table.overwrite(data(3, 2), **options)
+    assert rows.pylist(table) == [{"low": 1, "high": 2, "name": "abc"}]
+
+
+def test_a_new_table_keeps_its_constraints_from_the_first_row_on(rows: Any, table: DeltaTable, days: Any) -> None:
+    properties = {"delta.constraints.positive": "id > 0"}
+    with pytest.raises(ConstraintViolationError, match="positive"):
+        table.append(rows.data(days(("a", 0))), properties=properties)
+    assert not table.exists()
+    table.append(rows.data(days(("a", 1))), properties=properties)
+    assert refused(table, rows.data(days(("a", -1)))).context["constraint"] == "CHECK constraint positive"
+
+
+def test_a_rule_about_a_column_that_is_not_there_is_the_tables_fault(rows: Any, make: Any) -> None:
+    table = make(field("x"), configuration={"delta.constraints.odd": "y > 1"})
+    with pytest.raises(ProtocolViolationError, match="odd"):
+        table.append(rows.data(pa.table({"x": [1]})))
+
+
+def test_a_rule_only_spark_can_evaluate(rows: Any, make: Any) -> None:
+    table = make(field("x"), configuration={"delta.constraints.hashed": "hash(x) <> 0"})
+    if rows.spark is None:
+        with pytest.raises(UnsupportedExpressionError, match="Spark"):
+            table.append(pa.table({"x": [1]}))
+        assert table.version() == 0
+    else:
+        table.append(rows.data(pa.table({"x": [1]})))
+        assert rows.pylist(table) == [{"x": 1}]
+
+
+# Generated columns
+
+
+def generated_table(make: Any, **given: Any) -> DeltaTable:
+    table: DeltaTable = make(
+        field("at", TIMESTAMP),
+        field("n"),
+        field("day", DATE, delta__generationExpression="CAST(at AS DATE)"),
+        field("twice", LONG, delta__generationExpression="n * 2"),
+        **given,
+    )
+    return table
+
+
+AT = [datetime(2024, 1, 31, 23, 59, 59, tzinfo=UTC), None, datetime(1969, 12, 31, 23, 0, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",)], ids=["flat", "partitioned"])
+def test_generated_columns_are_computed_where_absent(rows: Any, make: Any, partition_by: Any) -> None:
+    table = generated_table(make, partition_by=partition_by)
+    source = pa.table({"n": pa.array([1, 2, None], pa.int64()), "at": pa.array(AT, pa.timestamp("us", "UTC"))})
+    table.append(rows.data(source))
+    found = sorted(rows.pylist(table, columns=["n", "day", "twice"]), key=lambda r: (r["n"] is None, r["n"]))
+    assert found == [
+        {"n": 1, "day": date(2024, 1, 31), "twice": 2},
+        {"n": 2, "day": None, "twice": 4},
+        {"n": None, "day": date(1969, 12, 31), "twice": None},
+    ]
+    if partition_by:
+        days = {dict(f)["day"] for f in table.snapshot().files()["partition_values"].to_pylist()}
+        assert days == {"2024-01-31", "1969-12-31", None}
+
+
+def test_generated_columns_are_verified_where_given(rows: Any, make: Any) -> None:
+    table = generated_table(make)
+
+    def data(n: int | None, twice: int | None) -> Any:
+        return rows.data(
+            pa.table(
+                {
+                    "n": pa.array([n], pa.int64()),
+                    "twice": pa.array([twice], pa.int64()),
+                    "at": pa.array([AT[0]], pa.timestamp("us", "UTC")),
+                }
+            )
+        )
+
+    table.append(data(1, 2))
+    # Null-safe: two nulls are equal, one is not.
+    table.append(data(None, None))
+    assert "twice" in str(refused(table, data(1, 3)))
+    refused(table, data(1, None))
+    refused(table, data(None, 2))
+    assert sorted(str(r["twice"]) for r in rows.pylist(table, columns=["twice"])) == ["2", "None"]
+
+
+def test_a_narrow_source_column_is_widened_before_anything_is_computed_of_it(rows: Any, make: Any) -> None:
+    table = make(field("n"), field("big", LONG, delta__generationExpression="n * 1000000"))
+    table.append(rows.data(pa.table({"n": pa.array([1_000_000], pa.int32())})))
+    assert rows.pylist(table) == [{"n": 1_000_000, "big": 1_000_000_000_000}]
+
+
+def test_generation_that_only_spark_can_evaluate(rows: Any, make: Any) -> None:
+    table = make(field("n"), field("h", INTEGER, delta__generationExpression="hash(n)"))
+    data = rows.data(pa.table({"n": [1]}))
+    if rows.spark is None:
+        with pytest.raises(UnsupportedExpressionError, match="Spark"):
+            table.append(data)
+    else:
+        table.append(data)
+        expected = rows.spark.sql("SELECT hash(1L) AS h").collect()[0]["h"]
+        assert rows.pylist(table) == [{"n": 1, "h": expected}]
+
+
+# Default columns
+
+
+def test_defaults_fill_absent_columns_and_nothing_else(rows: Any, make: Any) -> None:
+    table = make(
+        field("id"),
+        field("kind", STRING, CURRENT_DEFAULT="'it''s'"),
+        field("amount", LONG, nullable=False, CURRENT_DEFAULT="6 * 7"),
+        field("at", TIMESTAMP, CURRENT_DEFAULT="current_timestamp()"),
+        field("double", LONG, delta__generationExpression="amount * 2"),
+    )
+    table.append(rows.data(pa.table({"id": [1]})))
+    table.append(rows.data(pa.table({"id": [2], "kind": pa.array([None], pa.string()), "amount": [1]})))
+    first, second = sorted(rows.pylist(table), key=lambda r: r["id"])
+    assert (first["kind"], first["amount"], first["double"]) == ("it's", 42, 84)
+    assert abs((datetime.now(UTC) - first["at"]).total_seconds()) < 600
+    assert (second["kind"], second["amount"], second["double"]) == (None, 1, 2)
+
+
+def test_a_missing_column_without_default_is_still_refused(rows: Any, make: Any) -> None:
+    table = make(field("id"), field("a"), field("b", CURRENT_DEFAULT="1"), field("empty", VOID))
+    with pytest.raises(SchemaMismatchError, match="column a is missing") as caught:
+        table.append(rows.data(pa.table({"id": [1]})))
+    assert "column b" not in str(caught.value)
+    table.append(rows.data(pa.table({"id": [1], "a": [2]})))
+    assert rows.pylist(table, columns=["id", "a", "b"]) == [{"id": 1, "a": 2, "b": 1}]
+
+
+def test_default_metadata_without_the_feature_means_nothing(rows: Any, make: Any) -> None:
+    table = make(field("id"), field("b", CURRENT_DEFAULT="1"), features=("appendOnly",))
+    with pytest.raises(SchemaMismatchError, match="column b is missing"):
+        table.append(rows.data(pa.table({"id": [1]})))
+
+
+# Identity columns
+
+
+def identity(name: str = "key", start: int = 1, step: int = 1, explicit: bool = False, **more: Any) -> StructField:
+    return field(
+        name,
+        LONG,
+        delta__identity__start=start,
+        delta__identity__step=step,
+        delta__identity__allowExplicitInsert=explicit,
+        **more,
+    )
+
+
+def mark(table: DeltaTable) -> int | None:
+    found = table.snapshot().schema.find("key")
+    assert found is not None
+    value = found.metadata.get("delta.identity.highWaterMark")
+    assert value is None or isinstance(value, int)
+    return value
+
+
+def keys(rows: Any, table: DeltaTable) -> list[int]:
+    return sorted(r["key"] for r in rows.pylist(table, columns=["key"]))
+
+
+@pytest.mark.parametrize(("start", "step"), [(1, 1), (10, 5), (-3, -2), (0, -7)])
+def test_identity_values_are_new_aligned_and_marked(rows: Any, make: Any, start: int, step: int) -> None:
+    table = make(identity(start=start, step=step), field("n"))
+    seen: list[int] = []
+    for _ in range(3):
+        table.append(rows.data(pa.table({"n": list(range(40))})))
+        now = keys(rows, table)
+        assert len(set(now)) == len(now)
+        new = sorted(set(now) - set(seen))
+        assert len(new) == 40
+        assert all((value - start) % step == 0 and (value - start) // step >= 0 for value in new)
+        if seen:
+            assert min(new) > max(seen) if step > 0 else max(new) < min(seen)
+        assert mark(table) == (max(now) if step > 0 else min(now))
+        seen = now
+    if rows.spark is None:
+        assert seen == sorted(start + step * k for k in range(120))
+
+
+def test_identity_values_of_many_tasks_never_collide(rows: Any, make: Any) -> None:
+    table = make(identity(), field("n"))
+    data = pa.table({"n": list(range(1000))})
+    table.append(data if rows.spark is None else rows.spark.range(0, 1000, 1, 7).withColumnRenamed("id", "n"))
+    found = keys(rows, table)
+    assert len(set(found)) == 1000
+    assert mark(table) == max(found)
+
+
+def test_values_of_a_column_that_is_always_generated_are_refused(rows: Any, make: Any) -> None:
+    table = make(identity(), field("n"))
+    with pytest.raises(InvalidRequestError, match="always generates"):
+        table.append(rows.data(pa.table({"key": [1], "n": [1]})))
+    assert table.version() == 0
+
+
+def test_values_by_default_may_be_given(rows: Any, make: Any) -> None:
+    table = make(identity(explicit=True, delta__identity__highWaterMark=4), field("n"))
+    table.append(rows.data(pa.table({"key": [100], "n": [1]})))
+    assert mark(table) == 4
+    table.append(rows.data(pa.table({"n": [2]})))
+    assert (keys(rows, table), mark(table)) == ([5, 100], 5)
+
+
+def test_a_mark_off_the_grid_is_stepped_over(rows: Any, make: Any) -> None:
+    table = make(identity(start=0, step=10, delta__identity__highWaterMark=14), field("n"))
+    table.append(rows.data(pa.table({"n": [1]})))
+    assert keys(rows, table) == [20]
+
+
+@pytest.mark.parametrize(("mark_at", "step"), [(2**63 - 3, 1), (-(2**63) + 2, -1)])
+def test_overflow_is_found_before_anything_is_committed(rows: Any, make: Any, mark_at: int, step: int) -> None:
+    table = make(identity(start=0, step=step, delta__identity__highWaterMark=mark_at), field("n"))
+    refused(table, rows.data(pa.table({"n": list(range(8))})))
+    table.append(rows.data(pa.table({"n": [1]})))
+    assert keys(rows, table) == [mark_at + step]
+    if rows.spark is None:
+        table.append(pa.table({"n": [1]}))
+        with pytest.raises(InvalidRequestError, match="used up"):
+            table.append(pa.table({"n": [1]}))
+
+
+def test_no_rows_move_no_mark(rows: Any, make: Any) -> None:
+    table = make(identity(), field("n"))
+    table.append(rows.data(pa.table({"n": pa.array([], pa.int64())})))
+    assert mark(table) is None
+
+
+def test_concurrent_writers_take_different_values(make: Any) -> None:
+    uri = make(identity(), field("n")).uri
+    barrier = threading.Barrier(4)
+
+    def write() -> None:
+        table = DeltaTable(uri)
+        table.snapshot()
+        barrier.wait()
+        for _ in range(3):
+            table.append(pa.table({"n": [1, 2, 3]}))
+
+    with ThreadPoolExecutor(4) as pool:
+        for running in [pool.submit(write) for _ in range(4)]:
+            running.result()
+    table = DeltaTable(uri)
+    found = sorted(r["key"] for r in table.snapshot().scan(["key"]).to_arrow().to_pylist())
+    assert found == list(range(1, 37))
+
+
+def test_a_stream_that_was_overtaken_says_so(make: Any) -> None:
+    table = make(identity(), field("n"))
+
+    def batches() -> Any:
+        # Somebody else takes values while this stream is being written.
+        DeltaTable(table.uri).append(pa.table({"n": [1]}))
+        yield pa.record_batch({"n": [2]})
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), batches())
+    with pytest.raises(MetadataChangedError) as caught:
+        table.append(reader)
+    assert caught.value.retryable
+    assert table.snapshot().scan(["key"]).to_arrow().to_pylist() == [{"key": 1}]
+
+
+# NOT NULL at depth, through the verbs
+
+
+def test_not_null_inside_arrays(rows: Any, make: Any) -> None:
+    table = make(field("id"), field("tags", ArrayType(STRING, contains_null=False)))
+    kind = pa.list_(pa.string())
+    table.append(rows.data(pa.table({"id": [1], "tags": pa.array([["a"]], kind)})))
+    error = refused(table, rows.data(pa.table({"id": [2], "tags": pa.array([["a", None]], kind)})))
+    assert error.context["constraint"] == "NOT NULL constraint on tags.element"
