@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,17 +54,23 @@ def _one_by_one(stats: pa.StringArray) -> pa.Array:
 
 
 def _count(text: str | None) -> int | None:
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        return None
-    count = value.get("numRecords") if isinstance(value, dict) else None
+    count = _parse(text).get("numRecords")
     return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 1 << 62 else None
+
+
+def with_record_count(stats: str | None, count: int) -> str:
+    """Statistics that say how many records the file has, and what they said before; none at all if that was no JSON."""
+    return orjson.dumps({**_parse(stats), "numRecords": count}).decode()
 
 
 def with_wide_bounds(stats: str | None) -> str | None:
     """Statistics of a file whose deletion vector has changed: what they say of single columns is not exact any more."""
-    if stats is None:
-        return None
-    values = orjson.loads(stats)
-    return orjson.dumps({**values, "tightBounds": False}).decode()
+    return None if stats is None else orjson.dumps({**_parse(stats), "tightBounds": False}).decode()
+
+
+def _parse(text: str | None) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

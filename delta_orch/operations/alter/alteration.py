@@ -10,6 +10,7 @@ import orjson
 
 from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, InvalidRequestError
 from delta_orch.features.clustering import ensure_can_cluster
+from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.features.table_rules import TableDescription, settle, with_column_mapping
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
@@ -17,6 +18,7 @@ from delta_orch.log.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Trans
 from delta_orch.operations.alter.draft import Change, Draft
 from delta_orch.operations.alter.evidence import ensure_files_have_statistics, ensure_rows_satisfy
 from delta_orch.operations.request import CommitOptions
+from delta_orch.operations.row_id_backfill import give_rows_ids, lacks_row_ids
 
 if TYPE_CHECKING:
     from delta_orch.engines.base import Engine
@@ -35,7 +37,8 @@ def alter(
 ) -> CommitResult | None:
     """Apply the changes in their order to the newest version, and commit what they leave as one version.
 
-    Rows are read, through the engine, only for what must be proven of them; no data file is written.
+    Rows are read, through the engine, only for what must be proven of them; no data file is written. Enabling row
+    tracking on a table with files takes further commits before, which give their rows ids (`row_id_backfill`).
 
     Returns: None where the table is that way already: then nothing was committed.
 
@@ -49,6 +52,9 @@ def alter(
         raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
     for attempt in range(_MAX_RESTARTS):
         draft, provenance = plan_alteration(read_snapshot(), changes)
+        if _begins_to_track_rows(draft) and not options.dry_run and lacks_row_ids(draft.snapshot):
+            give_rows_ids(table_log, read_snapshot, options=options)
+            draft, provenance = plan_alteration(read_snapshot(), changes)
         try:
             return _commit(table_log, draft, provenance, engine, options, dry_run)
         except (ConflictError, CommitRetriesExhaustedError):
@@ -56,6 +62,12 @@ def alter(
             if not draft.relies_on_version or attempt == _MAX_RESTARTS - 1:
                 raise
     raise AssertionError("the last attempt raises or returns")
+
+
+def _begins_to_track_rows(draft: Draft) -> bool:
+    snapshot, table = draft.snapshot, draft.table
+    is_tracking = is_row_tracking_enabled(snapshot.protocol, snapshot.metadata)
+    return not is_tracking and is_row_tracking_enabled(table.protocol, table.metadata)
 
 
 def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draft, dict[str, Any]]:
