@@ -20,8 +20,9 @@ from delta_orch.operations.change_range import ChangeRange
 from delta_orch.operations.changes import ChangeFeed, read_changes
 from delta_orch.operations.checkpoint import checkpoint
 from delta_orch.operations.create import create
+from delta_orch.operations.domain_metadata import remove_domain_metadata, set_domain_metadata
 from delta_orch.operations.fsck import FsckReport, fsck
-from delta_orch.operations.optimize import optimize
+from delta_orch.operations.optimize import DEFAULT_MAX_DELETED_ROWS_RATIO, optimize
 from delta_orch.operations.overwrite import overwrite, overwrite_partitions
 from delta_orch.operations.request import CommitOptions, TableDefinition, TxnArgument, parse_txns
 from delta_orch.operations.scan import Scan
@@ -207,6 +208,7 @@ class DeltaTable:
         schema: Any,
         *,
         partition_by: Sequence[str] | None = None,
+        cluster_by: Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
         description: str | None = None,
@@ -220,7 +222,9 @@ class DeltaTable:
         """Create the table without rows, or join it if it is there with the same schema and partitioning.
 
         Args:
-            schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, or the log's JSON.
+            schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, columns (`column`, `identity_column`), or
+                the log's JSON.
+            cluster_by: Up to four columns, of a table without partition columns.
 
         Returns: `skipped` where the table was there already.
 
@@ -233,7 +237,7 @@ class DeltaTable:
             self.log,
             snapshot,
             schema,
-            definition=_definition(partition_by, properties, name, description),
+            definition=_definition(partition_by, cluster_by, properties, name, description),
             options=CommitOptions(
                 parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
             ),
@@ -246,6 +250,7 @@ class DeltaTable:
         *,
         txn: TxnArgument | None = None,
         partition_by: Sequence[str] | None = None,
+        cluster_by: Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
         description: str | None = None,
@@ -278,7 +283,7 @@ class DeltaTable:
             self._snapshot_or_none(),
             select_engine(data, engine),
             data,
-            definition=_definition(partition_by, properties, name, description),
+            definition=_definition(partition_by, cluster_by, properties, name, description),
             options=CommitOptions(
                 parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
             ),
@@ -293,6 +298,7 @@ class DeltaTable:
         partition_overwrite_mode: str = "static",
         txn: TxnArgument | None = None,
         partition_by: Sequence[str] | None = None,
+        cluster_by: Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         name: str | None = None,
         description: str | None = None,
@@ -320,7 +326,7 @@ class DeltaTable:
             ConstraintViolationError: A row lies outside `replace_where`.
             InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
         """
-        definition = _definition(partition_by, properties, name, description)
+        definition = _definition(partition_by, cluster_by, properties, name, description)
         options = CommitOptions(
             parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
         )
@@ -370,6 +376,8 @@ class DeltaTable:
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
         dry_run: bool = False,
     ) -> CommitResult:
         from delta_orch.operations.alter.alteration import alter
@@ -379,9 +387,48 @@ class DeltaTable:
             self.snapshot,
             changes,
             lambda: select_engine(None, engine),
-            options=CommitOptions(parse_txns(txn), user_metadata, commit_info),
-            dry_run=dry_run,
+            options=CommitOptions(
+                parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+            ),
         )
+        return result or self._nothing_to_do()
+
+    def domain_metadata(self) -> Mapping[str, str]:
+        """The table's metadata domains, name → configuration (PROTOCOL, "Domain Metadata")."""
+        return self.snapshot().domain_metadata
+
+    def set_domain_metadata(
+        self,
+        domain: str,
+        configuration: str,
+        *,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Set a metadata domain of your own; `delta.…` is the protocol's. See `operations.domain_metadata`.
+
+        Raises:
+            InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
+            ConcurrentDomainMetadataError: Another commit changed the same domain.
+        """
+        options = CommitOptions(parse_txns(txn), user_metadata, commit_info, dry_run=dry_run)
+        return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options=options)
+
+    def remove_domain_metadata(
+        self,
+        domain: str,
+        *,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
+        `set_domain_metadata`."""
+        options = CommitOptions(parse_txns(txn), user_metadata, commit_info, dry_run=dry_run)
+        result = remove_domain_metadata(self.log, self.snapshot(), domain, options=options)
         return result or self._nothing_to_do()
 
     # Maintenance
@@ -391,6 +438,7 @@ class DeltaTable:
         where: str | Expression | None = None,
         target_file_size_bytes: int | None = None,
         *,
+        max_deleted_rows_ratio: float = DEFAULT_MAX_DELETED_ROWS_RATIO,
         txn: TxnArgument | None = None,
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
@@ -399,11 +447,12 @@ class DeltaTable:
         operation_metrics: Mapping[str, int | str] | None = None,
         dry_run: bool = False,
     ) -> CommitResult:
-        """Merge small files, partition by partition; rows and their order of versions do not change.
+        """Merge small files, partition by partition, and leave deleted rows behind; what readers see does not change.
 
         Args:
             where: A predicate over partition columns.
             target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
+            max_deleted_rows_ratio: Files of which deletion vectors mark a greater part are written anew, however large.
 
         Returns: `skipped` where there was nothing to merge.
 
@@ -421,6 +470,7 @@ class DeltaTable:
             select_engine(None, engine),
             where=where,
             target_file_size_bytes=target_file_size_bytes,
+            max_deleted_rows_ratio=max_deleted_rows_ratio,
             options=CommitOptions(
                 parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
             ),
@@ -505,17 +555,18 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
 
 def _definition(
     partition_by: Sequence[str] | None,
+    cluster_by: Sequence[str] | None,
     properties: Mapping[str, str] | None,
     name: str | None,
     description: str | None,
 ) -> TableDefinition:
-    if isinstance(partition_by, str):
-        raise InvalidRequestError(
-            f"partition_by must be a sequence of column names, not the text {partition_by!r}",
-            remedy=f"Write [{partition_by!r}]",
-        )
-    columns = None if partition_by is None else tuple(partition_by)
-    return TableDefinition(columns, dict(properties or {}), name, description)
+    for what, columns in (("partition_by", partition_by), ("cluster_by", cluster_by)):
+        if isinstance(columns, str):
+            raise InvalidRequestError(
+                f"{what} must be a sequence of column names, not the text {columns!r}", remedy=f"Write [{columns!r}]"
+            )
+    partition_columns = None if partition_by is None else tuple(partition_by)
+    return TableDefinition(partition_columns, dict(properties or {}), name, description, tuple(cluster_by or ()))
 
 
 def _ensure_version(version: Any) -> None:

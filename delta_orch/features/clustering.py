@@ -73,6 +73,12 @@ def logical_path(schema: StructType, physical: Sequence[str]) -> Path | None:
     return tuple(found)
 
 
+def logical_paths(schema: StructType, physical: Sequence[Path]) -> tuple[Path, ...]:
+    """The logical paths of physical ones, without those that no column has."""
+    found = (logical_path(schema, path) for path in physical)
+    return tuple(path for path in found if path is not None)
+
+
 def ensure_can_cluster(
     schema: StructType, partition_columns: Sequence[str], properties: TableProperties, columns: Sequence[Path]
 ) -> None:

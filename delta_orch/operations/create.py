@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from delta_orch.operations.target import existing_target, new_target
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructField, StructType
 
 
 def create(
@@ -31,7 +32,7 @@ def create(
     """Create the table, or join one with the same columns and partitioning.
 
     Args:
-        schema: `StructType`, Arrow schema, Spark `StructType`, or schema JSON as in the log.
+        schema: `StructType`, its columns, Arrow schema, Spark `StructType`, or schema JSON as in the log.
 
     Returns: None where a fitting table is there already: then nothing was written.
 
@@ -50,13 +51,13 @@ def create(
         "CREATE TABLE",
         {
             "partitionBy": orjson.dumps(target.partition_columns).decode(),
+            "clusterBy": orjson.dumps(definition.cluster_by).decode(),
             "properties": orjson.dumps(dict(target.metadata.configuration)).decode(),
             "description": definition.description,
             "isManaged": "false",
         },
     )
-    transaction.update_protocol(target.protocol)
-    transaction.update_metadata(target.metadata)
+    target.stage_creation(transaction)
     return transaction.commit()
 
 
@@ -81,6 +82,10 @@ def parse_schema_argument(schema: Any) -> StructType:
         return schema
     if isinstance(schema, pa.Schema):
         return schema_from_arrow(schema)
+    if isinstance(schema, Sequence) and not isinstance(schema, str):
+        if not all(isinstance(column, StructField) for column in schema):
+            raise InvalidRequestError("A schema given as a sequence holds columns", remedy="Make them with column()")
+        return StructType(tuple(schema))
     # Spark's StructType writes the same JSON as the log.
     text = schema if isinstance(schema, str) else _spark_schema_json(schema)
     try:

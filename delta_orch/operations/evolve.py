@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.features.clustering import ensure_can_cluster
 from delta_orch.features.schema_evolution import SchemaMode, merge_schemas, overwritten_schema
 from delta_orch.features.table_rules import TableDescription, settle
 from delta_orch.operations.request import resolve_column_names
@@ -45,6 +46,7 @@ def evolve_target(
     settled = settle(before, wanted)
     if settled is before:
         return target
+    ensure_can_cluster(settled.schema, settled.metadata.partition_columns, settled.properties, target.clustering or ())
     return replace(
         target,
         schema=settled.schema,

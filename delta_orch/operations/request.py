@@ -14,7 +14,7 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
+from delta_orch.log.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
 from delta_orch.log.txn import TxnId
 from delta_orch.protocol.types import StructField, StructType
 
@@ -51,11 +51,14 @@ class CommitOptions:
         operation: str,
         parameters: Mapping[str, Any],
         txns: Sequence[TxnId] | None = None,
+        *,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     ) -> Transaction:
         """A transaction with all of it.
 
         Args:
             txns: The keys with their scopes resolved, where they have some.
+            max_attempts: How often it tries before it gives up.
 
         Raises as `Transaction`.
         """
@@ -70,6 +73,7 @@ class CommitOptions:
             commit_info=self.commit_info,
             isolation_level=self.isolation_level,
             dry_run=self.dry_run,
+            max_attempts=max_attempts,
         )
 
 
@@ -82,6 +86,7 @@ class TableDefinition:
     properties: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     description: str | None = None
+    cluster_by: tuple[str, ...] = ()
 
 
 def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:

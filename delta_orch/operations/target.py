@@ -9,15 +9,26 @@ from dataclasses import dataclass
 
 from delta_orch.engines.base import RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import AppendOnlyError, InvalidRequestError
+from delta_orch.features.clustering import (
+    CLUSTERING_DOMAIN,
+    ensure_can_cluster,
+    logical_paths,
+    physical_columns,
+    serialize_clustering,
+)
 from delta_orch.features.column_mapping import column_mapping_mode
+from delta_orch.features.file_rules import keeps_partition_columns, may_shred_variants
 from delta_orch.features.property_rules import ensure_settable
 from delta_orch.features.protocol_upgrade import is_protocol_request, protocol_for_new_table
 from delta_orch.features.registry import ensure_writable
 from delta_orch.features.schema_evolution import as_first_defined
 from delta_orch.features.table_rules import TableDescription, settle, with_dependent_properties
 from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.transaction import Transaction
+from delta_orch.operations.clustering import read_clustering
 from delta_orch.operations.request import TableDefinition, resolve_column_names
 from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
@@ -25,7 +36,11 @@ from delta_orch.storage.base import LogStore
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """What a write must know of its table."""
+    """What a write must know of its table.
+
+    Attributes:
+        clustering: Physical paths of the columns it is clustered by; None where it is not.
+    """
 
     store: LogStore
     schema: StructType
@@ -33,6 +48,7 @@ class WriteTarget:
     properties: TableProperties
     protocol: Protocol
     metadata: Metadata
+    clustering: tuple[Path, ...] | None = None
 
     def write_spec(self, checks: Sequence[RowCheck] = ()) -> WriteSpec:
         """How rows become this table's data files. `delta.targetFileSize` decides their size where it is set."""
@@ -42,16 +58,28 @@ class WriteTarget:
             partition_columns=self.partition_columns,
             checks=tuple(checks),
             statistics=StatisticsPolicy(
-                self.properties.data_skipping_num_indexed_cols, self.properties.data_skipping_stats_columns
+                self.properties.data_skipping_num_indexed_cols,
+                self.properties.data_skipping_stats_columns,
+                also=logical_paths(self.schema, self.clustering or ()),
             ),
             target_file_size_bytes=self.properties.target_file_size_bytes,
             compression=self.properties.compression_codec,
             optimize_write=self.properties.optimize_write,
             column_mapping=column_mapping_mode(self.protocol, self.metadata),
+            keep_partition_columns=keeps_partition_columns(self.protocol, self.properties),
             random_prefix_length=(
                 self.properties.random_prefix_length if self.properties.randomize_file_prefixes else None
             ),
+            data_page_version="2.0" if self.properties.parquet_format_version.startswith("2.") else "1.0",
+            shred_variants=may_shred_variants(self.protocol, self.properties),
         )
+
+    def stage_creation(self, transaction: Transaction) -> None:
+        """Stage what creates the table, in the transaction that does."""
+        transaction.update_protocol(self.protocol)
+        transaction.update_metadata(self.metadata)
+        if self.clustering is not None:
+            transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(self.clustering))
 
     def ensure_rows_may_leave(self) -> None:
         """Raise AppendOnlyError where the table keeps every row (PROTOCOL, "Append-only Tables")."""
@@ -79,6 +107,7 @@ def existing_target(snapshot: Snapshot, definition: TableDefinition) -> WriteTar
         snapshot.properties,
         snapshot.protocol,
         snapshot.metadata,
+        read_clustering(snapshot),
     )
 
 
@@ -102,9 +131,15 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
         created_time=time.time_ns() // 1_000_000,
     )
     asked = TableDescription(protocol_for_new_table(schema, configuration), metadata, schema)
-    table = settle(None, asked)
+    table = settle(None, asked, {"clustering"} if definition.cluster_by else ())
+    partition_columns = table.metadata.partition_columns
+    clustering = None
+    if definition.cluster_by:
+        paths = [resolve_path(table.schema, column) for column in definition.cluster_by]
+        clustering = physical_columns(table.schema, paths)
+        ensure_can_cluster(table.schema, partition_columns, table.properties, clustering)
     return WriteTarget(
-        store, table.schema, table.metadata.partition_columns, table.properties, table.protocol, table.metadata
+        store, table.schema, partition_columns, table.properties, table.protocol, table.metadata, clustering
     )
 
 

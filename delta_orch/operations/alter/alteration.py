@@ -33,7 +33,6 @@ def alter(
     engine: Callable[[], Engine],
     *,
     options: CommitOptions,
-    dry_run: bool = False,
 ) -> CommitResult | None:
     """Apply the changes in their order to the newest version, and commit what they leave as one version.
 
@@ -56,7 +55,7 @@ def alter(
             give_rows_ids(table_log, read_snapshot, options=options)
             draft, provenance = plan_alteration(read_snapshot(), changes)
         try:
-            return _commit(table_log, draft, provenance, engine, options, dry_run)
+            return _commit(table_log, draft, provenance, engine, options)
         except (ConflictError, CommitRetriesExhaustedError):
             # Nothing of it depends on the caller's data, so it can start from the version that won.
             if not draft.relies_on_version or attempt == _MAX_RESTARTS - 1:
@@ -104,18 +103,13 @@ def _commit(
     provenance: dict[str, Any],
     engine: Callable[[], Engine],
     options: CommitOptions,
-    dry_run: bool,
 ) -> CommitResult | None:
     snapshot, table = draft.snapshot, draft.table
-    transaction = Transaction(
+    transaction = options.begin(
         table_log,
         snapshot,
-        operation=provenance["operation"],
-        operation_parameters=provenance["operationParameters"],
-        txns=options.txns,
-        user_metadata=options.user_metadata,
-        commit_info=options.commit_info,
-        dry_run=dry_run,
+        provenance["operation"],
+        provenance["operationParameters"],
         max_attempts=1 if draft.relies_on_version else DEFAULT_MAX_ATTEMPTS,
     )
     if transaction.stale_txns():

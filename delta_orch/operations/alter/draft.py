@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from delta_orch.expressions.nodes import Expression
-from delta_orch.features.clustering import CLUSTERING_DOMAIN, parse_clustering
 from delta_orch.features.table_rules import TableDescription
 from delta_orch.log.snapshot import Snapshot
+from delta_orch.operations.clustering import read_clustering
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.types import StructType
 
@@ -88,14 +88,3 @@ class Change(Protocol):
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
         """`commitInfo.operationParameters`."""
-
-
-def read_clustering(snapshot: Snapshot) -> tuple[Path, ...] | None:
-    """The clustering columns of a snapshot, physical paths. The checkpoint is only read where the table may have any.
-
-    Raises:
-        ProtocolViolationError: The domain cannot be understood.
-    """
-    if "clustering" not in (snapshot.protocol.writer_features or ()):
-        return None
-    return parse_clustering(snapshot.domain_metadata.get(CLUSTERING_DOMAIN))

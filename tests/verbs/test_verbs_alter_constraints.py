@@ -1,0 +1,110 @@
+"""`alter()`: CHECK constraints and NOT NULL are proven on the rows that are there, on both engines."""
+
+import pyarrow as pa
+import pytest
+
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    ConstraintViolationError,
+    InvalidExpressionError,
+    InvalidRequestError,
+)
+
+PAIR = pa.struct([("x", pa.int64()), ("y", pa.string())])
+
+
+@pytest.fixture
+def filled(table):
+    table.append(
+        pa.table(
+            {
+                "id": pa.array([1, 2, 3], pa.int64()),
+                "name": ["a", None, "c"],
+                "s": pa.array([{"x": 1, "y": None}, None, {"x": 3, "y": "z"}], PAIR),
+            }
+        )
+    )
+    return table
+
+
+@pytest.fixture
+def commit(rows):
+    """Alter on the engine under test."""
+
+    def run(alteration):
+        if rows.spark is None:
+            return alteration.commit()
+        from delta_orch.engines.select import spark_engine
+
+        return alteration.commit(engine=spark_engine(rows.spark))
+
+    return run
+
+
+def test_a_constraint_that_rows_satisfy_is_added(filled, commit):
+    commit(filled.alter().add_constraint("Positive", "id > 0"))
+    snapshot = filled.snapshot()
+    assert snapshot.metadata.configuration == {"delta.constraints.positive": "id > 0"}
+    assert "checkConstraints" in {"checkConstraints"} and snapshot.protocol.min_writer_version == 3
+    assert filled.history()[0].operation == "ADD CONSTRAINT"
+    assert filled.history()[0].operation_parameters == {"name": "Positive", "expr": "id > 0"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "row"),
+    [("id < 3", 3), ("name IN ('a', 'c')", 2), ("length(name) = 1", 2), ("s.x IS NULL OR s.x < 3", 3)],
+)
+def test_a_constraint_that_a_row_breaks_is_refused_and_the_row_shown(filled, commit, expression, row):
+    with pytest.raises(ConstraintViolationError) as e:
+        commit(filled.alter().add_constraint("c", expression))
+    assert e.value.context["row"]["id"] == row
+    assert "CHECK constraint c" in str(e.value)
+    assert filled.version() == 0
+
+
+def test_constraints_need_a_name_of_their_own_and_a_predicate_that_fits(filled):
+    filled.alter().add_constraint("c", "id > 0").commit()
+    for name, expression, error in (
+        ("C", "id > 1", InvalidRequestError),
+        (" ", "id > 1", InvalidRequestError),
+        ("d", "nope > 1", ColumnNotFoundError),
+        ("d", "id > ", InvalidExpressionError),
+        ("d", "rand() > 0.5", InvalidExpressionError),
+        ("d", "id", InvalidExpressionError),
+    ):
+        with pytest.raises(error):
+            filled.alter().add_constraint(name, expression).commit()
+    assert filled.version() == 1
+
+
+def test_constraints_are_dropped_by_name(filled):
+    filled.alter().add_constraint("c", "id > 0").commit()
+    filled.alter().drop_constraint("C").commit()
+    assert filled.snapshot().metadata.configuration == {}
+    assert filled.history()[0].operation_parameters == {"name": "C", "expr": "id > 0", "existed": "true"}
+    with pytest.raises(InvalidRequestError, match="no constraint 'c'"):
+        filled.alter().drop_constraint("c").commit()
+    assert filled.alter().drop_constraint("c", if_exists=True).commit().skipped
+
+
+def test_not_null_is_only_set_where_there_is_none(filled, commit):
+    commit(filled.alter().set_not_null("id").set_not_null("s.x"))
+    schema = filled.snapshot().schema
+    assert not schema.find("id").nullable
+    assert not schema.find("s").data_type.find("x").nullable
+    with pytest.raises(ConstraintViolationError) as e:
+        commit(filled.alter().set_not_null("name"))
+    assert e.value.context["row"]["id"] == 2
+    with pytest.raises(ConstraintViolationError) as e:
+        commit(filled.alter().set_not_null("s.y"))
+    assert e.value.context["row"]["id"] == 1
+    filled.alter().drop_not_null("id").commit()
+    assert filled.snapshot().schema.find("id").nullable
+    assert filled.history()[0].operation == "CHANGE COLUMN"
+
+
+def test_statistics_prove_it_without_opening_a_file(filled):
+    for path in filled.snapshot().files(["path"]).column("path").to_pylist():
+        filled.store.delete(path)
+    filled.alter().add_constraint("c", "id > 0").set_not_null("id").commit()
+    assert filled.version() == 1
