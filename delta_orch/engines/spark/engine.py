@@ -13,7 +13,7 @@ from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.file_names import scans_by_name
-from delta_orch.engines.spark.host import SparkHost, host_for, session_of
+from delta_orch.engines.spark.host import SparkHost, host_for, is_connect, session_of
 from delta_orch.engines.spark.live_rows import live_rows
 from delta_orch.engines.spark.rewrite import rewrite_files
 from delta_orch.engines.spark.scan_files import output_column_sql, prepare_scan, table_columns
@@ -47,6 +47,12 @@ class SparkEngine:
 
     def __init__(self, session: Any) -> None:
         self.host: SparkHost = host_for(session_of(session))
+
+    @property
+    def runs_on_this_machine(self) -> bool:
+        """Whether its workers see this machine's directories: in local mode, and no session elsewhere."""
+        session = self.host.session
+        return not is_connect(session) and str(session.conf.get("spark.master", "")).startswith("local")
 
     def accepts(self, data: Any) -> bool:
         """Spark DataFrames, and what Arrow can take over: Arrow tables and readers, pandas, Polars."""

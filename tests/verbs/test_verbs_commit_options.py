@@ -1,0 +1,219 @@
+"""What rides along with a commit: dry runs, isolation, own metrics, txn policies, metadata domains."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.errors import (
+    ConcurrentAppendError,
+    ConcurrentDomainMetadataError,
+    ConflictError,
+    ConstraintViolationError,
+    InvalidRequestError,
+)
+from delta_orch.log.txn import TxnId
+
+WITH_DOMAINS = {"delta.feature.domainMetadata": "supported"}
+
+
+def tree(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def table_of_now(table: DeltaTable) -> DeltaTable:
+    """The table for a writer that has looked at it now, whatever others do before it commits."""
+    late = DeltaTable(table.uri)
+    snapshot = late.snapshot()
+    late.snapshot = lambda *_, **__: snapshot  # type: ignore[method-assign]
+    return late
+
+
+def kinds(result: Any) -> list[str]:
+    return [type(action).__name__ for action in result.preview.actions()]
+
+
+# Dry runs
+
+
+def test_dry_runs_leave_no_file_and_show_the_actions(rows: Any, table: DeltaTable, days: Any, tmp_path: Path) -> None:
+    data = rows.data(days(("a", 1), ("b", 2), ("b", 3)))
+    first = table.append(data, partition_by=["day"], dry_run=True)
+    assert first.version == 0
+    assert kinds(first) == ["CommitInfo", "Protocol", "Metadata", "Add", "Add"]
+    assert not table.exists() and not tree(tmp_path)
+    table.append(data, partition_by=["day"])
+    table.append(data)
+    before = tree(tmp_path)
+    small = rows.data(days(("b", 4)))
+    results = {
+        "append": table.append(small, dry_run=True, txn=("app", 1)),
+        "all": table.overwrite(small, dry_run=True),
+        "where": table.overwrite(small, replace_where="id > 2", dry_run=True),
+        "partitions": table.overwrite(small, partition_overwrite_mode="dynamic", dry_run=True),
+        "optimize": table.optimize(engine=rows.engine, dry_run=True),
+        "alter": table.alter().set_properties({"mine": "1"}).commit(dry_run=True),
+    }
+    assert tree(tmp_path) == before
+    assert {name: (r.version, r.skipped, r.attempts) for name, r in results.items()} == dict.fromkeys(
+        results, (2, False, 0)
+    )
+    counted = {name: {kind: kinds(r).count(kind) for kind in set(kinds(r))} for name, r in results.items()}
+    assert counted == {
+        "append": {"CommitInfo": 1, "Txn": 1, "Add": 1},
+        "all": {"CommitInfo": 1, "Remove": 4, "Add": 1},
+        "where": {"CommitInfo": 1, "Remove": 2, "Add": counted["where"]["Add"]},
+        "partitions": {"CommitInfo": 1, "Remove": 2, "Add": 1},
+        "optimize": {"CommitInfo": 1, "Remove": 4, "Add": 2},
+        "alter": {"CommitInfo": 1, "Metadata": 1},
+    }
+    assert results["optimize"].operation_metrics["numRemovedFiles"] == 4
+    (adds,) = results["append"].preview.adds
+    assert '"numRecords":1' in adds["stats"][0].as_py()
+    assert table.append(small, txn=("app", 1)).version == 2
+    assert table.append(small, txn=("app", 1), dry_run=True).skipped
+
+
+def test_a_dry_run_finds_what_is_wrong(rows: Any, table: DeltaTable, days: Any, tmp_path: Path) -> None:
+    table.append(rows.data(days(("a", 1))))
+    before = tree(tmp_path)
+    with pytest.raises(ConstraintViolationError):
+        table.overwrite(rows.data(days(("a", 1), ("a", 5))), replace_where="id < 3", dry_run=True)
+    assert tree(tmp_path) == before
+
+
+def test_a_dry_run_of_a_creation(table: DeltaTable, days: Any, tmp_path: Path) -> None:
+    result = table.create(days(("a", 1)).schema, partition_by=["day"], dry_run=True)
+    assert kinds(result) == ["CommitInfo", "Protocol", "Metadata"]
+    assert not tree(tmp_path)
+
+
+# Isolation
+
+
+def test_isolation_by_table_and_by_verb(table: DeltaTable, days: Any) -> None:
+    """A blind append comes between the snapshot and the commit of an overwrite."""
+
+    def race(**options: Any) -> None:
+        late = table_of_now(table)
+        DeltaTable(table.uri).append(days(("a", 9)))
+        late.overwrite(days(("a", 1)), replace_where="id >= 0", **options)
+
+    table.append(days(("a", 0)))
+    race()
+    race(isolation_level="SnapshotIsolation")
+    with pytest.raises(ConcurrentAppendError):
+        race(isolation_level="Serializable")
+    table.alter().set_properties({"delta.isolationLevel": "Serializable"}).commit()
+    with pytest.raises(ConflictError):
+        race()
+    race(isolation_level="WriteSerializable")
+    info = table.log.read_commit(table.version()).commit_info
+    assert info is not None
+    assert info["isolationLevel"] == "WriteSerializable"
+    with pytest.raises(InvalidRequestError, match="Unknown isolation level"):
+        table.append(days(("a", 0)), isolation_level="ReadUncommitted")
+    with pytest.raises(InvalidRequestError):
+        table.alter().set_properties({"delta.isolationLevel": "SnapshotIsolation"}).commit()
+
+
+# commitInfo
+
+
+def test_own_metrics_stand_beside_the_verbs(table: DeltaTable, days: Any) -> None:
+    result = table.append(
+        days(("a", 1)),
+        operation_metrics={"sourceRows": 12, "numFiles": 99},
+        user_metadata="by hand",
+        commit_info={"k": 1},
+    )
+    assert result.operation_metrics["sourceRows"] == 12
+    assert result.operation_metrics["numFiles"] == 1
+    info = table.log.read_commit(0).commit_info
+    assert info is not None
+    assert (info["operationMetrics"]["sourceRows"], info["userMetadata"], info["k"]) == ("12", "by hand", 1)
+
+
+# Idempotency keys
+
+
+def test_by_default_a_lower_version_is_a_repetition(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), txn=("app", 5))
+    assert table.append(days(("a", 2)), txn=("app", 5)).skipped
+    assert table.append(days(("a", 2)), txn=("app", 4)).skipped
+    assert not table.append(days(("a", 2)), txn=("app", 6)).skipped
+
+
+def test_exactly_the_same_version_is_a_repetition_where_asked(table: DeltaTable, days: Any) -> None:
+    def append(version: int) -> bool:
+        return not table.append(days(("a", version)), txn=TxnId("app", version, exact=True)).skipped
+
+    assert [append(v) for v in (5, 5, 4, 4, 5, 6)] == [True, False, True, False, True, True]
+    assert table.txns() == {"app": 6}
+    late = table_of_now(table)
+    DeltaTable(table.uri).append(days(("a", 7)), txn=("app", 7))
+    assert late.append(days(("a", 7)), txn=TxnId("app", 7, exact=True)).skipped
+    with pytest.raises(ConflictError, match="same application id"):
+        late.append(days(("a", 3)), txn=TxnId("app", 3, exact=True))
+
+
+def test_expired_identifiers_are_forgotten(table: DeltaTable, days: Any) -> None:
+    table.append(
+        days(("a", 1)), txn=("app", 1), properties={"delta.setTransactionRetentionDuration": "interval 1 second"}
+    )
+    assert table.append(days(("a", 1)), txn=("app", 1)).skipped
+    time.sleep(1.1)
+    assert DeltaTable(table.uri).txns() == {}
+    assert not DeltaTable(table.uri).append(days(("a", 1)), txn=("app", 1)).skipped
+
+
+# Metadata domains
+
+
+def test_domains_are_set_and_removed(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), properties=WITH_DOMAINS)
+    table.set_domain_metadata("com.example.lineage", '{"run":1}', user_metadata="first")
+    table.set_domain_metadata("com.example.lineage", '{"run":2}')
+    assert table.domain_metadata() == {"com.example.lineage": '{"run":2}'}
+    table.checkpoint()
+    table = DeltaTable(table.uri)
+    assert table.remove_domain_metadata("com.example.lineage").version == 3
+    (removed,) = table.log.read_commit(3).domain_metadata
+    assert (removed.configuration, removed.removed) == ('{"run":2}', True)
+    assert table.domain_metadata() == {}
+    assert table.remove_domain_metadata("com.example.lineage").skipped
+    assert table.version() == 3
+    assert table.set_domain_metadata("app", "x", dry_run=True).preview is not None
+    assert table.version() == 3
+
+
+def test_domains_that_are_refused(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), properties={"delta.enableRowTracking": "true"})
+    for name in ("delta.rowTracking", "delta.mine", "Delta.x", ""):
+        with pytest.raises(InvalidRequestError):
+            table.set_domain_metadata(name, "{}")
+        with pytest.raises(InvalidRequestError):
+            table.remove_domain_metadata(name)
+    with pytest.raises(InvalidRequestError, match="a text"):
+        table.set_domain_metadata("app", {"x": 1})  # type: ignore[arg-type]
+    assert table.version() == 0
+    plain = DeltaTable(table.uri + "-2")
+    plain.append(days(("a", 1)))
+    with pytest.raises(InvalidRequestError, match="add_feature"):
+        plain.set_domain_metadata("app", "{}")
+    plain.alter().add_feature("domainMetadata").commit()
+    plain.set_domain_metadata("app", "{}")
+    assert plain.domain_metadata() == {"app": "{}"}
+
+
+def test_two_writers_of_one_domain_conflict(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), properties=WITH_DOMAINS)
+    late = table_of_now(table)
+    table.set_domain_metadata("app", "1")
+    late.set_domain_metadata("other", "1")
+    with pytest.raises(ConcurrentDomainMetadataError):
+        late.set_domain_metadata("app", "2")
