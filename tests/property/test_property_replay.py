@@ -110,7 +110,13 @@ def _crowded(actions: st.SearchStrategy[Action]) -> st.SearchStrategy[list[tuple
     return st.lists(st.tuples(commits, FEW_CHECKPOINTS), min_size=4, max_size=8)
 
 
-CROWDED_HISTORIES = _crowded(FILES) | _crowded(DOMAINS) | _crowded(FILES | DOMAINS | TXNS)
+# The same file with one vector and with another, the same vector of two files.
+FILES_WITH_VECTORS = st.builds(
+    Add, CROWDED_PATHS, st.just({}), st.integers(0, 9), st.just(0), st.booleans(), deletion_vector=VECTORS
+) | st.builds(Remove, CROWDED_PATHS, st.booleans(), deletion_vector=VECTORS)
+CROWDED_HISTORIES = (
+    _crowded(FILES) | _crowded(DOMAINS) | _crowded(FILES | DOMAINS | TXNS) | _crowded(FILES_WITH_VECTORS)
+)
 COMPACTIONS = st.lists(
     st.tuples(
         st.integers(0, 8),
