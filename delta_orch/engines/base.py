@@ -6,7 +6,7 @@ Verbs plan files and say what rows they want; an engine scans, runs SQL, writes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -93,6 +93,9 @@ class ScanPlan:
         arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
             `schema` then has no more of a struct than is wanted of it.
+        prune: For an engine that learns of more predicates when the scan runs: gives, for one that is resolved against
+            the table's schema, the `path` of each file of the snapshot that may hold rows for which it is true. Raises
+            as `Snapshot.files`. It stays in its process: a plan that was pickled has none.
     """
 
     store: LogStore
@@ -105,6 +108,7 @@ class ScanPlan:
     row_tracking: RowTracking | None = None
     arrow_filter: pc.Expression | None = None
     output: tuple[OutputColumn, ...] | None = None
+    prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
 
     @property
     def needed_capabilities(self) -> tuple[ScanCapability, ...]:

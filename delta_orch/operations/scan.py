@@ -13,6 +13,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import columns_of
 from delta_orch.features.column_mapping import column_mapping_mode
 from delta_orch.log.snapshot import Snapshot
+from delta_orch.operations.file_pruning import SnapshotPruning
 from delta_orch.operations.projection import Projection, pruned_schema, resolve_projection
 from delta_orch.operations.row_tracking import resolve_row_tracking, with_row_tracking_columns
 from delta_orch.operations.scan_predicate import ScanPredicate, resolve_scan_predicate
@@ -169,4 +170,5 @@ def _plan(
         column_mapping=column_mapping_mode(snapshot.protocol, snapshot.metadata),
         row_tracking=row_tracking,
         arrow_filter=predicate.arrow_filter,
+        prune=SnapshotPruning(snapshot),
     )

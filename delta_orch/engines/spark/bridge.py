@@ -6,10 +6,16 @@ which live on the driver only.
 
 from __future__ import annotations
 
+import logging
 import threading
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
+
+from delta_orch.engines.spark.pushed_filters import PushedFilters
+from delta_orch.errors import DeltaError
+
+logger = logging.getLogger(__name__)
 
 # The class moved between releases of Spark: 4.1 and later first, then 4.0.
 _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
@@ -22,6 +28,25 @@ class BridgeUnavailable(Exception):
     """The session's JVM cannot be extended. The portable host works without."""
 
 
+class _Skipping:
+    """Answers the JVM, when a query is planned, which files its filters need. It knows no session: the JVM keeps it for
+    as long as there is a plan with the scan."""
+
+    def __init__(self, pushed: PushedFilters) -> None:
+        self._pushed = pushed
+
+    def apply(self, text: str) -> bytes | None:
+        try:
+            return self._pushed.kept(text)
+        except DeltaError as e:
+            # E.g. a checkpoint that was cleaned up meanwhile. The rows are right without it.
+            logger.warning("All files of %s are read, for its log cannot be asked again: %s", self._pushed.uri, e)
+            return None
+
+    class Java:
+        implements: ClassVar[list[str]] = ["java.util.function.Function"]
+
+
 class Bridge:
     """The compiled classes of one JVM."""
 
@@ -29,16 +54,29 @@ class Bridge:
         self._gateway = session.sparkContext._gateway
         self._jvm = session._jvm
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        self._index_class = self._compile("LogFileIndex", loader)
+        filters = self._compile("FilterText", loader)
+        self._index_class = self._compile("LogFileIndex", filters.getClassLoader())
         self._bridge_class = self._compile("Bridge", loader)
 
     def new_java(self) -> Any:
         """An instance of `Bridge.java`: one a session, as it keeps that session's clones."""
         return self._new(self._bridge_class)
 
-    def file_index(self, root_uri: str, partition_schema: Any, partition_rows: str, file_rows: str) -> Any:
+    def file_index(
+        self, root_uri: str, partition_schema: Any, partition_rows: str, file_rows: str, pushed: PushedFilters | None
+    ) -> Any:
         """A Spark `FileIndex`; see `LogFileIndex.java` for the two texts."""
-        return self._new(self._index_class, root_uri, partition_schema, partition_rows, file_rows)
+        index = self._new(self._index_class, root_uri, partition_schema, partition_rows, file_rows)
+        if pushed is not None:
+            self._start_callbacks()
+            index.skipWith(_Skipping(pushed))
+        return index
+
+    def _start_callbacks(self) -> None:
+        # What pyspark itself starts for `foreachBatch`; once a gateway.
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        ensure_callback_server_started(self._gateway)
 
     def struct_type(self, schema_json: str) -> Any:
         """Spark's `StructType` from schema JSON."""

@@ -67,6 +67,7 @@ class ClassicHost(SparkHost):
             bridge.struct_type(serialize_schema(files.partition_schema)),
             partition_rows(files),
             file_rows(files),
+            files.pushed,
         )
         data_schema = bridge.struct_type(serialize_schema(files.data_schema))
         java = self._java.scan(self.session._jsparkSession, index, data_schema, dict(READ_OPTIONS))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import OutputColumn, ScanPlan
+from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import same_values, type_sql
 from delta_orch.engines.spark.tracked_columns import (
     FILE_CONSTANTS,
@@ -24,7 +25,7 @@ from delta_orch.features.column_mapping import physical_name
 from delta_orch.log.arrow_building import int32_array, int64_array, string_array
 from delta_orch.log.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
-from delta_orch.protocol.types import VOID, ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import DOUBLE, FLOAT, VOID, ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.storage.base import LogStore
 
 
@@ -40,6 +41,7 @@ class ScanFiles:
         partitions: One row a distinct partition, columns and Arrow types of `partition_schema`.
         partition_index: For each file its row in `partitions`; int64.
         files: `path`, `size`, `modification_time`.
+        pushed: Leaves out files by what is asked of the scan when it runs; None where nobody can tell which.
     """
 
     store: LogStore
@@ -49,6 +51,7 @@ class ScanFiles:
     partitions: pa.Table
     partition_index: pa.Array
     files: pa.Table
+    pushed: PushedFilters | None = None
 
 
 def prepare_scan(plan: ScanPlan, names: StructType) -> ScanFiles:
@@ -78,6 +81,9 @@ def prepare_scan(plan: ScanPlan, names: StructType) -> ScanFiles:
         partitions=partitions,
         partition_index=index,
         files=_with_sizes(plan.store, plan.files.select(["path", "size", "modification_time"])),
+        pushed=None
+        if plan.prune is None
+        else PushedFilters(plan.store.uri, plan.prune, plan.files.column("path"), names, plan.schema),
     )
 
 
@@ -127,12 +133,21 @@ def _column_sql(plan: ScanPlan, by: StructField, logical: StructField) -> str:
         return tracked_sql(plan, logical.name)
     if logical.data_type == VOID:
         return "NULL"
+    if logical.name in {_field(plan.schema, name).name for name in plan.partition_columns}:
+        return quote_identifier(by.name)
     return _renamed_sql(quote_identifier(by.name), by.data_type, logical.data_type)
 
 
 def _renamed_sql(value: str, physical: DataType, logical: DataType) -> str:
-    """Only names differ. Structs are taken apart, so that Spark still reads no more of them than is asked for."""
-    if same_values(physical, logical):
+    """Only names differ. Structs are taken apart, so that Spark still reads no more of them than is asked for.
+
+    Floats go through an expression that changes nothing, which keeps Spark from holding its filters against the bounds
+    in Parquet's footers: to Spark NaN is above every number, while most writers leave it out of the maximum (arrow-cpp,
+    arrow-rs), and rows would be lost.
+    """
+    if physical in (FLOAT, DOUBLE):
+        return f"nanvl({value}, CAST('NaN' AS {type_sql(physical)}))"
+    if same_values(physical, logical) and not _has_float_field(physical):
         return value
     if not isinstance(physical, StructType) or not isinstance(logical, StructType):
         return f"CAST({value} AS {type_sql(logical)})"
@@ -141,6 +156,13 @@ def _renamed_sql(value: str, physical: DataType, logical: DataType) -> str:
         for by, to in zip(physical, logical, strict=True)
     )
     return f"CASE WHEN {value} IS NOT NULL THEN named_struct({fields}) END"
+
+
+def _has_float_field(data_type: DataType) -> bool:
+    """Whether a struct has a float that filters may look at: what is in arrays and maps is out of their reach."""
+    if not isinstance(data_type, StructType):
+        return data_type in (FLOAT, DOUBLE)
+    return any(_has_float_field(f.data_type) for f in data_type)
 
 
 def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:

@@ -10,6 +10,7 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -26,6 +27,8 @@ import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
+import org.slf4j.LoggerFactory;
+import py4j.Py4JNetworkException;
 
 /**
  * The files of one scan, as the table's log names them: Spark lists nothing and parses no directory name.
@@ -39,6 +42,8 @@ public final class LogFileIndex implements FileIndex {
   private final StructType partitionSchema;
   private final InternalRow[] partitions;
   private final FileStatus[][] files;
+  private final int[][] ordinals;
+  private Function skipping;
   private final long sizeInBytes;
 
   /**
@@ -53,6 +58,8 @@ public final class LogFileIndex implements FileIndex {
     this.partitionSchema = partitionSchema;
     this.partitions = parsePartitions(partitionRows, partitionSchema);
     List[] found = new List[partitions.length];
+    List[] numbers = new List[partitions.length];
+    int number = 0;
     long total = 0;
     int start = 0;
     while (start < fileRows.length()) {
@@ -69,17 +76,32 @@ public final class LogFileIndex implements FileIndex {
       Path path = resolve(fileRows.substring(third + 1, end));
       if (found[partition] == null) {
         found[partition] = new ArrayList();
+        numbers[partition] = new ArrayList();
       }
+      numbers[partition].add(Integer.valueOf(number++));
       found[partition].add(new FileStatus(size, false, 1, 128L << 20, modificationTime, path));
       total += size;
       start = end + 1;
     }
     this.files = new FileStatus[partitions.length][];
+    this.ordinals = new int[partitions.length][];
     for (int i = 0; i < partitions.length; i++) {
       List some = found[i] == null ? new ArrayList() : found[i];
       this.files[i] = (FileStatus[]) some.toArray(new FileStatus[0]);
+      this.ordinals[i] = new int[some.size()];
+      for (int j = 0; j < some.size(); j++) {
+        this.ordinals[i][j] = ((Integer) numbers[i].get(j)).intValue();
+      }
     }
     this.sizeInBytes = total;
+  }
+
+  /**
+   * @param function takes the text of filters (`FilterText`) and gives one bit a file, not set where the file holds no
+   *     row for which they are true, or null
+   */
+  public void skipWith(Function function) {
+    this.skipping = function;
   }
 
   /** A path of the log: URI-encoded once; relative to the root, absolute, or a URI. */
@@ -198,13 +220,45 @@ public final class LogFileIndex implements FileIndex {
   public scala.collection.immutable.Seq listFiles(
       scala.collection.immutable.Seq partitionFilters, scala.collection.immutable.Seq dataFilters) {
     InterpretedPredicate[] predicates = bind(partitionFilters);
+    byte[] kept = keptFiles(dataFilters);
     List directories = new ArrayList();
     for (int i = 0; i < partitions.length; i++) {
       if (files[i].length > 0 && keeps(predicates, partitions[i])) {
-        directories.add(new PartitionDirectory(partitions[i], withMetadata(files[i])));
+        List some = keptOf(i, kept);
+        if (!some.isEmpty()) {
+          directories.add(new PartitionDirectory(partitions[i], withMetadata(some)));
+        }
       }
     }
     return toSeq(directories);
+  }
+
+  /** One bit a file; null where all are to be read. */
+  private byte[] keptFiles(scala.collection.immutable.Seq dataFilters) {
+    if (skipping == null || dataFilters.isEmpty()) {
+      return null;
+    }
+    try {
+      String text = FilterText.of(dataFilters);
+      return text == null ? null : (byte[]) skipping.apply(text);
+    } catch (Py4JNetworkException e) {
+      // Python is about to leave, or has left. Skipping is no more than quicker.
+      LoggerFactory.getLogger(LogFileIndex.class).warn("All files of {} are read: {}", root, e.toString());
+      return null;
+    } catch (Exception e) {
+      throw e instanceof RuntimeException ? (RuntimeException) e : new RuntimeException(e);
+    }
+  }
+
+  private List keptOf(int partition, byte[] kept) {
+    List some = new ArrayList();
+    for (int j = 0; j < files[partition].length; j++) {
+      int ordinal = ordinals[partition][j];
+      if (kept == null || (kept[ordinal >> 3] >> (ordinal & 7) & 1) == 1) {
+        some.add(files[partition][j]);
+      }
+    }
+    return some;
   }
 
   private static boolean keeps(InterpretedPredicate[] predicates, InternalRow row) {
@@ -256,10 +310,11 @@ public final class LogFileIndex implements FileIndex {
     }
   }
 
-  private static scala.collection.immutable.Seq withMetadata(FileStatus[] statuses) {
-    List wrapped = new ArrayList(statuses.length);
-    for (int i = 0; i < statuses.length; i++) {
-      wrapped.add(new FileStatusWithMetadata(statuses[i], scala.collection.immutable.Map$.MODULE$.empty()));
+  private static scala.collection.immutable.Seq withMetadata(List statuses) {
+    List wrapped = new ArrayList(statuses.size());
+    for (int i = 0; i < statuses.size(); i++) {
+      FileStatus status = (FileStatus) statuses.get(i);
+      wrapped.add(new FileStatusWithMetadata(status, scala.collection.immutable.Map$.MODULE$.empty()));
     }
     return toSeq(wrapped);
   }

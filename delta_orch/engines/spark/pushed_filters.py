@@ -1,0 +1,160 @@
+"""Filters that Spark pushes into a scan when it runs: a user's own `where` over the DataFrame, or SQL over a view of
+it. They leave out files like the `where` of the scan does; which rows remain is for Spark to decide, as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
+from delta_orch.expressions.tree import conjunction, disjunction
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+    StructType,
+)
+
+logger = logging.getLogger(__name__)
+
+Prune = Callable[[Expression], pa.Table]
+
+_UNKNOWN = Opaque("", ())
+"""True, false or null, whatever the row."""
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PushedFilters:
+    """Filters as the JVM tells them, applied to the files of one scan.
+
+    Attributes:
+        uri: Of the table, for messages.
+        prune: See `ScanPlan.prune`.
+        paths: Of the scan's files.
+        names: The columns as the files name them.
+        schema: The same columns as the table names them, in the same order.
+    """
+
+    uri: str
+    prune: Prune
+    paths: pa.ChunkedArray
+    names: StructType
+    schema: StructType
+
+    def kept(self, text: str) -> bytes | None:
+        """One bit a file, lowest first, not set where the file holds no wanted row; None where all are kept.
+
+        Args:
+            text: What `FilterText.java` writes.
+
+        Raises as `ScanPlan.prune`.
+        """
+        where = self.parse(text)
+        if where is None:
+            return None
+        kept = pc.is_in(self.paths, value_set=self.prune(where).column("path"))
+        count = pc.sum(kept).as_py() or 0
+        logger.debug("Filters pushed into the scan leave %d of %d files", count, len(self.paths))
+        if count == len(self.paths):
+            return None
+        return np.packbits(kept.to_numpy(), bitorder="little").tobytes()
+
+    def parse(self, text: str) -> Expression | None:
+        """The filters over the table's columns; None where they say nothing about any."""
+        parts = [part for part in map(self._node, orjson.loads(text)) if part != _UNKNOWN]
+        return conjunction(*parts) if parts else None
+
+    def _node(self, node: Any) -> Expression:
+        match node:
+            case ["and", left, right]:
+                return conjunction(self._node(left), self._node(right))
+            case ["or", left, right]:
+                return disjunction(self._node(left), self._node(right))
+            case ["not", child]:
+                return Not(self._node(child))
+            case ["null", path]:
+                found = self._column(path)
+                return _UNKNOWN if found is None else IsNull(found[0])
+            case ["compare", op, path, [value]]:
+                return self._comparison(op, path, value)
+            case ["in", path, values]:
+                return self._in(path, [value for (value,) in values])
+            case ["prefix", path, prefix]:
+                found = self._column(path)
+                return _UNKNOWN if found is None or found[1] != STRING else StartsWith(found[0], prefix)
+        return _UNKNOWN
+
+    def _comparison(self, op: str, path: Sequence[str], value: str | None) -> Expression:
+        found = self._column(path)
+        if found is None:
+            return _UNKNOWN
+        column, data_type = found
+        if value is None:
+            return IsNull(column) if op == "<=>" else Literal(None, BOOLEAN)
+        literal = _literal(value, data_type)
+        return _UNKNOWN if literal is None else Comparison(op, column, literal)
+
+    def _in(self, path: Sequence[str], values: Sequence[str | None]) -> Expression:
+        found = self._column(path)
+        if found is None:
+            return _UNKNOWN
+        column, data_type = found
+        literals = [Literal(None, data_type) if v is None else _literal(v, data_type) for v in values]
+        known = tuple(literal for literal in literals if literal is not None)
+        return In(column, known) if len(known) == len(literals) else _UNKNOWN
+
+    def _column(self, path: Sequence[str]) -> tuple[Column, DataType] | None:
+        """A column by its names in files; None where it is none of the table's."""
+        logical: list[str] = []
+        names: DataType = self.names
+        schema: DataType = self.schema
+        for name in path:
+            if not isinstance(names, StructType) or not isinstance(schema, StructType) or name not in names.names:
+                return None
+            index = names.names.index(name)
+            logical.append(schema.fields[index].name)
+            names, schema = names.fields[index].data_type, schema.fields[index].data_type
+        return Column(tuple(logical)), schema
+
+
+def _literal(text: str, data_type: DataType) -> Literal | None:
+    try:
+        return Literal(_value(text, data_type), data_type)
+    except (ValueError, OverflowError):
+        # A day or an instant that Python has no number for.
+        return None
+
+
+def _value(text: str, data_type: DataType) -> Any:
+    if data_type == STRING:
+        return text
+    if data_type in (FLOAT, DOUBLE):
+        return float(text)
+    if data_type == BOOLEAN:
+        return text == "true"
+    if data_type == DATE:
+        return date.fromordinal(date(1970, 1, 1).toordinal() + int(text))
+    if data_type in (TIMESTAMP, TIMESTAMP_NTZ):
+        moment = _EPOCH + timedelta(microseconds=int(text))
+        return moment.replace(tzinfo=UTC) if data_type == TIMESTAMP else moment
+    if isinstance(data_type, DecimalType):
+        return Decimal(text)
+    return int(text)
