@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, InvalidRequestError
+from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, InvalidRequestError, StorageError
 from delta_orch.features.clustering import ensure_can_cluster
 from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.features.table_rules import TableDescription, settle, with_column_mapping
@@ -17,12 +18,14 @@ from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
 from delta_orch.operations.alter.draft import Change, Draft
 from delta_orch.operations.alter.evidence import ensure_files_have_statistics, ensure_rows_satisfy
+from delta_orch.operations.checkpoint import checkpoint
 from delta_orch.operations.request import CommitOptions
 from delta_orch.operations.row_id_backfill import give_rows_ids, lacks_row_ids
 
 if TYPE_CHECKING:
     from delta_orch.engines.base import Engine
 
+_LOGGER = logging.getLogger(__name__)
 _MAX_RESTARTS = 10
 
 
@@ -55,12 +58,23 @@ def alter(
             give_rows_ids(table_log, read_snapshot, options=options)
             draft, provenance = plan_alteration(read_snapshot(), changes)
         try:
-            return _commit(table_log, draft, provenance, engine, options)
+            result = _commit(table_log, draft, provenance, engine, options)
+            if draft.needs_checkpoint and result is not None and not result.skipped and not options.dry_run:
+                _write_checkpoint(table_log, read_snapshot())
+            return result
         except (ConflictError, CommitRetriesExhaustedError):
             # Nothing of it depends on the caller's data, so it can start from the version that won.
             if not draft.relies_on_version or attempt == _MAX_RESTARTS - 1:
                 raise
     raise AssertionError("the last attempt raises or returns")
+
+
+def _write_checkpoint(table_log: TableLog, snapshot: Snapshot) -> None:
+    """So that the log from here on can be read alone. The change stands without it; the next checkpoint will do."""
+    try:
+        checkpoint(table_log, snapshot)
+    except StorageError as e:
+        _LOGGER.warning("No checkpoint of version %d after a feature was dropped: %s", snapshot.version, e)
 
 
 def _begins_to_track_rows(draft: Draft) -> bool:

@@ -12,6 +12,7 @@ from delta_orch.operations.alter.columns import AddColumns, DropColumns, MoveCol
 from delta_orch.operations.alter.constraints import AddConstraint, DropConstraint
 from delta_orch.operations.alter.definitions import ChangeType, DropNotNull, SetComment, SetDefault, SetNotNull
 from delta_orch.operations.alter.draft import Change
+from delta_orch.operations.alter.dropping import DropFeature
 from delta_orch.operations.alter.properties import SetProperties, SetTableTexts, UnsetProperties
 from delta_orch.operations.alter.protocol import AddFeatures, UpgradeProtocol
 from delta_orch.protocol.schema_edit import ColumnPath
@@ -73,6 +74,13 @@ class Alteration:
     def add_feature(self, *names: str) -> Alteration:
         """Support table features, and those they need. Older clients may no longer read or write the table."""
         return self._also(AddFeatures(names))
+
+    def drop_feature(self, name: str) -> Alteration:
+        """Remove a table feature that nothing in the table uses any more; what still does is named.
+
+        Where older versions may need it, the feature `checkpointProtection` takes its place until they are gone.
+        """
+        return self._also(DropFeature(name))
 
     def upgrade_protocol(
         self, *, min_reader_version: int | None = None, min_writer_version: int | None = None

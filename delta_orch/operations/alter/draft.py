@@ -42,6 +42,7 @@ class Draft:
         proofs: What the rows must satisfy.
         relies_on_files: The change is only right for the files the snapshot has.
         relies_on_version: The change names the version it will be, so nothing may come in between.
+        needs_checkpoint: Readers that lack a feature which has gone shall not have to look at what was before.
     """
 
     snapshot: Snapshot
@@ -52,6 +53,7 @@ class Draft:
     proofs: tuple[RowProof, ...] = ()
     relies_on_files: bool = False
     relies_on_version: bool = False
+    needs_checkpoint: bool = False
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Draft:

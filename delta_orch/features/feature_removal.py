@@ -1,0 +1,136 @@
+"""Which table features can leave a table, and what must be true before they do.
+
+A feature that nothing in the table uses any more can leave the protocol. Where older versions may still hold traces
+that only its readers understand, the table remembers not to tear that history apart: `checkpointProtection` with
+`delta.requireCheckpointProtectionBeforeVersion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from delta_orch.features import activity
+from delta_orch.features.activity import TableView
+from delta_orch.features.protocol_upgrade import canonical_features
+from delta_orch.features.registry import FEATURES, MAX_WRITER_VERSION, find_feature, supported_features
+from delta_orch.features.type_widening import has_type_changes
+from delta_orch.protocol.actions import Protocol
+from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType
+
+PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
+
+Blocker = Callable[[TableView], str | None]
+"""What of the metadata still uses the feature, and what to do about it; None where nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """How a feature leaves a table.
+
+    Attributes:
+        blocker: What must be gone first.
+        forgets: Properties that go with it.
+        history_needs_it: Older versions may hold what only readers of the feature understand.
+    """
+
+    blocker: Blocker
+    forgets: tuple[str, ...] = ()
+    history_needs_it: bool = False
+
+
+def _while_set(name: str) -> Blocker:
+    return lambda view: f"set {name} to another value first" if activity.is_enabled(view, name) else None
+
+
+def _while(is_used: Callable[[TableView], bool], remedy: str) -> Blocker:
+    return lambda view: remedy if is_used(view) else None
+
+
+def _has_type(data_type: DataType) -> Callable[[TableView], bool]:
+    return lambda view: any(t == data_type for t in activity.types_of(view.schema))
+
+
+def _has_not_null(view: TableView) -> bool:
+    return any(not field.nullable for field in activity.fields_of(view.schema))
+
+
+_CLUSTERING = "cluster the table by nothing first: cluster_by()"
+_ICT = "delta.inCommitTimestampEnablement"
+
+REMOVALS: Mapping[str, Removal] = {
+    "appendOnly": Removal(_while_set("delta.appendOnly")),
+    "invariants": Removal(
+        _while(lambda v: activity.has_invariants(v) or _has_not_null(v), "drop NOT NULL and the invariants first")
+    ),
+    "checkConstraints": Removal(_while(activity.has_check_constraints, "drop the constraints first")),
+    "changeDataFeed": Removal(_while_set("delta.enableChangeDataFeed")),
+    "generatedColumns": Removal(_while(activity.has_generated_columns, "drop the generated columns first")),
+    "identityColumns": Removal(_while(activity.has_identity_columns, "drop the identity columns first")),
+    "allowColumnDefaults": Removal(_while(activity.has_column_defaults, "drop the defaults first")),
+    "domainMetadata": Removal(lambda view: None),
+    "clustering": Removal(lambda view: None),
+    "icebergCompatV1": Removal(_while_set("delta.enableIcebergCompatV1")),
+    "icebergCompatV2": Removal(_while_set("delta.enableIcebergCompatV2")),
+    "inCommitTimestamp": Removal(
+        _while_set("delta.enableInCommitTimestamps"), forgets=(f"{_ICT}Version", f"{_ICT}Timestamp")
+    ),
+    "materializePartitionColumns": Removal(_while_set("delta.writePartitionColumnsToParquet")),
+    "checkpointProtection": Removal(lambda view: None, forgets=(PROTECTED_BEFORE,)),
+    "vacuumProtocolCheck": Removal(lambda view: None),
+    "timestampNtz": Removal(
+        _while(_has_type(TIMESTAMP_NTZ), "drop the columns of type timestamp_ntz first"), history_needs_it=True
+    ),
+    "variantType": Removal(_while(_has_type(VARIANT), "drop the variant columns first"), history_needs_it=True),
+    "variantShredding": Removal(
+        _while(_has_type(VARIANT), "drop the variant columns first, or overwrite the table: its files may be shredded"),
+        history_needs_it=True,
+    ),
+    "typeWidening": Removal(
+        _while(
+            lambda v: activity.is_enabled(v, "delta.enableTypeWidening") or has_type_changes(v.schema),
+            "set delta.enableTypeWidening to false, and overwrite the table where types have changed: its files have "
+            "the older ones",
+        ),
+        history_needs_it=True,
+    ),
+    "deletionVectors": Removal(_while_set("delta.enableDeletionVectors"), history_needs_it=True),
+    "v2Checkpoint": Removal(_while_set("delta.checkpointPolicy"), history_needs_it=True),
+    "columnMapping": Removal(
+        _while(
+            activity.has_column_mapping,
+            "create a new table and copy the rows: files know the columns by other names than the table would",
+        ),
+        history_needs_it=True,
+    ),
+}
+
+KEPT: Mapping[str, str] = {
+    "rowTracking": "every file carries row ids, which other versions and readers of changes refer to; set "
+    "delta.enableRowTracking to false instead",
+    "collations": "this release does not know what depends on it",
+    "icebergCompatV3": "this release does not know what depends on it",
+    "catalogManaged": "a catalog decides it",
+}
+"""Features that stay once they are there, and why."""
+
+
+def dependents_of(protocol: Protocol, name: str) -> tuple[str, ...]:
+    """The supported features that need another one."""
+    supported = canonical_features(protocol)
+    return tuple(sorted(f.name for f in FEATURES if f.name in supported and name in f.requires))
+
+
+def without_features(protocol: Protocol, names: Iterable[str]) -> Protocol:
+    """The protocol without features, under any of their names; the lowest that implies or lists exactly the rest."""
+    gone = set(names)
+    rest = {name for name in supported_features(protocol) if (f := find_feature(name)) is None or f.name not in gone}
+    reader = {name for name in rest if (f := find_feature(name)) is not None and f.reader}
+    reader |= {name for name in protocol.reader_features or () if name in rest}
+    for version in range(1, MAX_WRITER_VERSION):
+        implied = {f.name for f in FEATURES if (f.legacy_writer_version or MAX_WRITER_VERSION) <= version}
+        if implied == rest:
+            return Protocol(2 if "columnMapping" in rest else 1, version, extra=protocol.extra)
+    if reader:
+        return Protocol(3, MAX_WRITER_VERSION, tuple(sorted(reader)), tuple(sorted(rest)), protocol.extra)
+    return Protocol(1, MAX_WRITER_VERSION, None, tuple(sorted(rest)), protocol.extra)
