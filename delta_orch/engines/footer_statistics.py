@@ -24,7 +24,7 @@ from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
 from delta_orch.features.column_mapping import ColumnMappingMode, physical_path
 from delta_orch.protocol.arrow_types import string_array
-from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
+from delta_orch.protocol.types import VARIANT, ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
 
 ColumnPath = tuple[str, ...]
 
@@ -169,9 +169,11 @@ def serialize_footer_statistics(
     max_values: dict[str, Any] = {}
     null_counts: dict[str, Any] = {}
     for column in columns:
-        if isinstance(column.data_type, (ArrayType, MapType)) or column.path not in chunks:
+        # A variant that is there has metadata, shredded or not.
+        path = (*column.path, "metadata") if column.data_type == VARIANT else column.path
+        if isinstance(column.data_type, (ArrayType, MapType)) or path not in chunks:
             continue
-        index, arrow_type = chunks[column.path]
+        index, arrow_type = chunks[path]
         found = _merge_row_groups(metadata, index, arrow_type)
         if found.null_count is not None:
             _put(null_counts, column.path, found.null_count)

@@ -90,7 +90,7 @@ FEATURES: tuple[TableFeature, ...] = (
         aliases=("inCommitTimestamps", "inCommitTimestamp-preview"),
     ),
     TableFeature("checkpointProtection", writes=True),
-    TableFeature("materializePartitionColumns"),
+    TableFeature("materializePartitionColumns", writes=True),
     TableFeature("collations", aliases=("collations-preview",)),
     TableFeature("timestampNtz", reader=True, reads=True, writes=True),
     TableFeature(
@@ -104,8 +104,8 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("vacuumProtocolCheck", reader=True, reads=True, writes=True),
     TableFeature("typeWidening", reader=True, reads=True, writes=True, enabled_by="delta.enableTypeWidening",
                  aliases=("typeWidening-preview",)),
-    TableFeature("variantType", reader=True, reads=True, aliases=("variantType-preview",)),
-    TableFeature("variantShredding", reader=True, reads=True, enabled_by="delta.enableVariantShredding",
+    TableFeature("variantType", reader=True, reads=True, writes=True, aliases=("variantType-preview",)),
+    TableFeature("variantShredding", reader=True, reads=True, writes=True, enabled_by="delta.enableVariantShredding",
                  aliases=("variantShredding-preview",)),
     TableFeature("catalogManaged", reader=True, aliases=("catalogOwned-preview", "catalogOwned")),
 )  # fmt: skip

@@ -110,6 +110,13 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _format_version(text: str) -> str:
+    version = text.strip()
+    if re.fullmatch(r"1\.0\.0|2\.\d+\.\d+", version) is None:
+        raise ValueError(f"{text!r} is neither 1.0.0 nor 2.x.y")
+    return version
+
+
 @dataclass(frozen=True, slots=True)
 class _Property:
     """How one key is read: the attribute it fills (None for keys that are only validated) and its default."""
@@ -151,7 +158,7 @@ _PROPERTIES: Mapping[str, _Property] = {
     "delta.parquet.compression.codec": _Property(
         "compression_codec", _one_of("uncompressed", "snappy", "gzip", "lz4_raw", "zstd")
     ),
-    "delta.parquet.format.version": _Property(None, str),
+    "delta.parquet.format.version": _Property("parquet_format_version", _format_version),
     "delta.randomizeFilePrefixes": _Property("randomize_file_prefixes", parse_boolean),
     "delta.randomPrefixLength": _Property("random_prefix_length", _positive),
     "delta.requireCheckpointProtectionBeforeVersion": _Property(
@@ -201,6 +208,7 @@ class TableProperties:
     isolation_level: str = "WriteSerializable"
     log_retention_ms: int = 30 * _DAY_MS
     optimize_write: bool = True
+    parquet_format_version: str = "1.0.0"
     randomize_file_prefixes: bool = False
     random_prefix_length: int = 2
     require_checkpoint_protection_before_version: int | None = None

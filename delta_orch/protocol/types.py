@@ -116,3 +116,16 @@ PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
         VARIANT,
     )
 }  # fmt: skip
+
+
+def holds_variant(data_type: DataType) -> bool:
+    """Whether a type is `variant`, or has one inside."""
+    match data_type:
+        case ArrayType(element_type, _):
+            return holds_variant(element_type)
+        case MapType(key_type, value_type, _):
+            return holds_variant(key_type) or holds_variant(value_type)
+        case StructType(fields):
+            return any(holds_variant(f.data_type) for f in fields)
+        case _:
+            return data_type == VARIANT

@@ -120,7 +120,6 @@ def test_partition_by_must_agree(rows: Any, table: DeltaTable, days: Any) -> Non
     [
         ({"delta.checkpointIntervall": "5"}, InvalidPropertyError),
         ({"delta.checkpointInterval": "five"}, InvalidPropertyError),
-        ({"delta.enableDeletionVectors": "true"}, UnsupportedFeatureError),
         ({"delta.columnMapping.mode": "names"}, InvalidPropertyError),
         ({"delta.feature.somethingNew": "supported"}, UnsupportedFeatureError),
     ],

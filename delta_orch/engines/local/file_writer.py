@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +39,9 @@ from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.types import DOUBLE, FLOAT
 from delta_orch.storage.os_errors import storage_error
 
+if TYPE_CHECKING:
+    from delta_orch.protocol.variant.shred import ShreddingPlan
+
 PartitionKey = tuple[str | None, ...]
 _CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "lz4_raw": "lz4"}
 _SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "lz4": ".lz4raw"}
@@ -64,6 +68,7 @@ class FileLayout:
         partition_names: As directories and `partition_values` name them.
         columns: The columns of a file under logical names.
         file_schema: The same as files have them: physical names, field ids, everything nullable.
+        shredded: Variant columns that are shredded, by name, and how.
         change_type: The value of a last column `_change_type`, which no relation has.
         float_leaves: Float columns with statistics, whose NaNs must be watched for: Arrow's bounds pass over them.
     """
@@ -80,6 +85,7 @@ class FileLayout:
     data_page_version: str
     statistics: tuple[StatisticsColumn, ...]
     float_leaves: tuple[ColumnPath, ...]
+    shredded: Mapping[str, ShreddingPlan] = field(default_factory=dict)
 
     @staticmethod
     def of(spec: WriteSpec) -> FileLayout:
@@ -112,7 +118,22 @@ class FileLayout:
         if self.change_type is not None:
             rows = rows.append_column(CHANGE_TYPE, _repeated(self.change_type, rows.num_rows))
         rows = conform_table(rows.select(self.columns.names), self.columns, lossless=True)
-        return rows if self.columns.equals(self.file_schema) else renamed(rows, self.file_schema)
+        for name, plan in self.shredded.items():
+            index = rows.schema.get_field_index(name)
+            column = pa.chunked_array([shred_column(chunk, plan) for chunk in rows.column(index).chunks])
+            rows = rows.set_column(index, pa.field(name, column.type), column)
+        return rows if rows.schema.equals(self.file_schema) else renamed(rows, self.file_schema)
+
+    def shredded_like(self, rows: pa.RecordBatch, variants: Sequence[str]) -> FileLayout:
+        """The layout with typed columns for the variants that are like those of some rows."""
+        from delta_orch.protocol.variant.shred import plan_shredding
+
+        plans = {name: plan for name in variants if (plan := plan_shredding(rows.column(name))) is not None}
+        schema = self.file_schema
+        for name, plan in plans.items():
+            index = self.columns.get_field_index(name)
+            schema = schema.set(index, schema.field(index).with_type(plan.arrow_type))
+        return replace(self, file_schema=schema, shredded=plans)
 
     def new_path(self, partition: PartitionKey, suffix: str) -> str:
         """A path below the root that no other file has, decoded."""
@@ -120,6 +141,13 @@ class FileLayout:
         prefix = "" if self.prefix_length is None else random_prefix(self.prefix_length)
         directory = partition_directory(self.partition_names, partition)
         return "/".join(part for part in (self.directory, prefix, directory, name) if part)
+
+
+def shred_column(variants: pa.Array, plan: ShreddingPlan) -> pa.Array:
+    """A variant column with the typed columns of a plan."""
+    from delta_orch.protocol.variant.shred import shred_variants
+
+    return shred_variants(variants, plan)
 
 
 def _repeated(text: str, count: int) -> pa.Array:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import RowCheck
-from delta_orch.errors import ConstraintViolationError
+from delta_orch.errors import ConstraintViolationError, InvalidVariantError, SchemaMismatchError
 from delta_orch.expressions.to_arrow import literal_array, to_arrow_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, is_opaque
-from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType, holds_variant
 
 BatchCheck = Callable[[pa.RecordBatch], None]
 _MAX_VALUE_CHARACTERS = 200
@@ -21,13 +21,16 @@ _MAX_ROW_CHARACTERS = 2000
 
 
 def batch_checks(schema: StructType, checks: Sequence[RowCheck]) -> tuple[BatchCheck, ...]:
-    """One function a condition, NOT NULL of the schema first; each raises ConstraintViolationError.
+    """One function a condition, NOT NULL of the schema first; each raises ConstraintViolationError, and the one that
+    looks at variants SchemaMismatchError.
 
     Raises UnsupportedExpressionError for a check that the local engine cannot evaluate.
     """
     found: list[BatchCheck] = []
     if _holds_not_null(schema):
         found.append(lambda batch: _ensure_not_null(batch, schema))
+    if holds_variant(schema):
+        found.append(lambda batch: _ensure_variants(batch, schema))
     found.extend(_row_check(check, schema) for check in checks)
     return tuple(found)
 
@@ -48,6 +51,22 @@ def _ensure_not_null(batch: pa.RecordBatch, schema: StructType) -> None:
         for path, missing in _missing_values(batch.column(index), field.data_type, field.nullable, field.name):
             cause = f"The column {path} is NOT NULL"
             _refuse(f"NOT NULL constraint on {path}", cause, batch.filter(missing), (field.name,))
+
+
+def _ensure_variants(batch: pa.RecordBatch, schema: StructType) -> None:
+    from delta_orch.protocol.variant.validate import ensure_variants
+
+    for index, field in enumerate(schema):
+        if holds_variant(field.data_type):
+            try:
+                ensure_variants(batch.column(index), field.data_type)
+            except InvalidVariantError as e:
+                raise SchemaMismatchError(
+                    f"The column {field.name} holds a value that is no variant",
+                    cause=e.cause or e.problem,
+                    remedy="Make variants of JSON text with delta_orch.protocol.variant.arrays.json_to_variant",
+                    column=field.name,
+                ) from e
 
 
 def _missing_values(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from delta_orch.protocol.types import StructType
-from delta_orch.protocol.variant.nested import holds_variant, reconstruct_columns
+from delta_orch.protocol.types import StructType, holds_variant
+from delta_orch.protocol.variant.nested import reconstruct_columns
 
 
 def with_variants(rows: pa.Table, schema: StructType) -> pa.Table:

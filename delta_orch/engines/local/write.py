@@ -26,7 +26,7 @@ from delta_orch.engines.local.prefetch import thread_count
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.protocol.arrow_types import schema_to_arrow
-from delta_orch.protocol.types import BINARY, STRING
+from delta_orch.protocol.types import BINARY, STRING, VARIANT
 
 if TYPE_CHECKING:
     from delta_orch.engines.local.computed_columns import Filler
@@ -52,6 +52,7 @@ def write_relation(
     target = schema_to_arrow(as_nullable(spec.written_schema))
     checks = batch_checks(spec.schema, spec.checks)
     fillers = _fillers(spec)
+    variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
     with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
         for batch in _slices(relation.open_batches()):
             rows = conform_batch(batch, target, lossless=True)
@@ -60,6 +61,9 @@ def write_relation(
             rows = blank_to_null(rows, spec)
             for check in checks:
                 check(rows)
+            if variants and rows.num_rows:
+                sink.shred_like(rows, variants)
+                variants = []
             for key, part in split_by_partition(rows, spec.schema, spec.partition_columns):
                 sink.add(key, part)
         return sink.finish()
@@ -130,6 +134,10 @@ class _Sink:
         if kind is not None:
             for writer in self._open:
                 writer.abandon()
+
+    def shred_like(self, rows: pa.RecordBatch, variants: Sequence[str]) -> None:
+        """Shred variants as suits these rows, the first of the write."""
+        self._layout = self._layout.shredded_like(rows, variants)
 
     def add(self, key: PartitionKey, batch: pa.RecordBatch) -> None:
         """Take rows of one partition. Raises StorageError, also for earlier rows."""

@@ -13,8 +13,16 @@ from delta_orch.engines.spark.host import DataFrame, SparkHost
 from delta_orch.engines.spark.settings import STREAM_SETTINGS
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema import parse_schema
-from delta_orch.protocol.types import BINARY, VARIANT, ArrayType, DataType, MapType, StructField, StructType
-from delta_orch.protocol.variant.nested import holds_variant
+from delta_orch.protocol.types import (
+    BINARY,
+    VARIANT,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    holds_variant,
+)
 
 _SENT_VARIANT = StructType((StructField("value", BINARY), StructField("metadata", BINARY)))
 

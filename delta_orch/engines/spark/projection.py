@@ -17,7 +17,7 @@ from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
-from delta_orch.protocol.types import VARIANT, VOID, ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import VARIANT, VOID, ArrayType, DataType, MapType, StructType, holds_variant
 
 _MAX_ROW_CHARS = 2000
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
@@ -133,10 +133,21 @@ def _converted(source: StructType, spec: WriteSpec, max_tasks: int) -> Iterator[
             )
         found = None if f.name in values else source.find(f.name)
         if found is not None:
+            _ensure_variants(found.data_type, f.data_type, f.name)
             value = convert_sql(quote_identifier(found.name), found.data_type, f.data_type)
         else:
             value = f"CAST({values.get(f.name, 'NULL')} AS {type_sql(f.data_type)})"
         yield f"{value} AS {quote_identifier(f.name)}"
+
+
+def _ensure_variants(source: DataType, target: DataType, name: str) -> None:
+    """Spark has variants of its own; structs of metadata and value, as Arrow has them, it could not tell apart."""
+    if holds_variant(target) and not holds_variant(source) and source != VOID:
+        raise SchemaMismatchError(
+            f"The column {name} is {source}, the table has {target}",
+            remedy="Give Spark a VARIANT column (parse_json), or write Arrow's variants with the local engine",
+            column=name,
+        )
 
 
 def _identity_value(identity: IdentityValues, max_tasks: int) -> str:

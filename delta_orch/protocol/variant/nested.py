@@ -6,22 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant
 from delta_orch.protocol.variant.byte_columns import Ints, Mask, boolean_array, int64_array, valid_mask
 from delta_orch.protocol.variant.reconstruct import list_offsets, reconstruct_variant
-
-
-def holds_variant(data_type: DataType) -> bool:
-    """Whether a type is `variant`, or has one inside."""
-    match data_type:
-        case ArrayType(element_type, _):
-            return holds_variant(element_type)
-        case MapType(key_type, value_type, _):
-            return holds_variant(key_type) or holds_variant(value_type)
-        case StructType(fields):
-            return any(holds_variant(f.data_type) for f in fields)
-        case _:
-            return data_type == VARIANT
 
 
 def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) -> pa.Array | pa.ChunkedArray:
