@@ -14,7 +14,7 @@ def output_columns_schema(output: Iterable[OutputColumn], schema: StructType) ->
 
 
 def _output_field(column: OutputColumn, schema: StructType) -> StructField:
-    fields = list(_fields_on(column.path, schema))
+    fields = list(fields_on(column.path, schema))
     innermost = fields[-1]
     if len(fields) == 1:
         return innermost
@@ -26,14 +26,15 @@ def column_indexes(path: Sequence[str], schema: StructType) -> list[int]:
     """The position of the column in the schema, and of each field on the way in the struct around it."""
     found = []
     current: DataType = schema
-    for field in _fields_on(path, schema):
+    for field in fields_on(path, schema):
         assert isinstance(current, StructType)
         found.append(current.names.index(field.name))
         current = field.data_type
     return found
 
 
-def _fields_on(path: Sequence[str], schema: StructType) -> Iterator[StructField]:
+def fields_on(path: Sequence[str], schema: StructType) -> Iterator[StructField]:
+    """The column a path begins with, and the fields it leads through."""
     current: DataType = schema
     for name in path:
         assert isinstance(current, StructType)

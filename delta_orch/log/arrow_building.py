@@ -24,6 +24,12 @@ def string_array(values: Sequence[str | None]) -> pa.StringArray:
     )
 
 
+def binary_array(values: Sequence[bytes]) -> pa.LargeBinaryArray:
+    """Byte strings, none of them null."""
+    offsets = pa.py_buffer(array("q", accumulate(map(len, values), initial=0)))
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [None, offsets, pa.py_buffer(b"".join(values))])
+
+
 def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
     """64-bit integers and nulls. Raises TypeError or OverflowError where a value is neither."""
     data = array("q", [0 if v is None else v for v in values])

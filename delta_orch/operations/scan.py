@@ -122,6 +122,26 @@ class Scan:
         engine = local_engine()
         return engine.to_reader(scan_plan(engine, self.plan()))
 
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """A lazy relation of DuckDB, to aggregate or join without having the rows in memory.
+
+        DuckDB reads the data files itself, as fast as it reads any, with deletion vectors, column mapping and widened
+        types as the log says; what it would not read exactly so (variants, row tracking, files in an object store)
+        streams to it through Arrow. Name the `columns` you need in that case.
+
+            flights = table.snapshot().scan(where="day >= '2013-06-01'").to_duckdb()
+            flights.aggregate("carrier, avg(delay)")
+
+        The relation is of this snapshot, however often it is read. What you run on it is DuckDB's: so are its errors.
+
+        Args:
+            connection: The relation belongs to it, by default to `duckdb.default_connection()`, where `duckdb.sql` can
+                name the variable that holds it. It keeps the deletion vectors until it is closed.
+        """
+        from delta_orch.engines.local.duckdb_input import duckdb_relation
+
+        return duckdb_relation(scan_plan(local_engine(), self.plan()), connection)
+
     def to_spark(self, spark: Any) -> Any:
         """A lazy DataFrame of `spark`, on Spark's own Parquet reader. What you run on it is Spark's: so are its errors,
         except through the engine (`to_relation`)."""

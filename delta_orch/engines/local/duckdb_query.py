@@ -5,6 +5,7 @@ Every query has a connection of its own, in memory, in UTC, without access to ex
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -15,25 +16,28 @@ import pyarrow as pa
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.conform import conform_batch
+from delta_orch.engines.local.duckdb_files import NativeScan
+from delta_orch.engines.local.duckdb_input import native_input, register_native
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import scan_relation
+from delta_orch.engines.local.sql_predicate import predicate_sql
 from delta_orch.engines.local.sql_query import (
     QueryInput,
     TranslatedQuery,
     qualified,
-    translate_predicate,
     translate_query,
 )
 from delta_orch.errors import DeltaError, InvalidExpressionError, MissingDependencyError, StorageError
-from delta_orch.expressions.nodes import Column, Expression
+from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import expression_of_tree, has_only, parse_spark_statement
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
-from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
+from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, PrimitiveType, StructField, StructType
 
+_LOG = logging.getLogger(__name__)
 BATCH_ROWS = 131_072
 _INPUT = "input_0"
 
@@ -90,7 +94,7 @@ def filter_relation(relation: LocalRelation, where: Expression, schema: StructTy
     """
     columns = ", ".join(qualified(_INPUT, name) for name in schema.names)
     source = quote_duckdb_identifier(_INPUT)
-    sql = f"SELECT {columns} FROM {source} WHERE {_predicate(where, relation.schema)}"
+    sql = f"SELECT {columns} FROM {source} WHERE {predicate_sql(where, relation.schema, _INPUT)}"
     used = {*schema.names, *(column.path[0] for column in columns_of(where))}
     translated = TranslatedQuery(sql, schema, {_INPUT: QueryInput("rows", used)})
     return LocalRelation(schema, lambda: _run(translated, {"rows": relation}))
@@ -102,7 +106,7 @@ def violation_finder(condition: Expression, schema: StructType) -> Callable[[pa.
     Raises UnsupportedExpressionError as `filter_relation`.
     """
     source = quote_duckdb_identifier(_INPUT)
-    sql = f"SELECT * FROM {source} WHERE NOT coalesce({_predicate(condition, schema)}, FALSE) LIMIT 1"
+    sql = f"SELECT * FROM {source} WHERE NOT coalesce({predicate_sql(condition, schema, _INPUT)}, FALSE) LIMIT 1"
     connection = connect()
 
     def find(batch: pa.RecordBatch) -> pa.Table:
@@ -111,15 +115,6 @@ def violation_finder(condition: Expression, schema: StructType) -> Callable[[pa.
             return connection.sql(sql).to_arrow_table()
 
     return find
-
-
-def _predicate(where: Expression, schema: StructType) -> str:
-    columns = {name: qualified(_INPUT, name) for name in schema.names}
-
-    def column(node: Column) -> str:
-        return ".".join([columns[node.path[0]], *map(quote_duckdb_identifier, node.path[1:])])
-
-    return f"({print_duckdb(where, column, lambda sql: translate_predicate(sql, columns, schema))})"
 
 
 def connect() -> Any:
@@ -159,17 +154,40 @@ class _Input:
 
 
 def _run(query: TranslatedQuery, relations: Mapping[str, LocalRelation]) -> Iterator[pa.RecordBatch]:
+    inputs = {label: narrowed(relations[used.relation], used.columns) for label, used in query.inputs.items()}
+    native = {label: scan for label, relation in inputs.items() if (scan := native_input(relation)) is not None}
+    batches = _batches(query, inputs, native)
+    if native:
+        try:
+            first = next(batches, None)
+        except (InvalidExpressionError, StorageError) as e:
+            # Perhaps the files and not the query: Arrow's reader tells one from the other, or knows the file's format.
+            _LOG.info("Once more with Arrow reading the files: %s", e.cause)
+            batches = _batches(query, inputs, {})
+        else:
+            if first is not None:
+                yield first
+    yield from batches
+
+
+def _batches(
+    query: TranslatedQuery, inputs: Mapping[str, LocalRelation], native: Mapping[str, NativeScan]
+) -> Iterator[pa.RecordBatch]:
     connection = connect()
-    inputs: list[_Input] = []
+    streams: list[_Input] = []
     target = schema_to_arrow(query.schema)
     try:
-        with _own_errors(inputs):
-            for label, used in query.inputs.items():
-                inputs.append(_Input(narrowed(relations[used.relation], used.columns)))
-                connection.register(label, inputs[-1].reader)
+        with _own_errors(streams):
+            for label, relation in inputs.items():
+                if label in native and relation.plan is not None:
+                    rows = register_native(connection, native[label], relation.plan)
+                    connection.execute(f"CREATE TEMP VIEW {quote_duckdb_identifier(label)} AS {rows}")
+                    continue
+                streams.append(_Input(relation))
+                connection.register(label, streams[-1].reader)
             reader = connection.sql(query.sql).to_arrow_reader(BATCH_ROWS)
         while True:
-            with _own_errors(inputs):
+            with _own_errors(streams):
                 batch = next(reader, None)
             if batch is None:
                 return
@@ -186,7 +204,12 @@ def narrowed(relation: LocalRelation, columns: Collection[str]) -> LocalRelation
     kept = [field for field in relation.schema if field.name in columns]
     # DuckDB counts rows by a column: the narrowest will do.
     kept = kept or [min(relation.schema, key=lambda field: _reading_cost(field, plan))]
-    return scan_relation(replace(plan, columns=tuple(field.name for field in kept)))
+    names = [field.name for field in kept]
+    if plan.output is not None:
+        output = tuple(column for column in plan.output if column.name in names)
+        tops = tuple(dict.fromkeys(column.path[0] for column in output))
+        return scan_relation(replace(plan, output=output, columns=tops))
+    return scan_relation(replace(plan, columns=tuple(names)))
 
 
 def _reading_cost(field: StructField, plan: ScanPlan) -> int:

@@ -35,7 +35,8 @@ def scan_relation(plan: ScanPlan) -> LocalRelation:
         UnsupportedExpressionError: `plan.where` holds text that is not proven to mean the same in DuckDB.
     """
     if plan.output is not None:
-        return _output_relation(scan_relation(replace(plan, output=None)), plan.output)
+        inner = scan_relation(replace(plan, output=None))
+        return replace(_output_relation(inner, plan.output), plan=plan if inner.plan is not None else None)
     schema = output_schema(plan)
     opaque = _opaque_part(plan.where)
     if opaque is None:
