@@ -12,12 +12,19 @@ from delta_orch._version import VERSION as __version__
 
 if TYPE_CHECKING:
     from delta_orch.errors import DeltaError
+    from delta_orch.features.column_definitions import column, identity_column
     from delta_orch.log.txn import TxnId
     from delta_orch.table import DeltaTable
 
-__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__"]
+__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "identity_column"]
 
-_HOME = {"DeltaError": "delta_orch.errors", "DeltaTable": "delta_orch.table", "TxnId": "delta_orch.log.txn"}
+_HOME = {
+    "DeltaError": "delta_orch.errors",
+    "DeltaTable": "delta_orch.table",
+    "TxnId": "delta_orch.log.txn",
+    "column": "delta_orch.features.column_definitions",
+    "identity_column": "delta_orch.features.column_definitions",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,128 @@
+"""Columns defined at creation, and defaults that are altered: what is stored, what rows get, what cannot be."""
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import column, identity_column
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
+from delta_orch.protocol import types as t
+from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_type
+
+
+def test_a_table_of_every_kind_of_column(rows, table):
+    table.create(
+        [
+            identity_column("key", start=10, step=5),
+            column("amount", "bigint", nullable=False, comment="net"),
+            column("next_amount", "bigint", generated_as="amount + 1"),
+            column("state", "varchar(10)", default="'new'"),
+        ]
+    )
+    snapshot = table.snapshot()
+    assert {"identityColumns", "generatedColumns", "allowColumnDefaults"} <= set(snapshot.protocol.writer_features)
+    assert snapshot.schema.find("key").metadata == {
+        "delta.identity.start": 10,
+        "delta.identity.step": 5,
+        "delta.identity.allowExplicitInsert": False,
+    }
+    assert snapshot.schema.find("state").metadata == {CHAR_VARCHAR_TYPE: "varchar(10)", "CURRENT_DEFAULT": "'new'"}
+    table.append(rows.data(pa.table({"amount": pa.array([1, 2], pa.int64())})))
+    found = rows.pylist(table)
+    assert [(row["key"] - 10) % 5 for row in found] == [0, 0]
+    assert len({row["key"] for row in found}) == 2
+    assert [row["next_amount"] for row in found] == [row["amount"] + 1 for row in found]
+    assert {row["state"] for row in found} == {"new"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        (lambda: [t.StructField("k", t.STRING, True, {"delta.identity.start": 1, "delta.identity.step": 1})], "long"),
+        (lambda: [identity_column("k", step=0)], "step is 0"),
+        (lambda: [identity_column("k", start=2**63)], "64-bit"),
+        (lambda: [column("a", "int", default="1", generated_as="2")], "both"),
+        (lambda: [column("a", "int", default="b + 1"), column("b", "int")], "names a column"),
+        (lambda: [column("a", "int", default="(SELECT 1)")], "subquery"),
+        (lambda: [column("a", "int", default="1; DROP TABLE x")], "not one expression"),
+        (lambda: [column("a", "int", generated_as="nope + 1"), column("b", "int")], "nope"),
+        (lambda: [column("a", "int", generated_as="a + 1"), column("b", "int")], "generated itself"),
+        (
+            lambda: [column("a", "int", generated_as="b"), column("b", "int", generated_as="c"), column("c", "int")],
+            "generated itself",
+        ),
+        (lambda: [column("a", "int", generated_as="rand()"), column("b", "int")], "not fixed"),
+        (lambda: [column("a", "variant", generated_as="b"), column("b", "int")], "variant"),
+        (lambda: [column("a", "in"), column("b", "int")], "no type"),
+        (
+            lambda: [t.StructField("s", t.StructType((column("a", "int", default="1"),))), column("b", "int")],
+            "top-level",
+        ),
+    ],
+)
+def test_definitions_that_cannot_be_create_nothing(table, columns, error):
+    with pytest.raises((SchemaMismatchError, InvalidRequestError, InvalidExpressionError), match=error):
+        table.create(columns())
+    assert not table.exists()
+
+
+def test_defaults_are_set_and_dropped(rows, table):
+    table.append(rows.data(pa.table({"id": pa.array([1], pa.int64()), "note": ["x"]})))
+    table.alter().set_default("note", " 'none' ").commit()
+    snapshot = table.snapshot()
+    assert "allowColumnDefaults" in snapshot.protocol.writer_features
+    assert snapshot.schema.find("note").metadata == {"CURRENT_DEFAULT": "'none'"}
+    table.append(rows.data(pa.table({"id": pa.array([2], pa.int64())})))
+    table.append(rows.data(pa.table({"id": pa.array([3], pa.int64()), "note": pa.array([None], pa.string())})))
+    assert [row["note"] for row in rows.pylist(table)] == ["x", "none", None]
+    table.alter().drop_default("note").commit()
+    assert table.snapshot().schema.find("note").metadata == {}
+    for expression in ("id", "", "sum(1)", "1, 2"):
+        with pytest.raises(InvalidExpressionError):
+            table.alter().set_default("note", expression).commit()
+
+
+def test_columns_whose_values_are_made_have_no_default(table):
+    table.create([identity_column("k"), column("g", "int", generated_as="a + 1"), column("a", "int")])
+    for name in ("k", "g"):
+        with pytest.raises(InvalidRequestError, match="cannot have a default"):
+            table.alter().set_default(name, "1").commit()
+    for alteration in (
+        table.alter().set_properties({"delta.columnMapping.mode": "name"}).drop_columns("a"),
+        table.alter().set_properties({"delta.columnMapping.mode": "name"}).rename_column("a", "b"),
+        table.alter().set_properties({"delta.enableTypeWidening": "true"}).change_type("a", "long"),
+    ):
+        with pytest.raises(InvalidRequestError, match="the generated column g"):
+            alteration.commit()
+    table.alter().set_properties({"delta.columnMapping.mode": "name"}).drop_columns("g", "a").add_column(
+        "b", "int"
+    ).commit()
+    assert table.snapshot().schema.names == ("k", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "data_type"),
+    [
+        ("BIGINT", t.LONG),
+        (" decimal ( 10 , 2 ) ", t.DecimalType(10, 2)),
+        ("dec(5)", t.DecimalType(5, 0)),
+        ("array<map<string,struct<a:int,`b c`:timestamp_ntz NOT NULL>>>", t.ArrayType(t.MapType(t.STRING, t.StructType((
+            t.StructField("a", t.INTEGER), t.StructField("b c", t.TIMESTAMP_NTZ, False)))))),
+        ("struct<a int, b string>", t.StructType((t.StructField("a", t.INTEGER), t.StructField("b", t.STRING)))),
+        ("struct<>", t.StructType(())),
+        ("char(3)", t.STRING),
+        ("variant", t.VARIANT),
+    ],
+)  # fmt: skip
+def test_types_as_people_write_them(text, data_type):
+    assert parse_type(text) == data_type
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "in", "array<int", "array<int>>", "map<int>", "decimal(39,1)", "decimal(2,3)", "varchar(x)", "struct<a>",
+     "int x", "array<" * 200 + "int" + ">" * 200, "💣", "struct<a:int not>"],
+    ids=range(13),
+)  # fmt: skip
+def test_what_is_no_type(text):
+    with pytest.raises(SchemaMismatchError, match="no type"):
+        parse_type(text)
