@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
 from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
+from delta_orch.storage.requests_errors import never_connected
 from delta_orch.storage.storage_options import StoreOptions, account_of
 
 _NO_CREDENTIALS = (
@@ -26,12 +27,18 @@ class AzureStore(ObjectStore):
         super().__init__(location.with_account(account_of(options.library)), options)
 
     def _connect(self) -> Any:
-        import aiohttp
-        from adlfs import AzureBlobFileSystem
-        from azure.core.exceptions import AzureError
-        from fsspec.exceptions import FSTimeoutError
+        # The synchronous client: aiohttp, on which adlfs stands, repeats a PUT of its own accord, and tells nobody.
+        from azure.storage.blob import BlobServiceClient
 
-        self.sdk_errors = (AzureError, aiohttp.ClientError, FSTimeoutError, OSError)
+        filesystem = self.filesystem
+        if filesystem.connection_string is not None:
+            return BlobServiceClient.from_connection_string(filesystem.connection_string)
+        credential = filesystem.sync_credential or filesystem.account_key or filesystem.sas_token
+        return BlobServiceClient(filesystem.account_url, credential=credential)
+
+    def _connect_filesystem(self) -> Any:
+        from adlfs import AzureBlobFileSystem
+
         library = dict(self.options.library)
         if self.location.account is not None and "connection_string" not in library:
             library.setdefault("account_name", self.location.account)
@@ -43,29 +50,31 @@ class AzureStore(ObjectStore):
             **library, use_listings_cache=False, default_cache_type="none", default_fill_cache=False
         )
 
-    def _run(self, container: str, key: str | None, operation: str, *arguments: Any, **options: Any) -> Any:
-        """One operation of the SDK's client for a blob, or for a container."""
-        from fsspec.asyn import sync
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        import aiohttp
+        from azure.core.exceptions import AzureError
+        from fsspec.exceptions import FSTimeoutError
 
-        filesystem = self.client
+        return (AzureError, aiohttp.ClientError, FSTimeoutError, OSError)
 
-        async def run() -> Any:
-            service = filesystem.service_client
-            client = service.get_container_client(container) if key is None else service.get_blob_client(container, key)
-            answer = await getattr(client, operation)(*arguments, **options)
-            return await answer.readall() if operation == "download_blob" else answer
+    def _blob(self, container: str, key: str) -> Any:
+        return self.client.get_blob_client(container, key)
 
-        return sync(filesystem.loop, run)
+    @property
+    def _timeouts(self) -> dict[str, Any]:
+        """The user's, in seconds; the client has its own."""
+        names = ("timeout", "connection_timeout", "read_timeout")
+        return {name: self.options.library[name] for name in names if name in self.options.library}
 
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         length = None if end is None else end - start
         # A blob without content has no range to ask for; asked for as a whole it is answered.
         part = {} if length is None and not start else {"offset": start, "length": length}
-        data: bytes = self._run(bucket, key, "download_blob", **part)
+        data: bytes = self._blob(bucket, key).download_blob(**part, **self._timeouts).readall()
         return data
 
     def _find(self, bucket: str, key: str) -> FileMeta | None:
-        found = self._run(bucket, key, "get_blob_properties")
+        found = self._blob(bucket, key).get_blob_properties(**self._timeouts)
         return None if _is_directory(found) else _meta(found, key)
 
     def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
@@ -75,27 +84,17 @@ class AzureStore(ObjectStore):
         self, container: str, options: dict[str, Any], token: str | None, *, recursive: bool
     ) -> tuple[list[FileMeta], str | None]:
         """One page of a listing, and the token of the next."""
-        from azure.storage.blob.aio import BlobPrefix
-        from fsspec.asyn import sync
+        from azure.storage.blob import BlobPrefix
 
-        filesystem = self.client
-
-        async def run() -> tuple[list[FileMeta], str | None]:
-            client = filesystem.service_client.get_container_client(container)
-            if recursive:
-                # The metadata tells the directories of a hierarchical namespace from blobs.
-                listing = client.list_blobs(include=["metadata"], **options)
-            else:
-                listing = client.walk_blobs(delimiter="/", **options)
-            pages = listing.by_page(continuation_token=token)
-            async for page in pages:
-                blobs = [b async for b in page]
-                files = [_meta(b, b.name) for b in blobs if not isinstance(b, BlobPrefix) and not _is_directory(b)]
-                return files, pages.continuation_token
-            return [], None
-
-        found: tuple[list[FileMeta], str | None] = sync(filesystem.loop, run)
-        return found
+        client = self.client.get_container_client(container)
+        if recursive:
+            # The metadata tells the directories of a hierarchical namespace from blobs.
+            listing = client.list_blobs(include=["metadata"], **options, **self._timeouts)
+        else:
+            listing = client.walk_blobs(delimiter="/", **options, **self._timeouts)
+        pages = listing.by_page(continuation_token=token)
+        blobs = [b for b in next(pages, ()) if not isinstance(b, BlobPrefix) and not _is_directory(b)]
+        return [_meta(blob, blob.name) for blob in blobs], pages.continuation_token
 
     def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
         # One attempt: whether a lost one has taken effect is not the SDK's to decide.
@@ -105,17 +104,13 @@ class AzureStore(ObjectStore):
         return self._upload(bucket, key, data, overwrite=True)
 
     def _upload(self, bucket: str, key: str, data: bytes, **options: Any) -> FileMeta:
-        answer = self._run(bucket, key, "upload_blob", data, length=len(data), **options)
+        answer = self._blob(bucket, key).upload_blob(data, length=len(data), **options, **self._timeouts)
         return FileMeta(key, len(data), int(answer["last_modified"].timestamp() * 1000))
 
     def _remove(self, bucket: str, key: str) -> None:
-        self._run(bucket, key, "delete_blob")
-
-    def _open_output(self, path: str) -> Any:
-        return self.client.open(path, "wb")
+        self._blob(bucket, key).delete_blob(**self._timeouts)
 
     def _failure(self, error: Exception) -> Failure:
-        import aiohttp
         from azure.core import exceptions as azure
 
         code = str(getattr(getattr(error, "error_code", None), "value", None) or getattr(error, "error_code", "") or "")
@@ -140,8 +135,7 @@ class AzureStore(ObjectStore):
             return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"Azure answers {code or status}")
         inner = getattr(error, "inner_exception", None) or error.__cause__ or error
         name = type(inner).__name__
-        # The SDK reports a connection that broke under the same name as one that never came about.
-        if isinstance(error, azure.ServiceRequestTimeoutError) or isinstance(inner, aiohttp.ClientConnectorError):
+        if isinstance(error, azure.ServiceRequestError) and never_connected(inner):
             return Failure(
                 FailureKind.REFUSED, f"Azure cannot be reached ({name})", "Check the account and the network"
             )

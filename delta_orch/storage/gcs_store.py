@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
+from delta_orch.storage.requests_errors import never_connected
 
 _PAGE = 1000
 _NO_CREDENTIALS = (
@@ -21,24 +22,9 @@ class GcsStore(ObjectStore):
     label: ClassVar[str] = "GCS"
 
     def _connect(self) -> Any:
-        import aiohttp
-        import requests
-        from fsspec.exceptions import FSTimeoutError
-
-        # Not the extended class that `gcsfs.GCSFileSystem` may be: it asks about each bucket over gRPC, first.
-        from gcsfs.core import GCSFileSystem
-        from gcsfs.retry import HttpError
-        from google.api_core.exceptions import GoogleAPIError
         from google.auth.credentials import AnonymousCredentials
-        from google.auth.exceptions import GoogleAuthError
         from google.cloud import storage
-        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
-        self.sdk_errors = (
-            GoogleAPIError, GoogleAuthError, InvalidResponse, DataCorruption, requests.RequestException, HttpError,
-            aiohttp.ClientError, FSTimeoutError, OSError,
-        )  # fmt: skip
-        self.filesystem = GCSFileSystem(**self.options.library, use_listings_cache=False)
         endpoint = self.options.library.get("endpoint_url")
         credentials = self.filesystem.credentials.credentials
         return storage.Client(
@@ -47,6 +33,32 @@ class GcsStore(ObjectStore):
             client_options={"api_endpoint": endpoint} if endpoint else None,
         )
 
+    def _connect_filesystem(self) -> Any:
+        # Not the extended class that `gcsfs.GCSFileSystem` may be: it asks about each bucket over gRPC, first.
+        from gcsfs.core import GCSFileSystem
+
+        return GCSFileSystem(**self.options.library, use_listings_cache=False)
+
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        import aiohttp
+        import requests
+        from fsspec.exceptions import FSTimeoutError
+        from gcsfs.retry import HttpError
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
+        return (
+            GoogleAPIError, GoogleAuthError, InvalidResponse, DataCorruption, requests.RequestException, HttpError,
+            aiohttp.ClientError, FSTimeoutError, OSError,
+        )  # fmt: skip
+
+    @property
+    def _timeout(self) -> dict[str, Any]:
+        """The user's, in seconds; the client has one of its own."""
+        given = self.options.library.get("requests_timeout")
+        return {} if given is None else {"timeout": given}
+
     def _bucket(self, name: str) -> Any:
         payer = self.options.library.get("requester_pays")
         project = payer if isinstance(payer, str) and payer.lower() != "true" else self.client.project
@@ -54,15 +66,17 @@ class GcsStore(ObjectStore):
 
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         blob = self._bucket(bucket).blob(key)
-        data: bytes = blob.download_as_bytes(start=start or None, end=None if end is None else end - 1)
+        last = None if end is None else end - 1
+        data: bytes = blob.download_as_bytes(start=start or None, end=last, **self._timeout)
         return data
 
     def _find(self, bucket: str, key: str) -> FileMeta | None:
-        blob = self._bucket(bucket).get_blob(key)
+        blob = self._bucket(bucket).get_blob(key, **self._timeout)
         return None if blob is None else _meta(blob)
 
     def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
-        arguments = {"prefix": prefix, "delimiter": None if recursive else "/", "page_size": _PAGE}
+        delimiter = None if recursive else "/"
+        arguments = {"prefix": prefix, "delimiter": delimiter, "page_size": _PAGE, **self._timeout}
         if start_key > prefix:
             arguments["start_offset"] = start_key
         return _Pages(self, bucket, arguments)
@@ -76,15 +90,11 @@ class GcsStore(ObjectStore):
     def _upload(self, bucket: str, key: str, data: bytes, **condition: int) -> FileMeta:
         blob = self._bucket(bucket).blob(key)
         # One attempt: whether a lost one has taken effect is not the SDK's to decide.
-        blob.upload_from_string(data, content_type="application/octet-stream", retry=None, **condition)
+        blob.upload_from_string(data, content_type="application/octet-stream", retry=None, **condition, **self._timeout)
         return _meta(blob)
 
     def _remove(self, bucket: str, key: str) -> None:
-        self._bucket(bucket).blob(key).delete()
-
-    def _open_output(self, path: str) -> Any:
-        self.client  # noqa: B018 - makes the file system
-        return self.filesystem.open(path, "wb")
+        self._bucket(bucket).blob(key).delete(**self._timeout)
 
     def _failure(self, error: Exception) -> Failure:
         from google.api_core import exceptions as google
@@ -111,7 +121,7 @@ class GcsStore(ObjectStore):
         if status is not None:
             may_have = status >= 500 or status == 408
             return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"GCS answers {status}")
-        if _never_connected(error):
+        if never_connected(error):
             return Failure(
                 FailureKind.REFUSED,
                 f"GCS cannot be reached ({type(error).__name__})",
@@ -152,21 +162,6 @@ class _Pages(Iterator[list[FileMeta]]):
         self._token = found.next_page_token
         self._has_ended = self._token is None
         return blobs
-
-
-def _never_connected(error: Exception) -> bool:
-    """Whether there was no connection the request could have gone over."""
-    import aiohttp
-    import requests
-    from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
-
-    if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.SSLError):
-        return True
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return True
-    inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
-    reason = inner.reason if isinstance(inner, MaxRetryError) else inner
-    return isinstance(reason, NewConnectionError | ConnectTimeoutError)
 
 
 def _meta(blob: Any) -> FileMeta:

@@ -7,6 +7,7 @@ through fsspec's file system of the same store.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import posixpath
@@ -16,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from delta_orch.errors import (
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 T = TypeVar("T")
+_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "GCSFS_", "GCLOUD_", "STORAGE_EMULATOR_HOST", "HTTP", "http", "no_proxy")
+_MOST_CLIENTS = 64
+_MADE: dict[tuple[int, type, str, str], Any] = {}
+"""Clients and file systems by process, kind and options. Single operations of a dict are atomic: no lock is needed."""
+
 _LOGGER = logging.getLogger(__name__)
 _BUSY_ATTEMPTS = 10
 _LONGEST_PAUSE_S = 2.0
@@ -63,7 +70,8 @@ class Failure:
 class ObjectStore(LogStore):
     """One prefix of one bucket or container.
 
-    The client is made on first use, and once more in a forked child.
+    Clients are made on first use, shared by the tables of a process that have the same options, and made once more in
+    a forked child.
 
     Args:
         location: The table's root.
@@ -78,7 +86,6 @@ class ObjectStore(LogStore):
         self.uri = location.uri
         self.root = location.fsspec_path
         self.options = options
-        self._made: tuple[int, Any] | None = None
         hide_in_logs(options.secrets)
 
     def __repr__(self) -> str:
@@ -93,12 +100,18 @@ class ObjectStore(LogStore):
 
     # What each kind of store does in its own way; errors are those of its SDK
 
-    sdk_errors: tuple[type[Exception], ...]
-    """What the SDK and fsspec's library raise. Set by `_connect`."""
-
     @abstractmethod
     def _connect(self) -> Any:
-        """The client. Raises what the library raises for options it cannot use."""
+        """The SDK's client, safe to share between threads, that makes each request once or says how often it did.
+        Raises what the library raises for options it cannot use."""
+
+    @abstractmethod
+    def _connect_filesystem(self) -> Any:
+        """fsspec's file system for the data files. Raises like `_connect`."""
+
+    @abstractmethod
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        """What the SDK and fsspec's library raise."""
 
     @abstractmethod
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -128,10 +141,6 @@ class ObjectStore(LogStore):
     @abstractmethod
     def _failure(self, error: Exception) -> Failure:
         """What an error of `sdk_errors` means."""
-
-    @abstractmethod
-    def _open_output(self, path: str) -> Any:
-        """A binary file of fsspec that becomes the object `bucket/key` when it is closed."""
 
     @abstractmethod
     def hadoop_options(self) -> dict[str, str]:
@@ -250,17 +259,40 @@ class ObjectStore(LogStore):
             return
 
     def write_object(self, full: str) -> Any:
-        """A file of fsspec to write."""
-        return self.call("write", full, lambda: self._open_output(full))
+        """A file of fsspec that becomes the object when it is closed."""
+        return self.call("write", full, lambda: self.filesystem.open(full, "wb"))
 
     @property
     def client(self) -> Any:
-        """The client of this process, made when it is first asked for. Raises StorageError."""
-        made = self._made
-        if made is None or made[0] != os.getpid():
+        """The SDK's client. Raises StorageError."""
+        return self._shared("client", self._connect)
+
+    @property
+    def filesystem(self) -> Any:
+        """fsspec's file system. Raises StorageError."""
+        return self._shared("filesystem", self._connect_filesystem)
+
+    @cached_property
+    def sdk_errors(self) -> tuple[type[Exception], ...]:
+        """What a request may raise that `_failure` understands."""
+        return self._sdk_errors()
+
+    @cached_property
+    def _options_key(self) -> str:
+        environment = {k: v for k, v in os.environ.items() if k.startswith(_ENVIRONMENT)}
+        return json.dumps([self.location.account, dict(self.options.library), environment], sort_keys=True, default=id)
+
+    def _shared(self, part: str, make: Callable[[], Any]) -> Any:
+        key = (os.getpid(), type(self), part, self._options_key)
+        made = _MADE.get(key)
+        if made is None:
             try:
-                made = (os.getpid(), self._connect())
-            except (TypeError, ValueError, OSError) as e:
+                made = make()
+            except StorageError:
+                raise
+            except Exception as e:
+                if not isinstance(e, (TypeError, ValueError, *self.sdk_errors)):
+                    raise
                 # The library's own text may repeat an option, and options hold secrets: only its kind is shown.
                 raise StorageError(
                     f"Cannot open the store of {self.uri}",
@@ -268,8 +300,11 @@ class ObjectStore(LogStore):
                     remedy="Check the storage options and the credentials in the environment",
                     store=self.label,
                 ) from None
-            self._made = made
-        return made[1]
+            while len(_MADE) >= _MOST_CLIENTS:
+                _MADE.pop(next(iter(_MADE)), None)
+            # Two threads may have made one each: both go on with the first.
+            made = _MADE.setdefault(key, made)
+        return made
 
     def call(self, action: str, full: str, request: Callable[[], T], *, may_change: bool = False) -> T:
         """Make a request, and once more where the store was too busy to do it.
@@ -283,7 +318,6 @@ class ObjectStore(LogStore):
             FileMissingInStoreError, FileExistsInStoreError, StorageOutcomeUnknownError, StorageError: By `_failure`.
         """
         attempt = 0
-        self.client  # noqa: B018 - makes `sdk_errors` known
         while True:
             attempt += 1
             try:

@@ -6,6 +6,7 @@ and one that does not know the condition would overwrite: so the first commit to
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -27,6 +28,10 @@ _ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", 
 _EXCLUSIVE: dict[tuple[str, str], bool] = {}
 """What trying out has shown, by endpoint and bucket."""
 
+_LOGGER = logging.getLogger(__name__)
+_CONNECTIONS = 32
+_TRIALS = 4
+_OF_AIOHTTP = ("connector_args", "http_session_cls")
 _THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
 _RACED = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 _CREDENTIALS = frozenset(
@@ -54,51 +59,70 @@ class S3Store(ObjectStore):
         super().__init__(location, options)
 
     def _connect(self) -> Any:
-        import aiohttp
-        from botocore.exceptions import BotoCoreError, ClientError
-        from botocore.parsers import ResponseParserError
-        from fsspec.exceptions import FSTimeoutError
+        # The synchronous client: aiohttp, on which s3fs stands, repeats a PUT of its own accord, and tells nobody.
+        from botocore import UNSIGNED
+        from botocore.config import Config
+        from botocore.session import Session
+
+        given = dict(self.options.library)
+        config = {
+            "connect_timeout": 5,
+            "read_timeout": 15,
+            "max_pool_connections": _CONNECTIONS,
+            **{k: v for k, v in dict(given.get("config_kwargs") or {}).items() if k not in _OF_AIOHTTP},
+        }
+        if given.get("anon"):
+            config["signature_version"] = UNSIGNED
+        arguments = {
+            "aws_access_key_id": given.get("key"),
+            "aws_secret_access_key": given.get("secret"),
+            "aws_session_token": given.get("token"),
+            "endpoint_url": given.get("endpoint_url"),
+            "use_ssl": given.get("use_ssl", True),
+            **dict(given.get("client_kwargs") or {}),
+        }
+        client = Session(profile=given.get("profile")).create_client("s3", config=Config(**config), **arguments)
+        client.meta.events.register("needs-retry.s3.PutObject", _note_attempt)
+        return client
+
+    def _connect_filesystem(self) -> Any:
         from s3fs import S3FileSystem
 
-        self.sdk_errors = (
-            BotoCoreError, ClientError, ResponseParserError, aiohttp.ClientError, FSTimeoutError, OSError,
-            _EarlierAttemptError,
-        )  # fmt: skip
         return S3FileSystem(
             **self.options.library, use_listings_cache=False, default_cache_type="none", default_fill_cache=False
         )
 
+    def _sdk_errors(self) -> tuple[type[Exception], ...]:
+        import aiohttp
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+        from fsspec.exceptions import FSTimeoutError
+
+        return (
+            BotoCoreError, ClientError, ResponseParserError, aiohttp.ClientError, FSTimeoutError, OSError,
+            _EarlierAttemptError,
+        )  # fmt: skip
+
     def _request(self, operation: str, **arguments: Any) -> Any:
-        """One operation of the S3 client; the body of an answer is read."""
-        from fsspec.asyn import sync
-
-        filesystem = self.client
-
-        async def run() -> Any:
-            await filesystem.set_session()
-            client = await filesystem.get_s3(arguments["Bucket"])
-            extra = _accepted(client, operation, {**filesystem.s3_additional_kwargs, **filesystem.req_kw, **arguments})
-            if operation != "put_object":
-                answer = await getattr(client, operation)(**extra)
-                if "Body" in answer:
-                    async with answer["Body"] as body:
-                        answer["Body"] = await body.read()
-                return answer
-            client.meta.events.register("needs-retry.s3.PutObject", _note_attempt, unique_id="delta-orch")
-            attempts: list[bool] = []
-            _ATTEMPTS.set(attempts)
-            try:
-                return await client.put_object(**extra)
-            except Exception as e:
-                if any(attempts):
-                    raise _EarlierAttemptError from e
-                raise
-
-        return sync(filesystem.loop, run)
+        """One operation of the S3 client."""
+        given = self.options.library
+        payer = {"RequestPayer": "requester"} if given.get("requester_pays") else {}
+        every = {**dict(given.get("s3_additional_kwargs") or {}), **payer, **arguments}
+        attempts: list[bool] = []
+        token = _ATTEMPTS.set(attempts)
+        try:
+            return getattr(self.client, operation)(**_accepted(self.client, operation, every))
+        except Exception as e:
+            if any(attempts):
+                raise _EarlierAttemptError from e
+            raise
+        finally:
+            _ATTEMPTS.reset(token)
 
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         part = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
-        data: bytes = self._request("get_object", Bucket=bucket, Key=key, **part)["Body"]
+        with self._request("get_object", Bucket=bucket, Key=key, **part)["Body"] as body:
+            data: bytes = body.read()
         return data
 
     def _find(self, bucket: str, key: str) -> FileMeta | None:
@@ -136,9 +160,6 @@ class S3Store(ObjectStore):
     def _remove(self, bucket: str, key: str) -> None:
         self._request("delete_object", Bucket=bucket, Key=key)
 
-    def _open_output(self, path: str) -> Any:
-        return self.client.open(path, "wb")
-
     def _is_exclusive(self) -> bool:
         endpoint = self._endpoint()
         if endpoint is None:
@@ -162,23 +183,34 @@ class S3Store(ObjectStore):
         return None if not host or host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else str(configured)
 
     def _try_exclusive(self) -> bool:
-        """Create an object twice. Its name is new, so that nobody's object is put at risk."""
+        """Create an object until it exists, and once more. Its name is new, so that nobody's object is put at risk."""
         bucket, key = self.location.bucket, self._key(f"_delta_log/.exclusive-create-{uuid.uuid4()}.tmp")
         try:
-            self._put(bucket, key, b"1", IfNoneMatch="*")
-        except self.sdk_errors as e:
-            if _code(e) in ("NotImplemented", "501"):
-                return False
-            raise
-        try:
-            self._put(bucket, key, b"2", IfNoneMatch="*")
-        except self.sdk_errors as e:
-            if self._failure(e).kind is FailureKind.EXISTS:
-                return True
-            raise
+            for attempt in range(_TRIALS):
+                try:
+                    self._put(bucket, key, b"1", IfNoneMatch="*")
+                except self.sdk_errors as e:
+                    failure = self._failure(e)
+                    if failure.kind is FailureKind.EXISTS:
+                        return True
+                    if _code(e) in ("NotImplemented", "501"):
+                        return False
+                    # Lost answers prove nothing: the next attempt may.
+                    if failure.kind is not FailureKind.UNKNOWN or attempt == _TRIALS - 1:
+                        raise
+                else:
+                    if attempt:
+                        return False
         finally:
-            self._remove(bucket, key)
+            self._remove_trial(bucket, key)
         return False
+
+    def _remove_trial(self, bucket: str, key: str) -> None:
+        try:
+            self._remove(bucket, key)
+        except self.sdk_errors as e:
+            # Whoever may write need not have the right to delete. No reader looks at a name like this.
+            _LOGGER.debug("Could not delete %s: %s", key, type(e).__name__)
 
     def _failure(self, error: Exception) -> Failure:
         if isinstance(error, _EarlierAttemptError):
@@ -224,7 +256,7 @@ class S3Store(ObjectStore):
                 f"There are no credentials that S3 takes ({name})",
                 "Set the storage options key and secret, or the AWS_… variables or profile of this process",
             )
-        if _may_have_taken_effect(None, error):
+        if _may_have_taken_effect(error):
             return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again")
         return Failure(
             FailureKind.REFUSED, f"The S3 endpoint cannot be reached ({name})", "Check endpoint_url and the network"
@@ -282,14 +314,14 @@ def _note_attempt(response: Any = None, caught_exception: Exception | None = Non
     if attempts is None:
         return
     if caught_exception is not None:
-        attempts.append(_may_have_taken_effect(None, caught_exception))
+        attempts.append(_may_have_taken_effect(caught_exception))
     elif response is not None:
         http, parsed = response
         code = dict(parsed.get("Error") or {}).get("Code")
         attempts.append(http.status_code >= 500 and code not in _THROTTLED)
 
 
-def _may_have_taken_effect(status: int | None, error: Exception) -> bool:
+def _may_have_taken_effect(error: Exception) -> bool:
     """Whether the request may have reached the store. Only a connection that never came about proves the contrary."""
     import aiohttp
     from botocore.exceptions import (
@@ -301,11 +333,10 @@ def _may_have_taken_effect(status: int | None, error: Exception) -> bool:
         SSLError,
     )
 
-    if isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
+    if isinstance(error, EndpointConnectionError) and isinstance(error.kwargs.get("error"), aiohttp.ClientError):
+        return True  # s3fs's, which has repeated the request before
+    if isinstance(error, ConnectTimeoutError | EndpointConnectionError | ProxyConnectionError | SSLError):
         return False
-    if isinstance(error, EndpointConnectionError):
-        # aiobotocore reports a connection that broke under the same name as one that never came about.
-        return not isinstance(error.kwargs.get("error"), aiohttp.ClientConnectorError)
     # Whatever else botocore itself objects to (parameters, endpoints, regions) it objects to before it sends.
     return isinstance(error, HTTPClientError) or not isinstance(error, BotoCoreError)
 

@@ -164,7 +164,6 @@ OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
         **_plain("account_key sas_token connection_string client_secret", secret=True),
         **_plain("anon version_aware assume_container_exists", _flag),
         **_plain("timeout connection_timeout read_timeout blocksize max_concurrency", _number),
-        **_plain("credential", _as_given, secret=True),
         **_alias("azure_storage_account_name", "account_name"),
         **_alias("azure_storage_account_key azure_storage_access_key azure_storage_master_key access_key master_key",
                  "account_key", secret=True),

@@ -1,0 +1,280 @@
+"""What becomes of a request whose answer is lost, late, wrong or old: nothing acknowledged is lost, none is doubled."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.errors import (
+    CommitOutcomeUnknownError,
+    DeltaError,
+    FileExistsInStoreError,
+    StorageError,
+    StorageOutcomeUnknownError,
+)
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.open import open_store
+from delta_orch.testing.emulators import Emulator
+from delta_orch.testing.fault_proxy import Fault, FaultProxy
+
+TIMEOUTS = {
+    "s3": {"read_timeout": "0.5", "connect_timeout": "2"},
+    "gcs": {"requests_timeout": "0.5"},
+    "azure": {"read_timeout": "0.5", "connection_timeout": "2"},
+}
+# Of the three clients, botocore alone tries a PUT again by itself.
+DONE, UNKNOWN = "done", "unknown"
+CREATED = {
+    "s3": {
+        Fault.DROP_BEFORE: DONE, Fault.DROP_AFTER: UNKNOWN, Fault.ERROR_BEFORE: DONE, Fault.ERROR_AFTER: UNKNOWN,
+        Fault.THROTTLE: DONE, Fault.HANG_BEFORE: DONE, Fault.HANG_AFTER: UNKNOWN,
+    },
+    **{
+        name: {
+            Fault.DROP_BEFORE: UNKNOWN, Fault.DROP_AFTER: UNKNOWN, Fault.ERROR_BEFORE: UNKNOWN,
+            Fault.ERROR_AFTER: UNKNOWN, Fault.THROTTLE: UNKNOWN, Fault.HANG_AFTER: UNKNOWN,
+        }
+        for name in ("gcs", "azure")
+    },
+}  # fmt: skip
+TAKES_EFFECT = (Fault.DROP_AFTER, Fault.ERROR_AFTER, Fault.HANG_AFTER)
+CASES = [(name, fault) for name, faults in CREATED.items() for fault in faults]
+IDS = [f"{name}-{fault.name.lower()}" for name, fault in CASES]
+
+
+@pytest.fixture(scope="module")
+def proxies(emulator_named: Callable[[str], Emulator]) -> Iterator[Callable[[str], tuple[FaultProxy, Emulator]]]:
+    made: dict[str, tuple[FaultProxy, Emulator]] = {}
+
+    def proxied(name: str) -> tuple[FaultProxy, Emulator]:
+        if name not in made:
+            emulator = emulator_named(name)
+            proxy = FaultProxy(emulator.endpoint, hang_s=1.0).__enter__()
+            made[name] = (proxy, emulator.behind(proxy.endpoint))
+        made[name][0].clear()
+        return made[name]
+
+    yield proxied
+    for proxy, _ in made.values():
+        proxy.__exit__()
+
+
+Proxied = Callable[[str], tuple[FaultProxy, Emulator]]
+
+
+def _open(emulator: Emulator, name: str | None = None) -> LogStore:
+    return open_store(
+        emulator.table_uri(name or str(uuid.uuid4())), {**emulator.storage_options, **TIMEOUTS[emulator.name]}
+    )
+
+
+def _table(emulator: Emulator, name: str) -> DeltaTable:
+    return DeltaTable(emulator.table_uri(name), {**emulator.storage_options, **TIMEOUTS[emulator.name]})
+
+
+def _fault_at_creation(proxy: FaultProxy, name: str, fault: Fault, version: int | None = None) -> None:
+    if name == "gcs":
+        proxy.at("POST", "*ifGenerationMatch=0*", fault)
+    else:
+        proxy.at("PUT", "*.json*" if version is None else f"*{version:020}.json*", fault)
+
+
+@pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
+def test_a_creation_tells_what_is_known_of_it(proxies: Proxied, name: str, fault: Fault) -> None:
+    proxy, emulator = proxies(name)
+    store = _open(emulator)
+    store.ensure_can_commit()
+    _fault_at_creation(proxy, name, fault)
+    path = "_delta_log/1.json"
+    if CREATED[name][fault] == DONE:
+        assert store.put_if_absent(path, b"mine") == store.head(path)
+        assert store.read_bytes(path) == b"mine"
+    else:
+        with pytest.raises(StorageOutcomeUnknownError) as raised:
+            store.put_if_absent(path, b"mine")
+        assert raised.value.context["path"].endswith(path)
+        assert (store.head(path) is not None) == (fault in TAKES_EFFECT)
+    if fault in TAKES_EFFECT:
+        with pytest.raises(FileExistsInStoreError):
+            store.put_if_absent(path, b"another's")
+        assert store.read_bytes(path) == b"mine"
+
+
+@pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
+def test_a_commit_happens_once_whatever_becomes_of_its_answer(proxies: Proxied, name: str, fault: Fault) -> None:
+    proxy, emulator = proxies(name)
+    table = _table(emulator, str(uuid.uuid4()))
+    table.append(pa.table({"id": [1]}))
+    _fault_at_creation(proxy, name, fault, version=1)
+    assert table.append(pa.table({"id": [2]})).version == 1
+    assert table.append(pa.table({"id": [3]})).version == 2
+    assert sorted(table.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2, 3]
+    assert [h.version for h in table.history()] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("name", CREATED)
+def test_a_put_that_arrives_late_changes_nothing(proxies: Proxied, name: str) -> None:
+    proxy, emulator = proxies(name)
+    table = _table(emulator, str(uuid.uuid4()))
+    table.append(pa.table({"id": [1]}))
+    _fault_at_creation(proxy, name, Fault.LATE, version=1)
+    table.append(pa.table({"id": [2]}))
+    time.sleep(proxy.late_s * 2)
+    assert table.snapshot().version == 1
+    assert sorted(table.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2]
+
+
+def test_a_store_that_falls_silent_leaves_the_outcome_unknown(proxies: Proxied) -> None:
+    proxy, emulator = proxies("s3")
+    options = {**emulator.storage_options, "config_kwargs": '{"retries": {"total_max_attempts": 1}}'}
+    table = DeltaTable(emulator.table_uri(str(uuid.uuid4())), options)
+    table.append(pa.table({"id": [1]}))
+    proxy.at("PUT", f"*{1:020}.json*", Fault.DROP_AFTER)
+    proxy.at("*", f"*{1:020}.json*", Fault.DROP_BEFORE, times=1000)
+    with pytest.raises(CommitOutcomeUnknownError):
+        table.append(pa.table({"id": [2]}), txn=("job", 1))
+    proxy.clear()
+    assert table.append(pa.table({"id": [2]}), txn=("job", 1)).skipped
+    assert sorted(table.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("name", CREATED)
+def test_an_old_listing_costs_a_retry_and_nothing_else(proxies: Proxied, name: str) -> None:
+    proxy, emulator = proxies(name)
+    uri = str(uuid.uuid4())
+    table = _table(emulator, uri)
+    table.append(pa.table({"id": [1]}))
+    late = _table(emulator, uri)
+    assert late.version() == 0
+    table.append(pa.table({"id": [2]}))
+    proxy.at("GET", "*prefix=*", Fault.STALE, times=20)
+    fresh = _table(emulator, uri)
+    assert fresh.append(pa.table({"id": [3]})).version == 2
+    proxy.clear()
+    assert sorted(fresh.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", CREATED)
+def test_what_is_never_sent_is_certain(emulator_named: Callable[[str], Emulator], name: str) -> None:
+    emulator = emulator_named(name)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and never listens
+        nowhere = emulator.behind(f"http://127.0.0.1:{taken.getsockname()[1]}")
+        options = {**nowhere.storage_options, "single_writer": "true"}
+        if name == "s3":
+            options["config_kwargs"] = '{"retries": {"total_max_attempts": 2}}'
+        store = open_store(nowhere.table_uri("t"), options)
+        store._is_exclusive = lambda: True  # type: ignore[method-assign]
+        with pytest.raises(StorageError, match="cannot be reached") as raised:
+            store.put_if_absent("_delta_log/0.json", b"x")
+        assert type(raised.value) is StorageError
+
+
+@pytest.mark.parametrize("name", CREATED)
+@pytest.mark.parametrize("fault", [Fault.HANG_BEFORE, Fault.HANG_AFTER], ids=lambda f: f.name.lower())
+def test_a_writer_killed_while_it_waits_for_the_answer(proxies: Proxied, name: str, fault: Fault) -> None:
+    proxy, emulator = proxies(name)
+    uri = str(uuid.uuid4())
+    _table(emulator, uri).append(pa.table({"id": [1]}))
+    proxy.clear()
+    _fault_at_creation(proxy, name, fault, version=1)
+
+    def write() -> None:
+        _table(emulator, uri).append(pa.table({"id": [2]}), txn=("job", 7))
+
+    writer = multiprocessing.get_context("fork").Process(target=write)
+    writer.start()
+    pattern = ("POST", "*ifGenerationMatch=0*") if name == "gcs" else ("PUT", f"*{1:020}.json*")
+    deadline = time.monotonic() + 30
+    while not proxy.count(*pattern) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(writer.pid or 0, signal.SIGKILL)
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
+    again = _table(emulator, uri).append(pa.table({"id": [2]}), txn=("job", 7))
+    assert again.skipped == (fault is Fault.HANG_AFTER)
+    assert sorted(_table(emulator, uri).snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2]
+
+
+def test_an_endpoint_that_overwrites_is_not_written_to(s3: Emulator) -> None:
+    """Some servers that speak S3 know no conditions: with them, two writers would each take a version for theirs."""
+    with _ConditionBlindProxy(s3.endpoint) as proxy:
+        blind = s3.behind(proxy.endpoint)
+        table = DeltaTable(blind.table_uri("blind"), blind.storage_options)
+        with pytest.raises(DeltaError, match="single_writer=true") as raised:
+            table.append(pa.table({"id": [1]}))
+        assert raised.value.code == "UNSUPPORTED_STORE"
+        assert not list(table.store.list_recursive())
+        alone = DeltaTable(blind.table_uri("blind"), {**blind.storage_options, "single_writer": "true"})
+        assert [alone.append(pa.table({"id": [n]})).version for n in range(3)] == [0, 1, 2]
+        with pytest.raises(FileExistsInStoreError):
+            alone.store.put_if_absent("_delta_log/00000000000000000000.json", b"x")
+    assert DeltaTable(s3.table_uri("blind"), s3.storage_options).snapshot().scan().to_arrow().num_rows == 3
+
+
+class _ConditionBlindProxy(FaultProxy):
+    """Forgets the condition of a request on the way."""
+
+    def _forward(self, request, body):  # type: ignore[no-untyped-def]
+        del request.headers["If-None-Match"]
+        return super()._forward(request, body)
+
+
+def test_a_conditional_conflict_is_tried_again(s3: Emulator) -> None:
+    """S3 answers 409 where two conditional writes of one name meet; that is neither success nor "exists"."""
+    with _ConflictingProxy(s3.endpoint) as proxy:
+        emulator = s3.behind(proxy.endpoint)
+        store = open_store(emulator.table_uri(str(uuid.uuid4())), emulator.storage_options)
+        store.ensure_can_commit()
+        proxy.conflicts = 3
+        store.put_if_absent("a.json", b"1")
+        assert proxy.conflicts == 0
+        assert store.read_bytes("a.json") == b"1"
+        proxy.conflicts = 1
+        with pytest.raises(FileExistsInStoreError):
+            store.put_if_absent("a.json", b"2")
+
+
+class _ConflictingProxy(FaultProxy):
+    conflicts = 0
+
+    def _forward(self, request, body):  # type: ignore[no-untyped-def]
+        from delta_orch.testing.fault_proxy import _failure
+
+        if request.command == "PUT" and self.conflicts:
+            self.conflicts -= 1
+            return _failure(409, "ConditionalRequestConflict")
+        return super()._forward(request, body)
+
+
+def test_the_echo_of_our_own_commit_is_known_for_it(s3: Emulator) -> None:
+    """Something on the way repeats each PUT: the second answer, that the name is taken, is the only one to arrive."""
+    with _RepeatingProxy(s3.endpoint) as proxy:
+        emulator = s3.behind(proxy.endpoint)
+        name = str(uuid.uuid4())
+        DeltaTable(s3.table_uri(name), s3.storage_options).append(pa.table({"id": [1]}))
+        table = DeltaTable(emulator.table_uri(name), {**emulator.storage_options, "single_writer": "false"})
+        proxy.is_repeating = True
+        for number in range(2, 5):
+            result = table.append(pa.table({"id": [number]}))
+            assert (result.version, result.rebased_versions) == (number - 1, ())
+        assert sorted(table.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2, 3, 4]
+
+
+class _RepeatingProxy(FaultProxy):
+    is_repeating = False
+
+    def _forward(self, request, body):  # type: ignore[no-untyped-def]
+        if self.is_repeating and request.command == "PUT":
+            super()._forward(request, body)
+        return super()._forward(request, body)
