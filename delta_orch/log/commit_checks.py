@@ -17,6 +17,8 @@ from delta_orch.errors import (
     StorageError,
     TableExistsError,
 )
+from delta_orch.features.activity import TableView
+from delta_orch.features.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible
 from delta_orch.features.registry import supports
 from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.log.conflict import ISOLATION_LEVELS
@@ -155,3 +157,22 @@ def outcome_unknown(uri: str, version: int, txn_id: str, error: StorageError) ->
         version=version,
         txn_id=txn_id,
     )
+
+
+def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableState) -> None:
+    """Check the new files of a table that is to be readable as Iceberg (PROTOCOL, "Writer Requirements for
+    IcebergCompatV1" and "…V2"), and the table itself.
+
+    Raises:
+        InvalidRequestError: The table contradicts it, or a file lacks its number of records or has a deletion vector.
+    """
+    if not is_iceberg_compatible(result.properties):
+        return
+    ensure_iceberg_compatible(result.protocol, TableView(result.metadata), result.properties)
+    for files in adds:
+        has_vector = "dv_id" in files.column_names and files.column("dv_id").null_count < files.num_rows
+        if has_vector or record_counts(files).null_count:
+            raise InvalidRequestError(
+                "The table is compatible with Iceberg, and a new file is not",
+                cause="It has a deletion vector" if has_vector else "Its statistics lack numRecords",
+            )

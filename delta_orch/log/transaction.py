@@ -33,6 +33,7 @@ from delta_orch.log.commit_checks import (
     begins_to_track_rows,
     ensure_domains_supported,
     ensure_every_row_has_an_id,
+    ensure_iceberg_kept,
     ensure_isolation_level,
     ensure_may_remove,
     ensure_next_version_is_new,
@@ -396,6 +397,7 @@ class Transaction(Staging):
         self._staged.ensure_consistent()
         ensure_may_remove(self._staged, self._base)
         ensure_vectors_have_counts(self._staged.adds)
+        ensure_iceberg_kept(self._staged.adds, result)
         ensure_domains_supported(self._staged, result)
         if self.snapshot is not None and begins_to_track_rows(self._base, result):
             ensure_every_row_has_an_id(self.snapshot, self._staged)

@@ -17,7 +17,11 @@ from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
 from delta_orch.operations.alter.draft import Change, Draft
-from delta_orch.operations.alter.evidence import ensure_files_have_statistics, ensure_rows_satisfy
+from delta_orch.operations.alter.evidence import (
+    ensure_files_fit_iceberg,
+    ensure_files_have_statistics,
+    ensure_rows_satisfy,
+)
 from delta_orch.operations.checkpoint import checkpoint
 from delta_orch.operations.request import CommitOptions
 from delta_orch.operations.row_id_backfill import give_rows_ids, lacks_row_ids
@@ -130,6 +134,7 @@ def _commit(
         return transaction.commit()
     if not _stage(transaction, draft):
         return None
+    ensure_files_fit_iceberg(snapshot, table)
     if draft.proofs and snapshot.num_files:
         transaction.read_whole_table()
         chosen = engine()

@@ -13,6 +13,7 @@ from delta_orch.errors import ColumnNotFoundError, ConstraintViolationError, Inv
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.features.table_rules import TableDescription
+from delta_orch.log.record_counts import record_counts
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.stats_columns import parse_stats
 from delta_orch.operations.alter.draft import RowProof
@@ -100,10 +101,33 @@ def _counts_type(columns: Sequence[Path]) -> pa.DataType:
     )
 
 
-def ensure_no_files(snapshot: Snapshot, what: str) -> None:
-    """Raise InvalidRequestError where the table has files."""
-    if snapshot.num_files:
-        raise InvalidRequestError(what, cause=f"The table has {snapshot.num_files} files that were written without it")
+def ensure_files_fit_iceberg(snapshot: Snapshot, table: TableDescription) -> None:
+    """Check the files that are there where Iceberg compatibility is switched on (PROTOCOL, "Writer Requirements for
+    IcebergCompatV1" and "…V2").
+
+    Raises:
+        InvalidRequestError: A file has a deletion vector, or for V1 lacks its number of records or its partition
+            values. Nothing was changed.
+    """
+    before, after = snapshot.properties, table.properties
+    begins_v1 = after.enable_iceberg_compat_v1 and not before.enable_iceberg_compat_v1
+    begins_v2 = after.enable_iceberg_compat_v2 and not before.enable_iceberg_compat_v2
+    if not (begins_v1 or begins_v2) or not snapshot.num_files:
+        return
+    files = snapshot.files(["dv_id", "stats"])
+    problem = None
+    if files.column("dv_id").null_count < files.num_rows:
+        problem = "Some of its files have deletion vectors"
+    elif begins_v1 and snapshot.partition_columns:
+        problem = "Its files do not hold the values of the partition columns"
+    elif begins_v1 and record_counts(files).null_count:
+        problem = "Some of its files do not say how many records they have"
+    if problem is not None:
+        raise InvalidRequestError(
+            "The table cannot become compatible with Iceberg as it is",
+            cause=problem,
+            remedy="Overwrite the table with its own rows first, or create a new table",
+        )
 
 
 def _shorten(value: Any) -> Any:
