@@ -137,6 +137,9 @@ class Scan:
         Args:
             connection: The relation belongs to it, by default to `duckdb.default_connection()`, where `duckdb.sql` can
                 name the variable that holds it. It keeps the deletion vectors until it is closed.
+
+        Raises:
+            MissingDependencyError: DuckDB is not installed.
         """
         from delta_orch.engines.local.duckdb_input import duckdb_relation
 

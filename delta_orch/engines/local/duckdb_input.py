@@ -7,6 +7,7 @@ from typing import Any
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.duckdb_files import NativeScan, native_scan
+from delta_orch.engines.local.duckdb_package import import_duckdb
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import output_schema
 from delta_orch.engines.local.sql_predicate import predicate_sql
@@ -43,9 +44,11 @@ def duckdb_relation(relation: LocalRelation, connection: Any = None) -> Any:
     """The rows as a lazy relation of a DuckDB connection, by default DuckDB's own default one.
 
     It can be read any number of times. What is wrong with files is found here or while it is read.
-    """
-    import duckdb
 
+    Raises:
+        MissingDependencyError: DuckDB is not installed.
+    """
+    duckdb = import_duckdb()
     connection = duckdb.default_connection() if connection is None else connection
     plan = relation.plan
     if plan is not None and _means_the_same(connection, plan) and (scan := native_input(relation)) is not None:
@@ -78,6 +81,4 @@ def _means_the_same(connection: Any, plan: ScanPlan) -> bool:
 
 
 def _is_tested() -> bool:
-    import duckdb
-
-    return tuple(int(part) for part in duckdb.__version__.split(".")[:2] if part.isdigit()) >= _OLDEST
+    return tuple(int(part) for part in import_duckdb().__version__.split(".")[:2] if part.isdigit()) >= _OLDEST

@@ -18,6 +18,7 @@ from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.duckdb_files import NativeScan
 from delta_orch.engines.local.duckdb_input import native_input, register_native
+from delta_orch.engines.local.duckdb_package import import_duckdb
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import scan_relation
 from delta_orch.engines.local.sql_predicate import predicate_sql
@@ -27,7 +28,7 @@ from delta_orch.engines.local.sql_query import (
     qualified,
     translate_query,
 )
-from delta_orch.errors import DeltaError, InvalidExpressionError, MissingDependencyError, StorageError
+from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import expression_of_tree, has_only, parse_spark_statement
 from delta_orch.expressions.resolve import resolve_expression
@@ -119,13 +120,7 @@ def violation_finder(condition: Expression, schema: StructType) -> Callable[[pa.
 
 def connect() -> Any:
     """A DuckDB connection set up to answer as Spark does in UTC. Raises MissingDependencyError."""
-    try:
-        import duckdb
-    except ImportError as e:
-        raise MissingDependencyError(
-            "DuckDB is not installed", cause=str(e), remedy='pip install "delta-orch[local]"', package="duckdb"
-        ) from e
-    connection = duckdb.connect(
+    connection = import_duckdb().connect(
         ":memory:",
         config={
             "temp_directory": str(Path(tempfile.gettempdir()) / "delta-orch-duckdb"),
