@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
-from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, size_of
 from delta_orch.storage.requests_errors import never_connected
 from delta_orch.storage.storage_options import StoreOptions, account_of
 
@@ -96,16 +96,17 @@ class AzureStore(ObjectStore):
         blobs = [b for b in next(pages, ()) if not isinstance(b, BlobPrefix) and not _is_directory(b)]
         return [_meta(blob, blob.name) for blob in blobs], pages.continuation_token
 
-    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
+    def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
         # One attempt: whether a lost one has taken effect is not the SDK's to decide.
         return self._upload(bucket, key, data, overwrite=False, retry_total=0)
 
-    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
+    def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._upload(bucket, key, data, overwrite=True)
 
-    def _upload(self, bucket: str, key: str, data: bytes, **options: Any) -> FileMeta:
-        answer = self._blob(bucket, key).upload_blob(data, length=len(data), **options, **self._timeouts)
-        return FileMeta(key, len(data), int(answer["last_modified"].timestamp() * 1000))
+    def _upload(self, bucket: str, key: str, data: Content, **options: Any) -> FileMeta:
+        size = size_of(data)
+        answer = self._blob(bucket, key).upload_blob(data, length=size, **options, **self._timeouts)
+        return FileMeta(key, size, int(answer["last_modified"].timestamp() * 1000))
 
     def _remove(self, bucket: str, key: str) -> None:
         self._blob(bucket, key).delete_blob(**self._timeouts)

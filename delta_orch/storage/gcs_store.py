@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, ClassVar
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, size_of
 from delta_orch.storage.requests_errors import never_connected
 
 _PAGE = 1000
@@ -81,16 +82,17 @@ class GcsStore(ObjectStore):
             arguments["start_offset"] = start_key
         return _Pages(self, bucket, arguments)
 
-    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
+    def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._upload(bucket, key, data, if_generation_match=0)
 
-    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
+    def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._upload(bucket, key, data)
 
-    def _upload(self, bucket: str, key: str, data: bytes, **condition: int) -> FileMeta:
+    def _upload(self, bucket: str, key: str, data: Content, **condition: int) -> FileMeta:
         blob = self._bucket(bucket).blob(key)
         # One attempt: whether a lost one has taken effect is not the SDK's to decide.
-        blob.upload_from_string(data, content_type="application/octet-stream", retry=None, **condition, **self._timeout)
+        size, file = size_of(data), io.BytesIO(data) if isinstance(data, bytes) else data
+        blob.upload_from_file(file, rewind=True, size=size, retry=None, **condition, **self._timeout)
         return _meta(blob)
 
     def _remove(self, bucket: str, key: str) -> None:

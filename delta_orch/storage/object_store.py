@@ -7,6 +7,7 @@ through fsspec's file system of the same store.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -127,11 +128,11 @@ class ObjectStore(LogStore):
         Not those with another `/` behind the prefix, unless `recursive`."""
 
     @abstractmethod
-    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
+    def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
         """One conditional request that creates the object, if there is none."""
 
     @abstractmethod
-    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
+    def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         """Create or replace the object."""
 
     @abstractmethod
@@ -187,19 +188,19 @@ class ObjectStore(LogStore):
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         self.ensure_can_commit()
-        full, key, content = self._full(path), self._key(path), bytes(data)
+        bucket, full, key = self.location.bucket, self._full(path), self._key(path)
+        create = self._create
         if self.options.single_writer and not self.call("write", full, self._is_exclusive):
             if self.head(path) is not None:
                 raise FileExistsInStoreError(f"{self._shown(full)} exists already", path=path)
-            return self.put(path, content)
-        bucket = self.location.bucket
-        written = self.call("create", full, lambda: self._create(bucket, key, content), may_change=True)
-        return FileMeta(path, len(content), written.modification_time_ms)
+            create = self._replace
+        written = self.call("create", full, lambda: create(bucket, key, content_of(data)), may_change=True)
+        return FileMeta(path, len(data), written.modification_time_ms)
 
     def put(self, path: str, data: bytes) -> FileMeta:
-        bucket, key, content = self.location.bucket, self._key(path), bytes(data)
-        written = self.call("write", self._full(path), lambda: self._replace(bucket, key, content), may_change=True)
-        return FileMeta(path, len(content), written.modification_time_ms)
+        bucket, key = self.location.bucket, self._key(path)
+        written = self.call("write", self._full(path), lambda: self._replace(bucket, key, data), may_change=True)
+        return FileMeta(path, len(data), written.modification_time_ms)
 
     def delete(self, path: str) -> None:
         self.delete_object(self._full(path))
@@ -383,6 +384,56 @@ class ObjectStore(LogStore):
 
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
+
+
+Content = bytes | BinaryIO
+"""What an object is made of. A file is read from its beginning, by every attempt."""
+
+_LARGE_BYTES = 8 * 1024 * 1024
+
+
+def content_of(data: bytes | memoryview) -> Content:
+    """Large content that is not in memory yet (a mapped file) is read while it is sent."""
+    if isinstance(data, bytes) or len(data) < _LARGE_BYTES:
+        return bytes(data)
+    return io.BufferedReader(_ViewReader(data), _LARGE_BYTES // 8)
+
+
+class _ViewReader(io.RawIOBase):
+    """A memoryview as a file."""
+
+    def __init__(self, view: memoryview) -> None:
+        super().__init__()
+        self._view = view
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._view[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+def size_of(content: Content) -> int:
+    """Bytes; a file is left at its beginning."""
+    if isinstance(content, bytes):
+        return len(content)
+    size = content.seek(0, io.SEEK_END)
+    content.seek(0)
+    return size
 
 
 def before(start_key: str, prefix: str) -> str:

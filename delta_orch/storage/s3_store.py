@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import ObjectLocation
-from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore, before
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, before, size_of
 from delta_orch.storage.storage_options import StoreOptions
 
 _ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)
@@ -137,13 +137,13 @@ class S3Store(ObjectStore):
             arguments["StartAfter"] = start_after
         return _Pages(self, arguments)
 
-    def _create(self, bucket: str, key: str, data: bytes) -> FileMeta:
-        return self._written(bucket, key, self._put(bucket, key, data, IfNoneMatch="*"), len(data))
+    def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
+        return self._written(bucket, key, self._put(bucket, key, data, IfNoneMatch="*"), size_of(data))
 
-    def _replace(self, bucket: str, key: str, data: bytes) -> FileMeta:
-        return self._written(bucket, key, self._put(bucket, key, data), len(data))
+    def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
+        return self._written(bucket, key, self._put(bucket, key, data), size_of(data))
 
-    def _put(self, bucket: str, key: str, data: bytes, **condition: str) -> Any:
+    def _put(self, bucket: str, key: str, data: Content, **condition: str) -> Any:
         return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)
 
     def _written(self, bucket: str, key: str, answer: Any, size: int) -> FileMeta:
@@ -186,9 +186,11 @@ class S3Store(ObjectStore):
         """Create an object until it exists, and once more. Its name is new, so that nobody's object is put at risk."""
         bucket, key = self.location.bucket, self._key(f"_delta_log/.exclusive-create-{uuid.uuid4()}.tmp")
         try:
+            created = 0
             for attempt in range(_TRIALS):
                 try:
                     self._put(bucket, key, b"1", IfNoneMatch="*")
+                    created += 1
                 except self.sdk_errors as e:
                     failure = self._failure(e)
                     if failure.kind is FailureKind.EXISTS:
@@ -198,9 +200,8 @@ class S3Store(ObjectStore):
                     # Lost answers prove nothing: the next attempt may.
                     if failure.kind is not FailureKind.UNKNOWN or attempt == _TRIALS - 1:
                         raise
-                else:
-                    if attempt:
-                        return False
+                if created == 2:
+                    return False
         finally:
             self._remove_trial(bucket, key)
         return False

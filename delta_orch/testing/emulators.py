@@ -224,7 +224,8 @@ def _serve_gcs() -> None:
     def insert_if_absent(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> Any:
         # The emulator does not know ifGenerationMatch. It handles one request at a time, so looking first is enough.
         if request.query.get("ifGenerationMatch") == ["0"]:
-            name = (request.query.get("name") or [None])[0] or _name_in_multipart(request)
+            # What is not read of a request breaks the connection, and its answer is lost.
+            name = _name_in_body(request.data) or (request.query.get("name") or [""])[0]
             try:
                 storage.get_file_obj(request.params["bucket_name"], name)
             except NotFound:
@@ -265,9 +266,10 @@ def _serve_gcs() -> None:
     _announce(f"http://127.0.0.1:{server._api._httpd.server_port}")
 
 
-def _name_in_multipart(request: Any) -> str:
-    data = request.data
-    return str(data["meta"]["name"] if isinstance(data, dict) else "")
+def _name_in_body(data: Any) -> str:
+    """Of a multipart upload, or of the beginning of one in pieces."""
+    described = data.get("meta", data) if isinstance(data, dict) else {}
+    return str(described.get("name") or "")
 
 
 def _send(method: str, url: str) -> None:

@@ -55,6 +55,20 @@ def test_a_staged_file_is_created_once_under_the_name_that_is_free(store: LogSto
     assert [store.read_bytes(f.path) for f in store.list_from(LOG)] == [b"other", b"staged"]
 
 
+@pytest.mark.parametrize("pieces", [0, 3, 90])
+def test_content_that_comes_in_pieces_is_created_once(store: LogStore, pieces: int) -> None:
+    piece = os.urandom(100_000)
+    store.put_if_absent("_delta_log/1", b"other")
+    with store.stage_output("_delta_log") as staged:
+        for _ in range(pieces):
+            staged.sink.write(piece)
+        with pytest.raises(FileExistsInStoreError):
+            staged.put_if_absent("_delta_log/1")
+        assert [f.path for f in store.list_from("_delta_log")] == ["_delta_log/1"]
+        assert staged.put_if_absent("_delta_log/2") == store.head("_delta_log/2")
+    assert store.read_bytes("_delta_log/2") == piece * pieces
+
+
 def test_of_many_threads_one_creates(shared_store: LogStore) -> None:
     for number in range(8):
         winners = _race(lambda n, r=number: _try_create(shared_store, f"{LOG}/{r}.json", b"%d" % n * 1000))
