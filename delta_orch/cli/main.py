@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from delta_orch.cli.alter_commands import alter_app
 from delta_orch.cli.describe_commands import files, schema
 from delta_orch.cli.fsck_command import fsck
 from delta_orch.cli.maintenance_commands import checkpoint, optimize, vacuum
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 txn_app = typer.Typer(help="Transaction identifiers: what makes writes happen once.", no_args_is_help=True)
 app.add_typer(txn_app, name="txn")
+app.add_typer(alter_app, name="alter")
 
 app.command()(snapshot)
 app.command()(schema)

@@ -1,0 +1,76 @@
+"""`delta-orch alter …`: one change a command."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.cli.main import run
+from delta_orch.protocol import types as t
+
+
+@pytest.fixture
+def uri(tmp_path):
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", None]}))
+    return str(tmp_path / "t")
+
+
+@pytest.fixture
+def alter(capsys, uri):
+    def call(command, *arguments, code=0):
+        with pytest.raises(SystemExit) as exit:
+            run(["alter", command, uri, *map(str, arguments), "--json"])
+        told = json.loads(capsys.readouterr().out)
+        assert (exit.value.code or 0) == code, told
+        return told
+
+    return call
+
+
+def test_every_change_has_a_command(alter, uri):
+    mapped = ("delta.columnMapping.mode=name", "delta.enableTypeWidening=true", "note=a=b")
+    assert alter("set-properties", *mapped) == {"version": 1, "skipped": False}
+    assert alter("unset-properties", "note", "nothing", "--if-exists")["version"] == 2
+    assert alter("add-column", "s", "struct<a:int>", "--first", "--comment", "why")["version"] == 3
+    alter("add-column", "s.b", "string", "--after", "a")
+    alter("rename-column", "s.b", "c d")
+    alter("move-column", "name", "--first")
+    alter("change-type", "id", "bigint")
+    alter("set-not-null", "id")
+    alter("drop-not-null", "id")
+    alter("set-default", "name", "'x'")
+    alter("drop-default", "name")
+    alter("set-comment", "id", "the key")
+    alter("add-constraint", "c", "id > 0")
+    alter("drop-constraint", "c")
+    assert alter("drop-constraint", "c", "--if-exists")["skipped"]
+    alter("drop-feature", "allowColumnDefaults")
+    alter("add-feature", "vacuumProtocolCheck")
+    alter("upgrade-protocol", "--writer", 2)
+    alter("set-description", "d")
+    alter("cluster-by", "id")
+    alter("cluster-by")
+    alter("drop-columns", "s")
+    snapshot = DeltaTable(uri).snapshot()
+    assert snapshot.schema.names == ("name", "id")
+    assert snapshot.schema.find("id").data_type == t.LONG
+    assert snapshot.metadata.description == "d"
+
+
+def test_what_cannot_be_is_told(alter, uri):
+    assert alter("add-constraint", "c", "name IS NOT NULL", code=1)["error"]["code"] == "CONSTRAINT_VIOLATION"
+    assert alter("set-properties", "delta.nope=1", code=1)["error"]["code"] == "INVALID_PROPERTY"
+    assert alter("set-properties", "nope", code=2)["error"]["code"] == "USAGE"
+    assert alter("drop-columns", "name", code=1)["error"]["code"] == "INVALID_REQUEST"
+    assert DeltaTable(uri).version() == 0
+
+
+def test_people_are_told_in_words(capsys, uri):
+    for told in ("Version 1 committed", "Nothing to change: version 1 is that way already"):
+        with pytest.raises(SystemExit):
+            run(["alter", "set-properties", uri, "a=1"])
+        assert told in capsys.readouterr().out
