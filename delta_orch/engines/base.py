@@ -193,8 +193,8 @@ class WriteSpec:
             (`features.column_mapping`), files also field ids; everything above speaks logical names.
         extra_columns: Columns of the relation that are none of the table's (`_row-id-col-…`): written after all others
             under exactly their names, without statistics, checks or field ids.
-        change_type: The rows are change data: the files lie below `_change_data` and hold a last column
-            `_change_type` with this value.
+        change_type: The files hold a last column `_change_type` with this value, so that a `cdc` action may name them.
+        directory: Where below the table's root the files lie; `_change_data` for files that are nothing but changes.
         keep_partition_columns: Files hold the partition columns too, after the others.
         random_prefix_length: Files lie in directories with random names of this length instead of directly in the
             table's.
@@ -216,6 +216,7 @@ class WriteSpec:
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
     extra_columns: tuple[StructField, ...] = ()
     change_type: str | None = None
+    directory: str = ""
     keep_partition_columns: bool = False
     random_prefix_length: int | None = None
     data_page_version: str = "1.0"

@@ -22,7 +22,6 @@ from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import STRING, VOID, ArrayType, DataType, MapType, StructField, StructType
 
 CHANGE_TYPE = "_change_type"
-CHANGE_DATA_DIRECTORY = "_change_data"
 _ARROW_ID = b"PARQUET:field_id"
 
 

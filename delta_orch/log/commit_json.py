@@ -74,6 +74,15 @@ def serialize_removes(files: pa.Table, *, deletion_timestamp_ms: int, data_chang
     return _serialize(files, lambda batch: _remove_fields(batch, constant))
 
 
+def serialize_changes(files: pa.Table) -> bytes:
+    """One `cdc` line a row, each with its line break (PROTOCOL, "Add CDC File").
+
+    Args:
+        files: As for `serialize_adds`; `path`, `partition_values` and `size` count.
+    """
+    return _serialize(files, _change_fields)
+
+
 def _serialize(files: pa.Table, fields: Any) -> bytes:
     return b"".join(
         joined_text(fields(batch)) for batch in files.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows
@@ -110,6 +119,18 @@ def _remove_fields(batch: pa.RecordBatch, constant: str) -> pa.StringArray:
         _optional(batch, "size", _plain),
         *_shared_optional_fields(batch),
         _constant("}}\n"),
+    )
+
+
+def _change_fields(batch: pa.RecordBatch) -> pa.StringArray:
+    return _concatenate(
+        _constant('{"cdc":{"path":'),
+        _quoted(batch.column("path")),
+        _constant(',"partitionValues":'),
+        _json_map(batch.column("partition_values")),
+        _constant(',"size":'),
+        _plain(batch.column("size")),
+        _constant(',"dataChange":false}}\n'),
     )
 
 

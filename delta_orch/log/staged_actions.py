@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.commit_json import serialize_actions, serialize_adds, serialize_removes
+from delta_orch.log.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.read_set import keys_of
@@ -25,10 +25,12 @@ _REQUIRED = ("path", "partition_values", "size")
 
 @dataclass(slots=True)
 class StagedActions:
-    """Files as tables with columns of `file_columns.ADD_SCHEMA`, removes with whether they change data."""
+    """Files as tables with columns of `file_columns.ADD_SCHEMA`, removes with whether they change data; `changes` are
+    the files of `cdc` actions."""
 
     adds: list[pa.Table] = field(default_factory=list)
     removes: list[tuple[pa.Table, bool]] = field(default_factory=list)
+    changes: list[pa.Table] = field(default_factory=list)
     metadata: Metadata | None = None
     protocol: Protocol | None = None
     domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class StagedActions:
 
         self.adds = [outside(files) for files in self.adds]
         self.removes = [(outside(files), data_change) for files, data_change in self.removes]
+        self.changes = [outside(files) for files in self.changes]
 
     def result_after(self, base: TableState | None) -> TableState:
         """Protocol and metadata once this is committed after `base`; `base` itself where they stay.
@@ -125,7 +128,8 @@ class StagedActions:
             for files, data_change in self.removes
         ]
         adds = [serialize_adds(files) for files in self.adds]
-        return b"".join([serialize_actions([*small, *txns, *self.domain_metadata.values()]), *removes, *adds])
+        changes = [serialize_changes(files) for files in self.changes]
+        return b"".join([serialize_actions([*small, *txns, *self.domain_metadata.values()]), *removes, *adds, *changes])
 
     def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
         """Operation metrics after files were dropped: those that count files, bytes or rows, counted anew."""

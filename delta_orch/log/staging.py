@@ -63,6 +63,11 @@ class Staging:
         """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not."""
         self._staged.adds.append(ensure_file_table(adds))
 
+    def add_change_files(self, files: pa.Table) -> None:
+        """Name files that tell the commit's changes row by row (PROTOCOL, "Add CDC File"): `path`, `partition_values`
+        and `size`. Where a commit names one, readers of changes look at no other files of it."""
+        self._staged.changes.append(ensure_file_table(files))
+
     def remove_files(self, files: pa.Table, *, data_change: bool = True) -> None:
         """Remove files of the snapshot: `path`, `dv_id`, `partition_values`, `size`, and what else there is of
         `file_columns.ADD_SCHEMA`. `data_change` is false where other files hold the same rows.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import Engine, RowCheck, scan_plan
-from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
@@ -19,6 +19,7 @@ from delta_orch.log.file_columns import ADD_SCHEMA
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult, Transaction
+from delta_orch.operations.change_files import INSERT, tells_changes, write_deleted_rows
 from delta_orch.operations.partition_keys import partition_keys, partition_strings
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_predicate
 from delta_orch.operations.row_copies import RowCopies
@@ -116,8 +117,12 @@ def overwrite(
     # The same predicate over the columns as they are written, some of which may have become wider.
     written = where if replace_where is None else resolve_predicate(replace_where, session.target.schema)
     replaced = plan_replaced_files(snapshot, effective)
-    ensure_change_feed_stays_exact(session, replaced.partial)
-    adds = session.write_rows(replacement_checks(written))
+    change_type = None
+    if replaced.partial.num_rows and tells_changes(session.target):
+        replaced = write_changes(session, snapshot, replaced, outside_stale(written, session))
+        # Without rows to rewrite, the files added and removed tell the changes on their own.
+        change_type = INSERT if replaced.partial.num_rows else None
+    adds = session.write_rows(replacement_checks(written), change_type=change_type)
     kept = write_kept_rows(session, snapshot, replaced.partial, outside_stale(written, session))
     removed = pa.concat_tables([replaced.whole, replaced.partial])
     if effective is None:
@@ -170,16 +175,17 @@ def write_kept_rows(
     return kept
 
 
-def ensure_change_feed_stays_exact(session: WriteSession, partial: pa.Table) -> None:
-    """With a change data feed, rewriting part of a file needs change files of its own, or the feed would show the
-    rows kept as deleted and inserted (PROTOCOL, "Writer Requirements for AddCDCFile")."""
-    if partial.num_rows and session.target.properties.enable_change_data_feed:
-        raise UnsupportedFeatureError(
-            f"replace_where matches {partial.num_rows} files only in part, and the table has a change data feed",
-            cause="This release does not write change data files, which such a rewrite needs",
-            remedy="Use a predicate over whole partitions",
-            features=["changeDataFeed"],
-        )
+def write_changes(
+    session: WriteSession, snapshot: Snapshot, replaced: ReplacedFiles, where: Expression | None
+) -> ReplacedFiles:
+    """Write the rows that leave the table as change data, since the feed would show the rows kept as deleted and
+    inserted otherwise.
+
+    Returns: The files to replace: where no row leaves, those that were only suspected to hold one stay.
+    """
+    assert where is not None
+    deleted = write_deleted_rows(session, snapshot, pa.concat_tables([replaced.whole, replaced.partial]), where)
+    return replaced if deleted.num_rows else ReplacedFiles(replaced.whole, replaced.partial.slice(0, 0))
 
 
 def overwrite_partitions(

@@ -55,16 +55,23 @@ class WriteSession:
     stale_scope: Expression | None
     shape: RowShape
 
-    def write_rows(self, checks: Sequence[RowCheck] = ()) -> pa.Table:
+    def write_rows(self, checks: Sequence[RowCheck] = (), *, change_type: str | None = None) -> pa.Table:
         """Write the caller's rows and stage the new files, and with them the identity values they used.
+
+        Args:
+            change_type: What the rows are in the change data feed, where the commit has change files: then these files
+                are among them.
 
         Raises:
             ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
                 txns' scopes.
         """
-        adds = self.engine.write(self.relation, self.shape.applied_to(self.target.write_spec(checks)))
+        spec = replace(self.shape.applied_to(self.target.write_spec(checks)), change_type=change_type)
+        adds = self.engine.write(self.relation, spec)
         ensure_inside_scopes(adds, self.txns, self.target)
         self.transaction.add_files(adds)
+        if change_type is not None:
+            self.transaction.add_change_files(adds)
         if self.shape.identities:
             moved = with_moved_marks(self.target, adds, self.shape.identities)
             if moved is not self.target:

@@ -16,6 +16,7 @@ import pytest
 from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
+from delta_orch.errors import ConstraintViolationError
 from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME
 from delta_orch.log.transaction import Transaction
 from delta_orch.protocol.schema import serialize_schema
@@ -179,3 +180,56 @@ def test_tables_of_other_writers_are_appended_to(rows: Any, tmp_path: Path, name
     table.append(rows.data(before))
     after = table.snapshot().scan().to_arrow()
     assert sorted(map(repr, after.to_pylist())) == sorted(map(repr, before.to_pylist() * 2))
+
+
+NESTED_IDS = "parquet.field.nested.ids"
+
+
+def test_elements_keys_and_values_have_ids_where_the_schema_gives_them(rows: Any, tmp_path: Path) -> None:
+    """PROTOCOL, "Writer Requirements for IcebergCompatV2"."""
+    schema = StructType(
+        (
+            mapped("id", 1, LONG, delta_orch_note="kept"),
+            mapped("l", 2, ArrayType(ArrayType(INTEGER)), **{NESTED_IDS: {"l.element": 100, "l.element.element": 101}}),
+            mapped("m", 3, MapType(STRING, LONG), **{NESTED_IDS: {"col-3.key": 102, "col-3.value": 103}}),
+            mapped("day", 4, STRING),
+        )
+    )
+    handmade = HandmadeTable(tmp_path / "iceberg")
+    handmade.create(
+        schema,
+        reader_features=["columnMapping"],
+        features=["icebergCompatV2", "checkConstraints"],
+        partition_by=["day"],
+        configuration={
+            "delta.columnMapping.mode": "name",
+            "delta.columnMapping.maxColumnId": "103",
+            "delta.enableIcebergCompatV2": "true",
+            "delta.constraints.positive": "id > 0",
+        },
+    )
+    table = handmade.open()
+    data = pa.table(
+        {
+            "id": [1, 2],
+            "l": pa.array([[[1], None], None], pa.list_(pa.list_(pa.int32()))),
+            "m": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "day": ["x", "y"],
+        }
+    )
+    table.append(rows.data(data))
+    assert sorted(table.snapshot().scan().to_arrow().to_pylist(), key=lambda r: r["id"]) == data.to_pylist()
+    with pytest.raises(ConstraintViolationError, match="positive") as caught:
+        table.append(rows.data(data.set_column(0, "id", pa.array([1, -2]))))
+    assert caught.value.context["row"]["id"] == -2
+    table.append(rows.data(data))
+    table.optimize(engine=rows.engine)
+    for file in live_files(table):
+        assert "numRecords" in json.loads(file["stats"])
+        found = pq.read_schema(Path(table.store.root) / unquote(file["path"]))
+        # Partition columns come last in the file.
+        assert found.names == ["col-1", "col-2", "col-3", "col-4"]
+        outer = found.field("col-2").type.value_field
+        assert [f.metadata[b"PARQUET:field_id"] for f in (outer, outer.type.value_field)] == [b"100", b"101"]
+        kind = found.field("col-3").type
+        assert [f.metadata[b"PARQUET:field_id"] for f in (kind.key_field, kind.item_field)] == [b"102", b"103"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ from delta_orch.errors import (
     InvalidExpressionError,
     InvalidRequestError,
     SchemaMismatchError,
-    UnsupportedFeatureError,
 )
 from delta_orch.expressions.tree import partition_equality
 
@@ -261,12 +261,42 @@ def test_overwrite_of_a_table_that_is_created_meanwhile(table: DeltaTable, days:
         assert table.snapshot().scan(["id"]).to_arrow().column("id").to_pylist() == [1]
 
 
-def test_partial_rewrite_with_a_change_feed_is_refused(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
+def commit_lines(table: DeltaTable, version: int) -> list[dict[str, Any]]:
+    return [json.loads(x) for x in table.store.read_bytes(f"_delta_log/{version:020d}.json").splitlines()]
+
+
+def changes_of(rows: Any, table: DeltaTable, version: int) -> list[tuple[Any, ...]]:
+    feed = table.changes(starting_version=version, ending_version=version)
+    read = feed.to_arrow() if rows.spark is None else rows.collect(feed.to_spark(rows.spark))
+    return sorted((r["_change_type"], r["day"], r["id"]) for r in read.to_pylist())
+
+
+@pytest.mark.parametrize("partition_by", [["day"], []], ids=["partitioned", "flat"])
+def test_partial_rewrite_with_a_change_feed_tells_its_changes(
+    rows: Any, table: DeltaTable, days: Any, ids: Any, partition_by: list[str]
+) -> None:
     table.append(
-        rows.data(days(("a", 1), ("a", 2))), partition_by=["day"], properties={"delta.enableChangeDataFeed": "true"}
+        rows.data(days(("a", 1), ("a", 2), ("b", 3))),
+        partition_by=partition_by,
+        properties={"delta.enableChangeDataFeed": "true"},
     )
-    with pytest.raises(UnsupportedFeatureError) as caught:
-        table.overwrite(rows.data(days(("a", 2))), replace_where="id = 2")
-    assert caught.value.context["features"] == ["changeDataFeed"]
-    table.overwrite(rows.data(days(("a", 3))), replace_where="day = 'a'")
-    assert ids(table) == {"a": [3]}
+    table.append(rows.data(days(("a", 2))))
+    result = table.overwrite(rows.data(days(("a", 2), ("c", 2))), replace_where="id = 2")
+    assert ids(table) == {"a": [1, 2], "b": [3], "c": [2]}
+    assert changes_of(rows, table, result.version) == [
+        ("delete", "a", 2),
+        ("delete", "a", 2),
+        ("insert", "a", 2),
+        ("insert", "c", 2),
+    ]
+    # A row that keeps its file is never told as changed, and nothing but the change files has the extra column.
+    cdc = [line["cdc"] for line in commit_lines(table, result.version) if "cdc" in line]
+    assert cdc and not any(c["dataChange"] for c in cdc)
+    assert any(c["path"].startswith("_change_data/") for c in cdc)
+    only_deleted = table.overwrite(rows.data(days()), replace_where="id = 1")
+    assert changes_of(rows, table, only_deleted.version) == [("delete", "a", 1)]
+    nothing = table.overwrite(rows.data(days(("z", -5))), replace_where="id < 0 or value = 77")
+    assert changes_of(rows, table, nothing.version) == [("insert", "z", -5)]
+    whole = table.overwrite(rows.data(days(("q", 9))))
+    assert [c[0] for c in changes_of(rows, table, whole.version)] == ["delete"] * 4 + ["insert"]
+    assert not any("cdc" in line for line in commit_lines(table, whole.version))

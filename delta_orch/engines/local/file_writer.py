@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_schema import (
-    CHANGE_DATA_DIRECTORY,
     CHANGE_TYPE,
     arrow_file_schema,
     columns_in_files,
@@ -102,7 +101,7 @@ class FileLayout:
             filesystem,
             root,
             spec.random_prefix_length,
-            "" if spec.change_type is None else CHANGE_DATA_DIRECTORY,
+            spec.directory,
             spec.partition_names,
             schema_to_arrow(columns.logical),
             arrow_file_schema(columns, spec.column_mapping),
@@ -137,7 +136,7 @@ class FileLayout:
 
     def new_path(self, partition: PartitionKey, suffix: str) -> str:
         """A path below the root that no other file has, decoded."""
-        name = f"{'part' if self.change_type is None else 'cdc'}-00000-{uuid.uuid4()}.c000{suffix}.parquet"
+        name = f"{'cdc' if self.directory else 'part'}-00000-{uuid.uuid4()}.c000{suffix}.parquet"
         prefix = "" if self.prefix_length is None else random_prefix(self.prefix_length)
         directory = partition_directory(self.partition_names, partition)
         return "/".join(part for part in (self.directory, prefix, directory, name) if part)

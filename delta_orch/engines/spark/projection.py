@@ -101,6 +101,23 @@ def plan_projection(
     )
 
 
+def plan_rows(source: StructType, spec: WriteSpec, *, max_tasks: int = 1) -> WriteProjection:
+    """Plan rows that another writer makes files of: all columns of the table and the extra ones, checked, in the
+    table's types and under its names. Raises as `plan_projection`."""
+    checks = (*_row_checks(spec), *_identity_checks(spec), *_null_checks(spec.schema))
+    written = [quote_identifier(f.name) for f in spec.written_schema]
+    if checks:
+        written[0] = f"{_guarded(written[0], checks, spec.schema)} AS {written[0]}"
+    return WriteProjection(
+        numbered=("*", f"monotonically_increasing_id() AS {_ROW}") if spec.identities else (),
+        converted=tuple(_converted(source, spec, max_tasks)),
+        generated=tuple(_generated(spec)) if spec.generated else (),
+        written=tuple(written),
+        partition_columns=spec.partition_columns,
+        check_names=tuple(check.name for check in checks),
+    )
+
+
 def _partition_labels(spec: WriteSpec) -> tuple[str, ...]:
     """Names of directories. Spark takes the columns it names directories by out of the files, so a column that is to
     stay in them lends its name to none; and a JVM in a POSIX locale knows ASCII alone."""

@@ -18,7 +18,7 @@ from delta_orch.engines.spark.values import arrow_to_frame
 from delta_orch.errors import DeltaError
 from delta_orch.log.arrow_building import int64_array
 from delta_orch.log.file_columns import ADD_SCHEMA
-from delta_orch.protocol.types import BINARY, LONG, VARIANT, ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import BINARY, LONG, StructField, StructType
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,6 @@ def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -
     hadoop_root(spec.store)
     if not plans:
         return ADD_SCHEMA.empty_table()
-    if _has_variant(spec.schema):
-        # Arrow has no variant to write; Spark has.
-        return _rewrite_natively(host, plans, spec)
     try:
         return _rewrite_in_tasks(host, plans, spec)
     except Exception as e:
@@ -97,15 +94,3 @@ def _rewrite_natively(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpe
 
     engine = SparkEngine(host.session)
     return pa.concat_tables([engine.write(engine.scan(plan).coalesce(1), spec) for plan in plans])
-
-
-def _has_variant(data_type: DataType) -> bool:
-    match data_type:
-        case StructType(fields):
-            return any(_has_variant(f.data_type) for f in fields)
-        case ArrayType(element_type, _):
-            return _has_variant(element_type)
-        case MapType(key_type, value_type, _):
-            return _has_variant(key_type) or _has_variant(value_type)
-        case _:
-            return data_type == VARIANT
