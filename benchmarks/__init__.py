@@ -7,5 +7,14 @@ One file `bench_<name>.py` a benchmark. It says what it measures and who takes p
     CONTESTANTS: dict[str, Callable[[], Run]]         by name; each imports what it needs and gives the measured call
     Run = Callable[[Path], object]                    does the work on the input; every run must give an equal result
 
+Optional:
+
+    WARM_UPS: int                                     calls before the one that counts, in the same process
+    MOST_ROUNDS: int                                  where a round takes long
+    RESULTS_MAY_DIFFER, FLOOR_MAY_DIFFER: bool
+
+A contestant whose name begins with "floor" does the least work that any client must do; the others are told as a
+multiple of the first such one, round by round.
+
 Every run happens in a process of its own. What is measured is the call: interpreter start and imports are not counted.
 """

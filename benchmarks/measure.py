@@ -1,38 +1,76 @@
-"""One measured run in this process: `python -m benchmarks.measure MODULE CONTESTANT PATH`, figures as JSON."""
+"""One measured run in this process: `python -m benchmarks.measure MODULE CONTESTANT PATH`, figures as JSON.
+
+A JVM that the run has started counts as part of it, in time and in memory.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+_PROCESSES = Path("/proc")
+
 
 def peak_memory_bytes() -> int:
-    """The most physical memory this process has held. Where /proc exists, without what its parent held before it."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """The most physical memory this process and those below it have held, each at its own peak. Where /proc exists,
+    without what its parent held before it."""
+    if not _PROCESSES.exists():
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return sum(_status_bytes(process, "VmHWM:") for process in _process_tree())
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of those below it that are still there."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = own.ru_utime + own.ru_stime
+    if _PROCESSES.exists():
+        others = (process for process in _process_tree() if process.name != str(os.getpid()))
+        # After the name, which may hold blanks: user and system time are the 12th and 13th.
+        fields = ((process / "stat").read_text().rpartition(")")[2].split() for process in others)
+        seconds += sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+def _process_tree() -> Iterator[Path]:
+    """This process and all below it, as directories of /proc."""
+    found = [_PROCESSES / str(os.getpid())]
+    while found:
+        process = found.pop()
+        yield process
+        for thread in (process / "task").iterdir():
+            found += [_PROCESSES / child for child in (thread / "children").read_text().split()]
+
+
+def _status_bytes(process: Path, name: str) -> int:
+    lines = (process / "status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
 
 
 def main() -> None:
-    """Import, run once, tell."""
+    """Import, warm up where the benchmark wants it, run once, tell."""
     module_name, contestant, path = sys.argv[1:]
-    run = import_module(module_name).CONTESTANTS[contestant]()
-    before_bytes = peak_memory_bytes()
+    module = import_module(module_name)
+    run = module.CONTESTANTS[contestant]()
+    for _ in range(getattr(module, "WARM_UPS", 0)):
+        run(Path(path))
+    before_bytes, before_cpu = peak_memory_bytes(), cpu_seconds()
     started = time.perf_counter()
     result = run(Path(path))
-    seconds = time.perf_counter() - started
-    json.dump(
-        {"seconds": seconds, "peak_bytes": peak_memory_bytes(), "before_bytes": before_bytes, "result": repr(result)},
-        sys.stdout,
-    )
+    figures = {
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": cpu_seconds() - before_cpu,
+        "peak_bytes": peak_memory_bytes(),
+        "before_bytes": before_bytes,
+        "result": repr(result),
+    }
+    json.dump(figures, sys.stdout)
 
 
 if __name__ == "__main__":

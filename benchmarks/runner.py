@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -20,14 +21,26 @@ from rich.table import Table
 import benchmarks
 
 _PREFIX = "bench_"
+_FLOOR = "floor"
+_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
+_Run = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Medians over the rounds. `error` instead of figures where a contestant failed."""
+    """Over the rounds. `error` instead of figures where a contestant failed.
+
+    Attributes:
+        seconds, cpu_seconds, peak_bytes: Medians.
+        least_seconds: Of the quickest round.
+        times_floor: The median of its seconds divided by the floor's in the same round, None without a floor.
+    """
 
     seconds: float = 0.0
+    least_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     peak_bytes: int = 0
+    times_floor: float | None = None
     result: str = ""
     error: str | None = None
 
@@ -49,28 +62,45 @@ def run_benchmark(name: str, module: ModuleType, directory: Path, rounds: int, c
         task = progress.add_task(f"{name}: preparing")
         directory.mkdir(parents=True, exist_ok=True)
         path = module.prepare(directory.resolve())
-        figures: dict[str, Figures] = {}
-        for contestant in module.CONTESTANTS:
-            progress.update(task, description=f"{name}: {contestant}")
-            figures[contestant] = _measure(module.__name__, contestant, path, rounds)
+        runs: dict[str, list[_Run]] = {contestant: [] for contestant in module.CONTESTANTS}
+        for number in range(min(rounds, getattr(module, "MOST_ROUNDS", rounds))):
+            # Round after round, so that what disturbs the machine for a while disturbs all of them.
+            for contestant, done in runs.items():
+                progress.update(task, description=f"{name}: {contestant}, round {number + 1}")
+                if not any("error" in run for run in done):
+                    done.append(_measure(module.__name__, contestant, path))
+    floor = next((done for contestant, done in runs.items() if contestant.startswith(_FLOOR)), None)
+    figures = {contestant: _figures(done, floor) for contestant, done in runs.items()}
     console.print(_table(module.TITLE, figures))
-    results = {f.result for f in figures.values() if f.error is None}
+    differing = _FLOOR if getattr(module, "FLOOR_MAY_DIFFER", False) else None
+    results = {f.result for name, f in figures.items() if f.error is None and not name.startswith(differing or "\0")}
     if len(results) > 1 and not getattr(module, "RESULTS_MAY_DIFFER", False):
         raise SystemExit(f"{name}: the contestants disagree: { {c: f.result for c, f in figures.items()} }")
     return {contestant: asdict(f) for contestant, f in figures.items()}
 
 
-def _measure(module_name: str, contestant: str, path: Path, rounds: int) -> Figures:
-    runs = []
-    for _ in range(rounds):
-        command = [sys.executable, "-m", "benchmarks.measure", module_name, contestant, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return Figures(error=(done.stderr.strip().splitlines() or ["no message"])[-1])
-        runs.append(json.loads(done.stdout))
+def _measure(module_name: str, contestant: str, path: Path) -> _Run:
+    command = [sys.executable, "-m", "benchmarks.measure", module_name, contestant, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.strip().splitlines() if _ERROR.match(line)]
+        return {"error": (lines or done.stderr.strip().splitlines() or ["no message"])[-1]}
+    figures: _Run = json.loads(done.stdout)
+    return figures
+
+
+def _figures(runs: list[_Run], floor: list[_Run] | None) -> Figures:
+    for run in runs:
+        if "error" in run:
+            return Figures(error=run["error"])
+    pairs = zip(runs, floor or (), strict=False)
+    times_floor = [run["seconds"] / least["seconds"] for run, least in pairs if "error" not in least]
     return Figures(
-        seconds=median(r["seconds"] for r in runs),
-        peak_bytes=int(median(r["peak_bytes"] for r in runs)),
+        seconds=median(run["seconds"] for run in runs),
+        least_seconds=min(run["seconds"] for run in runs),
+        cpu_seconds=median(run["cpu_seconds"] for run in runs),
+        peak_bytes=int(median(run["peak_bytes"] for run in runs)),
+        times_floor=median(times_floor) if times_floor else None,
         result=runs[0]["result"],
     )
 
@@ -78,11 +108,14 @@ def _measure(module_name: str, contestant: str, path: Path, rounds: int) -> Figu
 def _table(title: str, figures: dict[str, Figures]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for heading in ("seconds", "peak MB", "result"):
+    for heading in ("seconds", "least", "cpu", "× floor", "peak MB"):
         table.add_column(heading, justify="right")
+    table.add_column("result", overflow="ellipsis", no_wrap=True)
     for contestant, f in figures.items():
         if f.error is None:
-            table.add_row(contestant, f"{f.seconds:.3f}", f"{f.peak_bytes / 1e6:.0f}", f.result)
+            times = "" if f.times_floor is None else f"{f.times_floor:.2f}"
+            seconds = (f"{value:.3f}" for value in (f.seconds, f.least_seconds, f.cpu_seconds))
+            table.add_row(contestant, *seconds, times, f"{f.peak_bytes / 1e6:.0f}", f.result)
         else:
-            table.add_row(contestant, "failed", "", f.error[:80])
+            table.add_row(contestant, "failed", "", "", "", "", f.error[:80])
     return table
