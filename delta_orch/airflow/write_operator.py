@@ -21,6 +21,7 @@ MODES = ("append", "overwrite", "error", "ignore")
 IDEMPOTENCY = ("run", "partition", "off")
 ENGINES = ("auto", "spark", "local")
 PARTITION_OVERWRITE_MODES = ("static", "dynamic")
+SCHEMA_MODES = (None, "merge", "overwrite")
 
 
 class DeltaWriteOperator(DeltaTableOperator):
@@ -43,6 +44,8 @@ class DeltaWriteOperator(DeltaTableOperator):
         mode: `append`; `overwrite`; `error` or `ignore` where the table exists (looked at before the function runs).
         replace_where: With `overwrite`: replace the rows this predicate holds for, and refuse others. (templated)
         partition_overwrite_mode: With `overwrite`: `dynamic` replaces the partitions that the rows belong to.
+        schema_mode: `merge` adds the columns that the table does not have; `overwrite` takes those of the rows, where
+            every row is replaced. By default the rows must have the table's columns.
         partition_by: Partition columns, if this write creates the table.
         table_properties: `delta.*` and other properties, if this write creates the table. (templated)
         idempotency: `run` as described; `partition`: once for the run's partition key or data interval, whichever run
@@ -81,6 +84,7 @@ class DeltaWriteOperator(DeltaTableOperator):
         mode: str = "append",
         replace_where: str | None = None,
         partition_overwrite_mode: str = "static",
+        schema_mode: str | None = None,
         partition_by: Sequence[str] | None = None,
         table_properties: Mapping[str, str] | None = None,
         idempotency: str = "run",
@@ -97,6 +101,7 @@ class DeltaWriteOperator(DeltaTableOperator):
         self.mode = mode
         self.replace_where = replace_where
         self.partition_overwrite_mode = partition_overwrite_mode
+        self.schema_mode = schema_mode
         self.partition_by = partition_by
         self.table_properties = table_properties
         self.idempotency = idempotency
@@ -167,7 +172,8 @@ class DeltaWriteOperator(DeltaTableOperator):
             "user_metadata": run.user_metadata(),
         }
         if self.mode != "overwrite":
-            return StepReport.of_commit(table.uri, table.append(data, txn=txn, **options))
+            result = table.append(data, txn=txn, schema_mode=self.schema_mode, **options)
+            return StepReport.of_commit(table.uri, result)
         from delta_orch.pipeline.first_write import ensure_table_for
 
         ensure_table_for(table, data, **options)
@@ -175,6 +181,7 @@ class DeltaWriteOperator(DeltaTableOperator):
             data,
             replace_where=self.replace_where,
             partition_overwrite_mode=self.partition_overwrite_mode,
+            schema_mode=self.schema_mode,
             txn=txn,
             **options,
         )
@@ -190,13 +197,18 @@ class DeltaWriteOperator(DeltaTableOperator):
             ("idempotency", self.idempotency, IDEMPOTENCY),
             ("engine", self.engine, ENGINES),
             ("partition_overwrite_mode", self.partition_overwrite_mode, PARTITION_OVERWRITE_MODES),
+            ("schema_mode", self.schema_mode, SCHEMA_MODES),
         ):
             if value not in allowed:
-                raise _bad(self.task_id, f"has {name}={value!r}; possible are {', '.join(allowed)}")
+                named = ", ".join(str(choice) for choice in allowed if choice is not None)
+                raise _bad(self.task_id, f"has {name}={value!r}; possible are {named}")
         if self.mode != "overwrite" and self.replace_where is not None:
             raise _bad(self.task_id, f"has replace_where, which mode {self.mode!r} does not use")
         if self.mode != "overwrite" and self.partition_overwrite_mode != "static":
             raise _bad(self.task_id, f"has partition_overwrite_mode, which mode {self.mode!r} does not use")
+        replaces_all = self.mode == "overwrite" and self.replace_where is None
+        if self.schema_mode == "overwrite" and not (replaces_all and self.partition_overwrite_mode == "static"):
+            raise _bad(self.task_id, "has schema_mode='overwrite', which needs mode 'overwrite' of the whole table")
         if self.replace_where is not None and self.partition_overwrite_mode == "dynamic":
             raise _bad(self.task_id, "has replace_where and dynamic partition overwrite, which exclude each other")
         if self.tables is not None and self.sql is None:

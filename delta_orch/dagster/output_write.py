@@ -167,6 +167,7 @@ def _commit(
         "properties": write.table_properties,
         "engine": write.engine,
         "user_metadata": write.user_metadata,
+        "schema_mode": settings.schema_mode,
     }
     if settings.mode != "overwrite":
         return table.append(data, **extras)

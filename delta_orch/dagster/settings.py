@@ -10,6 +10,7 @@ Output metadata goes before definition metadata, that before the configuration. 
 | `schema` | definition | the folder of the table, instead of the asset key's prefix |
 | `columns` | definition of an input | which columns to load |
 | `mode` | definition, output | as the configuration's |
+| `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 
 Each value of a partition column is a directory of its own: for a column of instants let `partition_by` name a coarser
 one, or `[]` for none.
@@ -24,6 +25,7 @@ from typing import Any
 import dagster as dg
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.features.schema_evolution import parse_schema_mode
 
 MODES = ("overwrite", "append", "error", "ignore")
 
@@ -39,6 +41,7 @@ class AssetSettings:
     partition_format: Mapping[str, str] | None = None
     partition_by: tuple[str, ...] | None = None
     table: str | None = None
+    schema_mode: str | None = None
 
 
 def parse_settings(
@@ -58,6 +61,7 @@ def parse_settings(
         partition_format=_by_dimension(defined, "partition_format"),
         partition_by=parse_columns(defined.get("partition_by"), "partition_by"),
         table=_text(defined, "table"),
+        schema_mode=parse_schema_mode(_text({**defined, **written}, "schema_mode")),
     )
 
 

@@ -435,3 +435,26 @@ async def coroutine() -> None:
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidRequestError, match=problem):
         DeltaWriteOperator(task_id="load", table_uri="/t", **arguments)
+
+
+def test_the_schema_may_follow_the_rows(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    with DAG("schema_mode", schedule="@daily", start_date=DAY_1) as dag:
+
+        @task.delta(table_uri=str(tmp_path / "t"), schema_mode="merge")
+        def load(ds: str) -> pa.Table:
+            columns = {"day": [ds], "flight": [1]}
+            return pa.table(columns if ds == "2024-01-01" else columns | {"note": ["x"]})
+
+        load()
+    runs.run(dag, DAY_1)
+    runs.run(dag, DAY_2)
+    table = DeltaTable(str(tmp_path / "t")).snapshot().scan().to_arrow().sort_by("day")
+    assert table.column("note").to_pylist() == [None, "x"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"schema_mode": "grow"}, {"schema_mode": "overwrite"}, {"schema_mode": "overwrite", "mode": "overwrite",
+    "replace_where": "day = 1"}], ids=["unknown", "append", "replace_where"])  # fmt: skip
+def test_schema_modes_that_cannot_be(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequestError, match="schema_mode"):
+        DeltaWriteOperator(task_id="t", table_uri="x", python_callable=dict, **options)

@@ -1,0 +1,32 @@
+"""The metadata `schema_mode` of an asset: its table's schema follows its value."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from delta_orch.dagster import DeltaLakeIOManager
+from delta_orch.dagster.settings import parse_settings
+from delta_orch.errors import InvalidRequestError
+from delta_orch.table import DeltaTable
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
+
+
+def test_an_asset_may_let_its_schema_grow(tmp_path):
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "schema_mode": "merge"})
+    def flights(context: dg.AssetExecutionContext) -> pa.Table:
+        rows = {"day": [context.partition_key], "n": [1]}
+        return pa.table(rows if context.partition_key == "2013-01-01" else rows | {"note": ["x"]})
+
+    resources = {"io_manager": DeltaLakeIOManager(root_uri=str(tmp_path))}
+    for day in ("2013-01-01", "2013-01-02"):
+        assert dg.materialize([flights], resources=resources, partition_key=day).success
+    rows = DeltaTable(tmp_path / "flights").snapshot().scan().to_arrow().sort_by("day")
+    assert rows.column("note").to_pylist() == [None, "x"]
+
+
+def test_the_output_may_say_so_and_only_what_there_is():
+    assert parse_settings({"schema_mode": "merge"}, {"schema_mode": "overwrite"}, "append").schema_mode == "overwrite"
+    assert parse_settings({}, {}, "append").schema_mode is None
+    with pytest.raises(InvalidRequestError, match="schema_mode"):
+        parse_settings({"schema_mode": "replace"}, {}, "append")
