@@ -32,7 +32,7 @@ from delta_orch.protocol.checkpoint_schema import PROBE_LEAF, is_below
 from delta_orch.protocol.data_path import decode_path, is_absolute
 from delta_orch.protocol.log_path import SIDECAR_DIRECTORY
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.parquet_footer import ensure_sound_footer
+from delta_orch.storage.parquet_footer import read_footer
 
 _MAX_THREADS = 8
 _BATCH_ROWS = 64 * 1024
@@ -57,9 +57,9 @@ class ParquetPart:
     def metadata(self) -> pq.FileMetaData:
         """The footer, read once."""
         with _readable(self.path):
-            metadata = pq.ParquetFile(self.store.open_input(self.path)).metadata
-            ensure_sound_footer(metadata)
-            return metadata
+            footer = read_footer(self.store.open_input(self.path))
+            footer.ensure_sound_chunks()
+            return footer.metadata
 
     @cached_property
     def leaves(self) -> tuple[str, ...]:

@@ -258,7 +258,7 @@ def _ensure_sound_statistics(walk: ThriftWalk, bound_bytes: int) -> None:
     for field in walk.fields():
         if field not in _BOUNDS or walk.kind != BINARY:
             walk.skip()
-        elif 0 < (length := walk.binary_length()) < bound_bytes:
+        elif (length := walk.binary_length()) < bound_bytes:
             raise pa.ArrowInvalid(f"A column chunk has a minimum or maximum of {length} bytes, not {bound_bytes}")
 
 

@@ -4,11 +4,14 @@ import io
 import json
 import struct
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from handmade import HandmadeTable, inline_vector
 
+from delta_orch.engines.local.file_rows import FileRows
 from delta_orch.errors import (
     CorruptDeletionVectorError,
     CorruptLogError,
@@ -25,7 +28,8 @@ from delta_orch.protocol.types import STRING, VARIANT, ArrayType, MapType, Struc
 from delta_orch.protocol.variant.nested import reconstruct_columns
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.storage.parquet_footer import ensure_sound_footer
+from delta_orch.storage.parquet_footer import ensure_sound_footer, read_footer
+from delta_orch.storage.thrift_walk import ThriftWalk
 from delta_orch.table import DeltaTable
 from delta_orch.testing.log_builder import LogBuilder
 
@@ -221,3 +225,88 @@ def test_a_column_of_another_type_around_variants_is_left_for_others_to_refuse()
 
 def test_a_name_with_a_zero_byte_is_no_file(tmp_path):
     assert LocalStore(tmp_path).head("_delta_log/_sidecars/\0") is None
+
+
+def with_footer(data: bytes, old: bytes, new: bytes) -> bytes:
+    """The file with some bytes of its footer replaced."""
+    (length,) = struct.unpack("<I", data[-8:-4])
+    footer = data[-8 - length : -8]
+    assert footer.count(old) >= 1
+    footer = footer.replace(old, new, 1)
+    return data[: -8 - length] + footer + struct.pack("<I", len(footer)) + data[-4:]
+
+
+INTEGERS = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        # A column of the schema: type INT32, repetition OPTIONAL, name.
+        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x12\x25\x02\x18\x01a", "physical type 9"),
+        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x02\x25\x06\x18\x01a", "repetition 3"),
+        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x02\x25" + b"\xff" * 9 + b"\x01\x18\x01a", "number"),
+        # The root: its name, one column inside.
+        (b"\x18\x06schema\x15\x02", b"\x18\x06schema\x15\x04", "fewer columns"),
+        (b"\x18\x06schema\x15\x02", b"\x18\x06schema\x15\x00", "outside its root"),
+        # The maximum and minimum are empty.
+        (b"\x18\x04\x02\x00\x00\x00", b"\x18\x00", "minimum or maximum of 0 bytes"),
+    ],
+)
+def test_footers_are_looked_through_before_arrow_sees_them(old, new, match):
+    def read(data):
+        footer = read_footer(pa.BufferReader(data))
+        footer.ensure_sound_chunks()
+        return footer.metadata
+
+    assert read(INTEGERS).num_rows == 2
+    with pytest.raises(pa.ArrowInvalid, match=match):
+        read(with_footer(INTEGERS, old, new))
+
+
+def test_numbers_of_rows_that_do_not_add_up(tmp_path):
+    made = HandmadeTable(tmp_path / "t")
+    made.create(pa.schema([("a", pa.int32())]), reader_features=("deletionVectors",))
+    (made.root / "f.parquet").write_bytes(INTEGERS)
+    made.commit(made.add("f.parquet", deletion_vector=inline_vector(0)))
+    assert made.open().snapshot().scan().to_arrow().to_pylist() == [{"a": 2}]
+    # The number of rows of the one row group, as an i64 after its size in bytes.
+    rows = with_footer(INTEGERS, b"\x16\x04\x26\x08", b"\x16" + b"\xfe" * 8 + b"\x7f\x26\x08")
+    (made.root / "f.parquet").write_bytes(rows)
+    for columns in (None, []):
+        with pytest.raises(TableError, match="rows, the file says 2"):
+            made.open().snapshot().scan(columns=columns).to_arrow()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"PAR1", b"PAR1" * 3, b"PAR1\xff\xff\xff\x7fPAR1", b"x" * 100, b"PAR1" + b"\x99" * 50]
+)
+def test_what_is_no_parquet_file(data):
+    with pytest.raises(pa.ArrowInvalid):
+        read_footer(pa.BufferReader(data))
+
+
+def test_walking_through_bytes_ends():
+    for data in (
+        b"\x1c" * 10_000,
+        b"\x19\xfc" + b"\xff" * 9,
+        b"\x16" + b"\xff" * 10_000,
+        b"\x18\xff\xff\xff\x7f",
+        b"\x19\x1e",
+    ):
+        with pytest.raises(pa.ArrowInvalid):
+            for _ in (walk := ThriftWalk(data)).fields():
+                walk.skip()
+
+
+def test_rows_of_a_file_in_pieces():
+    rows = FileRows((0, 4, 9, 10), np.array([0, 5, 8, 9]))
+    batches = [pa.record_batch({"n": list(range(start, stop))}) for start, stop in ((4, 6), (6, 10))]
+    chosen = list(rows.choose_batches(batches, [1, 2]))
+    assert [part["n"].to_pylist() for part in chosen] == [[4], [6, 7]]
+    assert rows.choose(pa.table({"n": [0, 1, 2, 3, 9]}), [0, 2])["n"].to_pylist() == [1, 2, 3]
+    for wrong in (pa.table({"n": [1]}), pa.table({"n": range(6)})):
+        with pytest.raises(pa.ArrowInvalid, match="footer tells"):
+            rows.choose(wrong, [0, 2])
+        with pytest.raises(pa.ArrowInvalid, match="footer tells"):
+            list(rows.choose_batches(wrong.to_batches(), [0, 2]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from delta_orch.engines.local.tracked_columns import TrackedColumns
 from delta_orch.protocol.deletion_vector import DeletionVector
 
-Value = TypeVar("Value", bound=np.generic)
+Part = tuple[int, int]
+"""Rows of a file, from a position to one before another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,13 @@ class FileRows:
 
     Attributes:
         group_offsets: Where its row groups begin, and where the last one ends.
-        live: One flag a row, false where its deletion vector marks it (PROTOCOL, "Deletion Vectors"); None where the
-            file has none.
+        deleted: The rows that its deletion vector marks, ascending (PROTOCOL, "Deletion Vectors"); None where the file
+            has none.
         tracked: Columns to add that depend on the position; None where none are wanted.
     """
 
     group_offsets: tuple[int, ...]
-    live: npt.NDArray[np.bool_] | None = None
+    deleted: npt.NDArray[np.int64] | None = None
     tracked: TrackedColumns | None = None
 
     @classmethod
@@ -41,40 +42,59 @@ class FileRows:
         offsets = tuple(accumulate(groups, initial=0))
         if vector is None:
             return cls(offsets, None, tracked)
-        live = np.ones(offsets[-1], dtype=np.bool_)
-        live[vector.row_indexes(offsets[-1])] = False
-        return cls(offsets, live, tracked)
+        return cls(offsets, vector.row_indexes(offsets[-1]).astype(np.int64), tracked)
 
     def choose(self, rows: pa.Table, groups: Sequence[int]) -> pa.Table:
-        """The live rows among all rows of some row groups, with the tracked columns added."""
-        return self._choose(rows, self._live_of(groups), self._positions_of(groups))
+        """The live rows among all rows of some row groups, with the tracked columns added.
+
+        Raises:
+            pyarrow.ArrowInvalid: The row groups have another number of rows than the footer says.
+        """
+        parts = list(self._parts_of(groups))
+        # Only now is it known that there are as many rows as the footer says: nothing of that size is made before.
+        _ensure_length(rows.num_rows, sum(stop - start for start, stop in parts))
+        return self._choose(rows, parts)
 
     def choose_batches(self, batches: Iterable[pa.RecordBatch], groups: Sequence[int]) -> Iterator[pa.Table]:
         """As `choose`, for batches that together hold the row groups, in order."""
-        live, positions, start = self._live_of(groups), self._positions_of(groups), 0
+        ahead = deque(self._parts_of(groups))
         for batch in batches:
-            part = slice(start, start + batch.num_rows)
-            rows = pa.Table.from_batches([batch])
-            yield self._choose(
-                rows, None if live is None else live[part], None if positions is None else positions[part]
-            )
-            start = part.stop
+            yield self._choose(pa.Table.from_batches([batch]), list(_take(ahead, batch.num_rows)))
+        _ensure_length(0, sum(stop - start for start, stop in ahead))
 
-    def _choose(
-        self, rows: pa.Table, live: npt.NDArray[np.bool_] | None, positions: npt.NDArray[np.int64] | None
-    ) -> pa.Table:
-        if self.tracked is not None and positions is not None:
-            rows = self.tracked.added_to(rows, positions)
-        return rows if live is None else rows.filter(pa.array(live))
+    def _parts_of(self, groups: Sequence[int]) -> Iterator[Part]:
+        return ((self.group_offsets[group], self.group_offsets[group + 1]) for group in groups)
 
-    def _live_of(self, groups: Sequence[int]) -> npt.NDArray[np.bool_] | None:
-        return None if self.live is None else self._of_groups(self.live, groups)
+    def _choose(self, rows: pa.Table, parts: Sequence[Part]) -> pa.Table:
+        if self.tracked is not None:
+            positions = [np.arange(start, stop, dtype=np.int64) for start, stop in parts]
+            rows = self.tracked.added_to(rows, np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+        if self.deleted is None:
+            return rows
+        live = [_live(self.deleted, start, stop) for start, stop in parts]
+        return rows.filter(pa.array(np.concatenate([np.zeros(0, dtype=np.bool_), *live])))
 
-    def _positions_of(self, groups: Sequence[int]) -> npt.NDArray[np.int64] | None:
-        if self.tracked is None:
-            return None
-        return self._of_groups(np.arange(self.group_offsets[-1], dtype=np.int64), groups)
 
-    def _of_groups(self, values: npt.NDArray[Value], groups: Sequence[int]) -> npt.NDArray[Value]:
-        parts = [values[self.group_offsets[group] : self.group_offsets[group + 1]] for group in groups]
-        return np.concatenate(parts) if parts else values[:0]
+def _live(deleted: npt.NDArray[np.int64], start: int, stop: int) -> npt.NDArray[np.bool_]:
+    """One flag for each row from `start` to `stop`, false where it is deleted."""
+    live = np.ones(stop - start, dtype=np.bool_)
+    first, last = np.searchsorted(deleted, (start, stop))
+    live[deleted[first:last] - start] = False
+    return live
+
+
+def _take(ahead: deque[Part], count: int) -> Iterator[Part]:
+    """So many rows from the front of what is ahead."""
+    while count:
+        _ensure_length(count, count if ahead else 0)
+        start, stop = ahead.popleft()
+        if stop - start > count:
+            ahead.appendleft((start + count, stop))
+            stop = start + count
+        count -= stop - start
+        yield start, stop
+
+
+def _ensure_length(found: int, told: int) -> None:
+    if found != told:
+        raise pa.ArrowInvalid(f"Row groups have {found} rows where the footer tells of {told}")

@@ -27,7 +27,7 @@ from delta_orch.log.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.parquet_footer import ensure_sound_footer
+from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 BATCH_ROWS = 131_072
 SMALL_BYTES = 64 * 1024 * 1024
@@ -84,8 +84,8 @@ class FileReader:
             TableError: It is not a readable Parquet file, or its columns do not fit the schema.
             StorageError: It cannot be read.
         """
-        with _own_errors(task.path), self._open(task.path) as file:
-            names, groups = self._names_in(file, task), self._groups_of(file, task)
+        with _own_errors(task.path), self._open(task.path) as (file, footer):
+            names, groups = self._names_in(file, task), self._groups_of(file, footer, task)
             chosen = self._rows_of(file.metadata, task)
             if not names:
                 rows = _rows_only(sum(file.metadata.row_group(group).num_rows for group in groups))
@@ -98,8 +98,8 @@ class FileReader:
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
         """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
         `read_small`."""
-        with _own_errors(task.path), self._open(task.path) as file:
-            names, groups, metadata = self._names_in(file, task), self._groups_of(file, task), file.metadata
+        with _own_errors(task.path), self._open(task.path) as (file, footer):
+            names, groups, metadata = self._names_in(file, task), self._groups_of(file, footer, task), file.metadata
             chosen = self._rows_of(metadata, task)
             if max((_selected_bytes(metadata, group, names) for group in groups), default=0) > SMALL_BYTES:
                 batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True)
@@ -108,7 +108,7 @@ class FileReader:
                 return
 
         def read_group(group: int) -> list[pa.RecordBatch]:
-            with _own_errors(task.path), self._open(task.path, metadata) as own:
+            with _own_errors(task.path), self._open(task.path, footer) as (own, _):
                 rows = own.read_row_group(group, columns=names, use_threads=False)
                 return list(self._finish(chosen.choose(rows, [group]), task))
 
@@ -116,12 +116,16 @@ class FileReader:
             yield from batches
 
     @contextmanager
-    def _open(self, path: str, metadata: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    def _open(self, path: str, footer: ParquetFooter | None = None) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
         filesystem = self.store.data_filesystem()[0]
         is_local = isinstance(filesystem, pafs.LocalFileSystem)
         with filesystem.open_input_file(path) as source:
+            footer = footer or read_footer(source)
             # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
-            yield pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
+            file = pq.ParquetFile(
+                source, metadata=footer.metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local
+            )
+            yield file, footer
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         in_file = list(file.schema_arrow)
@@ -151,12 +155,13 @@ class FileReader:
         vector = None if task.deletion_vector is None else read_deletion_vector(self.store, task.deletion_vector)
         return FileRows.of_file(metadata, vector, self._tracked(task))
 
-    def _groups_of(self, file: pq.ParquetFile, task: FileTask) -> list[int]:
+    def _groups_of(self, file: pq.ParquetFile, footer: ParquetFooter, task: FileTask) -> list[int]:
         count = file.metadata.num_row_groups
         if any(file.metadata.row_group(group).total_byte_size > SMALL_BYTES for group in range(count)):
-            ensure_sound_footer(file.metadata)  # before `_selected_bytes` looks at single columns
+            footer.ensure_sound_chunks()  # before `_selected_bytes` looks at single columns
         if self.skipping is None or count < 2:
             return list(range(count))
+        footer.ensure_sound_chunks()
         return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, file.schema_arrow, count)
 
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:

@@ -11,9 +11,10 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from delta_orch.errors import CorruptDeletionVectorError, DeltaError
+from delta_orch.errors import CorruptDeletionVectorError, CorruptLogError, DeltaError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.commit_reader import LogFile, parse_log_files
@@ -36,6 +37,7 @@ from delta_orch.protocol.partition_values import (
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import PRIMITIVE_TYPES, DataType, DecimalType
+from delta_orch.storage.parquet_footer import read_footer
 from delta_orch.testing.fuzz.byte_mutations import damage_bytes
 from delta_orch.testing.fuzz.categories import Category, note
 from delta_orch.testing.fuzz.corpus import SeedTable
@@ -51,6 +53,7 @@ from delta_orch.testing.fuzz.hostile_values import (
 )
 from delta_orch.testing.fuzz.json_mutations import damage_json
 from delta_orch.testing.fuzz.log_mutations import damage_log_text, damage_schema, parse_lines
+from delta_orch.testing.fuzz.parquet_mutations import damage_footer
 from delta_orch.testing.fuzz.table_case import FuzzFinding
 from delta_orch.testing.fuzz.watched_store import WatchedStore
 
@@ -289,6 +292,39 @@ def _read_statistics(case: tuple[list[str | None], str]) -> None:
         raise FuzzFinding("a file without statistics was left out")
 
 
+def footer_case(seeds: list[SeedTable], rng: Random) -> InputCase:
+    """A Parquet file whose footer tells other numbers, or has other bytes."""
+    files = [(seed, path) for seed in rng.sample(seeds, min(len(seeds), 20)) for path in seed.files
+             if path.endswith(".parquet")]  # fmt: skip
+    seed, path = rng.choice(files)
+    data = seed.files[path]
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        data = damage_footer(data, rng)[0] if rng.random() < 0.8 else _with_damaged_footer(data, rng)
+    return InputCase(data, _read_footer)
+
+
+def _with_damaged_footer(data: bytes, rng: Random) -> bytes:
+    start = max(len(data) - 8 - int.from_bytes(data[-8:-4], "little"), 0)
+    footer = damage_bytes(data[start:-8], rng)[0]
+    return data[:start] + footer + len(footer).to_bytes(4, "little") + data[-4:]
+
+
+def _read_footer(data: bytes) -> None:
+    """Everything Arrow can be asked about a file; a footer that is called sound must not end the process."""
+    try:
+        footer = read_footer(pa.BufferReader(data))
+        footer.ensure_sound_chunks()
+        metadata = footer.metadata
+        for group in range(metadata.num_row_groups):
+            for column in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(column)
+                str(chunk.statistics and (chunk.statistics.min, chunk.statistics.max, chunk.statistics.null_count))
+        file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, coerce_int96_timestamp_unit="us")
+        file.read_row_groups(range(metadata.num_row_groups), use_threads=False)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError, OverflowError, ValueError) as e:
+        raise CorruptLogError(f"no sound Parquet file: {e}") from None
+
+
 def _metadata(seeds: list[SeedTable]) -> list[dict[str, Any]]:
     found = []
     for seed in seeds:
@@ -312,4 +348,5 @@ INPUT_CASES: Mapping[str, Callable[[list[SeedTable], Random], InputCase]] = {
     "commit": commit_case,
     "properties": properties_case,
     "statistics": statistics_case,
+    "footer": footer_case,
 }
