@@ -7,7 +7,7 @@ through fsspec's file system of the same store.
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import logging
 import os
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -32,6 +32,7 @@ from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.storage.data_location import resolve_data_path
 from delta_orch.storage.locations import ObjectLocation, parse_location
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
+from delta_orch.storage.object_content import Content, content_of
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, StoreOptions
 
 if TYPE_CHECKING:
@@ -280,8 +281,10 @@ class ObjectStore(LogStore):
 
     @cached_property
     def _options_key(self) -> str:
+        """Tells options and environments apart, and nothing of what they hold."""
         environment = {k: v for k, v in os.environ.items() if k.startswith(_ENVIRONMENT)}
-        return json.dumps([self.location.account, dict(self.options.library), environment], sort_keys=True, default=id)
+        told = json.dumps([self.location.account, dict(self.options.library), environment], sort_keys=True, default=id)
+        return hashlib.sha256(told.encode()).hexdigest()
 
     def _shared(self, part: str, make: Callable[[], Any]) -> Any:
         key = (os.getpid(), type(self), part, self._options_key)
@@ -292,7 +295,7 @@ class ObjectStore(LogStore):
             except StorageError:
                 raise
             except Exception as e:
-                if not isinstance(e, (TypeError, ValueError, *self.sdk_errors)):
+                if not isinstance(e, (TypeError, ValueError, LookupError, *self.sdk_errors)):
                     raise
                 # The library's own text may repeat an option, and options hold secrets: only its kind is shown.
                 raise StorageError(
@@ -384,56 +387,6 @@ class ObjectStore(LogStore):
 
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
-
-
-Content = bytes | BinaryIO
-"""What an object is made of. A file is read from its beginning, by every attempt."""
-
-_LARGE_BYTES = 8 * 1024 * 1024
-
-
-def content_of(data: bytes | memoryview) -> Content:
-    """Large content that is not in memory yet (a mapped file) is read while it is sent."""
-    if isinstance(data, bytes) or len(data) < _LARGE_BYTES:
-        return bytes(data)
-    return io.BufferedReader(_ViewReader(data), _LARGE_BYTES // 8)
-
-
-class _ViewReader(io.RawIOBase):
-    """A memoryview as a file."""
-
-    def __init__(self, view: memoryview) -> None:
-        super().__init__()
-        self._view = view
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        part = self._view[self._at : self._at + len(buffer)]
-        buffer[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-
-def size_of(content: Content) -> int:
-    """Bytes; a file is left at its beginning."""
-    if isinstance(content, bytes):
-        return len(content)
-    size = content.seek(0, io.SEEK_END)
-    content.seek(0)
-    return size
 
 
 def before(start_key: str, prefix: str) -> str:
