@@ -277,17 +277,21 @@ def _field(schema: StructType, name: str) -> StructField:
     return found
 
 
+def plain_schema(schema: StructType) -> StructType:
+    """The columns as Spark may rely on them: anything may be null in a file, and of the metadata only the comment is
+    for users (field ids would even make Spark match columns by them)."""
+    return StructType(tuple(map(_plain, schema)))
+
+
 def _plain(field: StructField) -> StructField:
-    """The field as Spark may rely on it: anything may be null in a file, and of the metadata only the comment is for
-    users (field ids would even make Spark match columns by them)."""
     metadata: dict[str, Any] = {k: v for k, v in field.metadata.items() if k == "comment"}
     return StructField(field.name, _plain_type(field.data_type), True, metadata)
 
 
 def _plain_type(data_type: DataType) -> DataType:
     match data_type:
-        case StructType(fields):
-            return StructType(tuple(_plain(f) for f in fields))
+        case StructType():
+            return plain_schema(data_type)
         case ArrayType(element_type, _):
             return ArrayType(_plain_type(element_type))
         case MapType(key_type, value_type, _):
