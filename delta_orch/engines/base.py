@@ -140,12 +140,13 @@ class StatisticsPolicy:
 
     `num_indexed_columns` counts leaves in schema order, -1 for all; `columns` names them instead where it is given.
     `also` names columns that have statistics in any case: clustering columns must, identity columns tell their values.
-    Paths are logical.
+    Paths are logical. `says_tight` writes down that the bounds are tight, where rows may be marked as deleted later.
     """
 
     num_indexed_columns: int = 32
     columns: tuple[tuple[str, ...], ...] | None = None
     also: tuple[tuple[str, ...], ...] = ()
+    says_tight: bool = False
 
 
 @dataclass(frozen=True, slots=True)

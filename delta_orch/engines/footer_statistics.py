@@ -98,6 +98,7 @@ def read_footer_statistics(
     columns: Sequence[StatisticsColumn],
     *,
     nan_free: Collection[ColumnPath] = (),
+    says_tight: bool = False,
     max_threads: int = 8,
 ) -> pa.Table:
     """Read the footers of files just written, in parallel, and derive their statistics.
@@ -106,6 +107,7 @@ def read_footer_statistics(
         filesystem: Where `paths` are.
         columns: The leaves that get statistics, by their paths in the files; those a file does not hold get none.
         nan_free: Float leaves known to hold no NaN in any of the files. See `serialize_footer_statistics`.
+        says_tight: Write `tightBounds` down.
 
     Returns: one row a path, in order, with the columns of `FOOTER_SCHEMA`.
 
@@ -116,7 +118,9 @@ def read_footer_statistics(
 
     def read(path: str) -> tuple[int, str]:
         metadata = _read_metadata(filesystem, path)
-        return metadata.num_rows, serialize_footer_statistics(metadata, columns, nan_free=nan_free)
+        return metadata.num_rows, serialize_footer_statistics(
+            metadata, columns, nan_free=nan_free, says_tight=says_tight
+        )
 
     if not paths:
         return FOOTER_SCHEMA.empty_table()
@@ -152,7 +156,11 @@ def _read_metadata(filesystem: pafs.FileSystem, path: str) -> pq.FileMetaData:
 
 
 def serialize_footer_statistics(
-    metadata: pq.FileMetaData, columns: Sequence[StatisticsColumn], *, nan_free: Collection[ColumnPath] = ()
+    metadata: pq.FileMetaData,
+    columns: Sequence[StatisticsColumn],
+    *,
+    nan_free: Collection[ColumnPath] = (),
+    says_tight: bool = False,
 ) -> str:
     """The `stats` JSON of one file.
 
@@ -160,20 +168,26 @@ def serialize_footer_statistics(
     maximum that does is no upper bound where NaN is the greatest number. From those writers the maximum is used only
     for leaves in `nan_free`.
 
-    A nested leaf counts as null wherever one of its parents is, as Delta counts it. Arrays and maps get no null count
-    (a footer counts their elements), binary and boolean columns no bounds.
+    A nested leaf counts as null wherever one of its parents is, as Delta counts it. Binary and boolean columns, arrays,
+    maps and variants get no bounds.
     """
     is_nan_counted = (metadata.created_by or "").startswith("parquet-mr")
     chunks = _chunks_by_path(metadata)
+    of_lists = _null_counts_of_lists(metadata, columns, chunks)
     min_values: dict[str, Any] = {}
     max_values: dict[str, Any] = {}
     null_counts: dict[str, Any] = {}
     for column in columns:
         # A variant that is there has metadata, shredded or not.
         path = (*column.path, "metadata") if column.data_type == VARIANT else column.path
-        if isinstance(column.data_type, (ArrayType, MapType)) or path not in chunks:
+        chunk = chunks.get(path)
+        if chunk is None:
             continue
-        index, arrow_type = chunks[path]
+        if isinstance(column.data_type, (ArrayType, MapType)):
+            if chunk.index in of_lists:
+                _put(null_counts, column.path, of_lists[chunk.index])
+            continue
+        index, arrow_type = chunk.index, chunk.kind
         found = _merge_row_groups(metadata, index, arrow_type)
         if found.null_count is not None:
             _put(null_counts, column.path, found.null_count)
@@ -190,6 +204,8 @@ def serialize_footer_statistics(
         if upper is not None:
             _put(max_values, column.path, upper)
     stats: dict[str, Any] = {"numRecords": metadata.num_rows}
+    if says_tight:
+        stats["tightBounds"] = True
     for key, values in (("minValues", min_values), ("maxValues", max_values), ("nullCount", null_counts)):
         if values:
             stats[key] = values
@@ -202,36 +218,61 @@ def _put(tree: dict[str, Any], path: ColumnPath, value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _chunks_by_path(metadata: pq.FileMetaData) -> Mapping[ColumnPath, tuple[int, pa.DataType]]:
-    """Column chunk index and Arrow type of each leaf outside lists and maps.
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Where the values of a column are: the index of its column chunk, of a list's first one; its Arrow type; and at
+    how many definition levels it is null."""
+
+    index: int
+    kind: pa.DataType
+    null_levels: int
+
+
+def _chunks_by_path(metadata: pq.FileMetaData) -> Mapping[ColumnPath, _Chunk]:
+    """Each leaf outside lists and maps, and each list and map that is inside no other.
 
     Walks the Arrow schema in leaf order: the footer's own dotted paths are ambiguous where names hold dots.
     """
-    chunks: dict[ColumnPath, tuple[int, pa.DataType]] = {}
+    chunks: dict[ColumnPath, _Chunk] = {}
     index = 0
 
-    def walk(field: pa.Field, path: ColumnPath | None) -> None:
+    def walk(field: pa.Field, path: ColumnPath | None, levels: int) -> None:
         nonlocal index
         kind = field.type
+        levels += field.nullable
         if pa.types.is_struct(kind):
             for child in kind:
-                walk(child, None if path is None else (*path, child.name))
-        elif pa.types.is_map(kind):
-            walk(kind.key_field, None)
-            walk(kind.item_field, None)
+                walk(child, None if path is None else (*path, child.name), levels)
+            return
+        if isinstance(kind, pa.BaseExtensionType):
+            walk(pa.field(field.name, kind.storage_type), None, levels)
+            return
+        if path is not None:
+            chunks[path] = _Chunk(index, kind, levels)
+        if pa.types.is_map(kind):
+            walk(kind.key_field, None, levels)
+            walk(kind.item_field, None, levels)
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-            walk(kind.value_field, None)
-        elif isinstance(kind, pa.BaseExtensionType):
-            walk(pa.field(field.name, kind.storage_type), None)
+            walk(kind.value_field, None, levels)
         else:
-            if path is not None:
-                chunks[path] = (index, kind)
             index += 1
 
     for field in metadata.schema.to_arrow_schema():
-        walk(field, (field.name,))
+        walk(field, (field.name,), 0)
     # A leaf order that does not match would pair columns with each other's bounds.
     return chunks if index == metadata.num_columns else {}
+
+
+def _null_counts_of_lists(
+    metadata: pq.FileMetaData, columns: Sequence[StatisticsColumn], chunks: Mapping[ColumnPath, _Chunk]
+) -> Mapping[int, int]:
+    asked = (chunks.get(c.path) for c in columns if isinstance(c.data_type, (ArrayType, MapType)))
+    lists = {chunk.index: chunk.null_levels for chunk in asked if chunk is not None}
+    if not lists:
+        return {}
+    from delta_orch.engines.list_null_counts import null_counts_of_lists
+
+    return null_counts_of_lists(metadata, lists)
 
 
 @dataclass(slots=True)

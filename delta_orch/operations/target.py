@@ -20,7 +20,7 @@ from delta_orch.features.column_mapping import column_mapping_mode
 from delta_orch.features.file_rules import keeps_partition_columns, may_shred_variants
 from delta_orch.features.property_rules import ensure_settable
 from delta_orch.features.protocol_upgrade import is_protocol_request, protocol_for_new_table
-from delta_orch.features.registry import ensure_writable
+from delta_orch.features.registry import ensure_writable, supports
 from delta_orch.features.schema_evolution import as_first_defined
 from delta_orch.features.table_rules import TableDescription, settle, with_dependent_properties
 from delta_orch.log.snapshot import Snapshot
@@ -61,6 +61,7 @@ class WriteTarget:
                 self.properties.data_skipping_num_indexed_cols,
                 self.properties.data_skipping_stats_columns,
                 also=logical_paths(self.schema, self.clustering or ()),
+                says_tight=supports(self.protocol, "deletionVectors"),
             ),
             target_file_size_bytes=self.properties.target_file_size_bytes,
             compression=self.properties.compression_codec,

@@ -171,6 +171,18 @@ def test_last_microsecond_of_the_calendar_has_no_upper_bound(tmp_path: Path) -> 
     assert "maxValues" not in stats
 
 
+def test_null_counts_of_lists_under_structs_and_in_many_row_groups(tmp_path: Path) -> None:
+    kind = pa.struct([("l", pa.list_(pa.list_(pa.int32()))), ("m", pa.map_(pa.string(), pa.list_(pa.int32())))])
+    values = [None, {"l": None, "m": []}, {"l": [], "m": None}, {"l": [None, [1, None]], "m": [("k", None)]}] * 5
+    required = pa.field("r", pa.list_(pa.int32()), nullable=False)
+    table = pa.table(
+        [pa.array(values, kind), pa.array([[], [1], [None], [2, 3]] * 5, required.type)],
+        schema=pa.schema([pa.field("st", kind), required]),
+    )
+    stats = stats_of(tmp_path, table, row_group_size=3)
+    assert stats["nullCount"] == {"st": {"l": 10, "m": 10}, "r": 0}
+
+
 def test_nested_structs_and_names_with_dots(tmp_path: Path) -> None:
     table = pa.table(
         {
@@ -195,7 +207,8 @@ def test_lists_and_maps_are_passed_over_without_shifting_what_follows(tmp_path: 
         "numRecords": 2,
         "minValues": {"id": 7},
         "maxValues": {"id": 8},
-        "nullCount": {"id": 0},
+        # A footer counts what is inside lists; of the lists it keeps levels.
+        "nullCount": {"l": 1, "m": 1, "id": 0},
     }
 
 

@@ -84,6 +84,7 @@ class FileLayout:
     data_page_version: str
     statistics: tuple[StatisticsColumn, ...]
     float_leaves: tuple[ColumnPath, ...]
+    says_tight: bool
     shredded: Mapping[str, ShreddingPlan] = field(default_factory=dict)
 
     @staticmethod
@@ -110,6 +111,7 @@ class FileLayout:
             spec.data_page_version,
             statistics,
             tuple(column.path for column in statistics if column.data_type in (FLOAT, DOUBLE)),
+            spec.statistics.says_tight,
         )
 
     def in_file(self, rows: pa.Table) -> pa.Table:
@@ -230,7 +232,9 @@ class FileWriter:
             raise storage_error(e, "write", self._full_path) from e
         sync_file(self._layout.filesystem, self._full_path)
         nan_free = [path for path in self._layout.float_leaves if path not in self._with_nan]
-        stats = serialize_footer_statistics(self._metadata[0], self._layout.statistics, nan_free=nan_free)
+        stats = serialize_footer_statistics(
+            self._metadata[0], self._layout.statistics, nan_free=nan_free, says_tight=self._layout.says_tight
+        )
         return WrittenFile(self._path, self._partition, size, time.time_ns() // 1_000_000, stats)
 
     def abandon(self) -> None:

@@ -75,7 +75,9 @@ def _adds(files: Sequence[WrittenFile], spec: WriteSpec, *, is_time_zone_pinned:
     paths = [encode_path(file.path) for file in files]
     filesystem, _ = spec.store.data_filesystem()
     resolved = [spec.store.resolve(path) for path in paths]
-    footers = read_footer_statistics(filesystem, resolved, statistics_of_files(spec))
+    footers = read_footer_statistics(
+        filesystem, resolved, statistics_of_files(spec), says_tight=spec.statistics.says_tight
+    )
     directories = [file.path.rpartition("/")[0] for file in files]
     values = _values_by_directory(set(directories), spec, is_time_zone_pinned=is_time_zone_pinned)
     table = adds_table(
