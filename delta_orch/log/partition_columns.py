@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.features.column_mapping import physical_path
 from delta_orch.log.arrow_building import int64_range, string_array, string_scalar
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
 from delta_orch.protocol.types import STRING, StructType
@@ -57,6 +58,19 @@ def partition_keys(strings: pa.Table, schema: StructType) -> pa.Array:
     if not parts:
         return string_array([""] * strings.num_rows)
     return pc.binary_join_element_wise(*parts, string_scalar(_ESCAPE + ","))
+
+
+def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
+    """One string a file (column `partition_values`); two have the same one exactly if they lie in the same partition.
+
+    Args:
+        partition_columns: Logical names; the log knows them by their physical ones.
+    """
+    if not partition_columns:
+        return string_array([""] * files.num_rows)
+    physical = [physical_path(schema, [name])[0] for name in partition_columns]
+    strings = partition_strings(files.column("partition_values"), physical)
+    return one_chunk(partition_keys(strings.rename_columns(list(partition_columns)), schema))
 
 
 def _comparable(texts: pa.Array, name: str, schema: StructType) -> pa.Array:

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Expression
-from delta_orch.features.column_mapping import physical_path
 from delta_orch.log.arrow_building import all_booleans
 from delta_orch.log.data_skipping import match_files
-from delta_orch.log.partition_columns import one_chunk, partition_keys, partition_strings
+from delta_orch.log.partition_columns import file_partition_keys, one_chunk, partition_keys
 from delta_orch.log.replay import file_keys
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.types import StructType
@@ -62,10 +61,7 @@ class ReadSet:
         for predicate in self.predicates:
             touched = pc.or_(touched, match_files(files, predicate, schema, tuple(partition_columns)).may_match)
         if self.partitions:
-            # The log knows partition columns by their physical names.
-            physical = [physical_path(schema, [name])[0] for name in partition_columns]
-            strings = partition_strings(values, physical).rename_columns(list(partition_columns))
-            keys = partition_keys(strings, schema)
+            keys = file_partition_keys(files, schema, partition_columns)
             for partitions in self.partitions:
                 read = partition_keys(partitions.select(list(partition_columns)), schema)
                 touched = pc.or_(touched, pc.is_in(keys, value_set=read))

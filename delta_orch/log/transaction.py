@@ -45,6 +45,7 @@ from delta_orch.log.commit_json import serialize_actions
 from delta_orch.log.commit_preview import CommitPreview
 from delta_orch.log.commit_reader import Commit
 from delta_orch.log.commit_result import CommitResult
+from delta_orch.log.compaction_follow import removes_after_compaction
 from delta_orch.log.conflict import Intent, ensure_no_conflict, note_moved_rows
 from delta_orch.log.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
 from delta_orch.log.staged_actions import ensure_partitioned
@@ -245,6 +246,7 @@ class Transaction(Staging):
             if self._leave_out(stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
                 return self._skip(base, attempt)
             self._base = base
+            self._follow_moved_rows(winner, base)
             intent = self._intent or self._derive_intent(base)
             ensure_no_conflict(intent, winner)
             note_moved_rows(intent, winner)
@@ -278,6 +280,14 @@ class Transaction(Staging):
         self._staged.metadata = self._staged.protocol = None
         self._forget_derived()
         return created
+
+    def _follow_moved_rows(self, winner: Commit, base: TableState) -> None:
+        """A compaction that came first yields: what it moved and we remove is removed from where it is now."""
+        removes = removes_after_compaction(self._staged, winner, base.schema, base.partition_columns)
+        if removes is not None:
+            self._staged.removes = removes
+            self._provenance.metrics = self._staged.recount(self._provenance.metrics)
+            self._forget_derived()
 
     def _leave_out(self, stale: Sequence[TxnId], base: TableState) -> bool:
         """Drop what recorded identifiers guard. True where that is everything: then nothing must be committed."""

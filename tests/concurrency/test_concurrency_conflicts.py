@@ -149,6 +149,10 @@ REBASES = [
     (compact("1"), append("1")),
     (compact("1"), compact("2")),
     (compact("1"), replace_day("2")),
+    (compact("1"), replace_day("1")),  # the rows it replaces have only moved
+    (compact("1"), delete_file("1")),
+    (compact("1"), overwrite_partition("1")),
+    (compact("1"), overwrite_all),
     (replace_day("1"), compact("2")),
     (compact("1"), rewrite_where_id(0)),  # the same rows in other files
     (append("1"), set_property),
@@ -167,9 +171,7 @@ CONFLICTS = [
     (delete_file("1"), replace_day("1"), ConcurrentDeleteDeleteError),
     (delete_file("1"), rewrite_where_id(5), ConcurrentDeleteReadError),
     (replace_day("1"), rewrite_where_id(5), ConcurrentAppendError),
-    (compact("1"), delete_file("1"), ConcurrentDeleteDeleteError),
     (delete_file("1"), compact("1"), ConcurrentDeleteDeleteError),
-    (compact("1"), replace_day("1"), ConcurrentDeleteDeleteError),
     (compact("1"), compact("1"), ConcurrentDeleteDeleteError),
     (set_property, append("1"), MetadataChangedError),
     (set_property, set_property, MetadataChangedError),
@@ -325,6 +327,35 @@ def test_snapshot_isolation_minds_only_what_is_written_twice(log: TableLog) -> N
     late = begin(log, snapshot, replace_day("1"), isolation_level="SnapshotIsolation")
     with pytest.raises(ConcurrentDeleteDeleteError):
         late.commit()
+
+
+def test_a_change_follows_rows_only_where_it_takes_all_that_moved(log: TableLog) -> None:
+    """Of two files of a day that were merged, it removes one: the other's rows must stay."""
+    snapshot = create_table(log, "1", "1", "2", "2")
+    late = Transaction(log, snapshot, operation="TEST")
+    one = files_of(snapshot, "1").slice(0, 1)
+    late.read_files(one)
+    late.remove_files(one)
+    whole = Transaction(log, snapshot, operation="TEST")
+    whole.read_partitions(pa.table({"day": string_array(["2"])}))
+    whole.remove_files(files_of(snapshot, "2"))
+    whole.set_operation_metrics({"numRemovedFiles": 2, "numRemovedBytes": 200})
+    both = begin(log, snapshot, compact("1"))
+    compact("2")(both, snapshot)
+    both.commit()
+    with pytest.raises(ConcurrentDeleteDeleteError):
+        late.commit()
+    assert whole.commit().operation_metrics == {"numRemovedFiles": 1, "numRemovedBytes": 100}
+    assert [dict(v)["day"] for v in log.snapshot().files()["partition_values"].to_pylist()] == ["1"]
+
+
+def test_rows_are_followed_through_one_compaction_after_the_other(log: TableLog) -> None:
+    snapshot = create_table(log, "1", "1")
+    late = begin(log, snapshot, replace_day("1"))
+    for _ in range(3):
+        begin(log, log.snapshot(), compact("1")).commit()
+    assert late.commit().rebased_versions == (1, 2, 3)
+    assert log.snapshot().num_files == 1
 
 
 def test_a_compaction_says_that_it_yields(log: TableLog) -> None:

@@ -1,0 +1,302 @@
+"""Every pair of operations, the second overtaken by the first: what happens, tried out on real tables.
+
+`docs/transactions.md` holds the answer as a table; `python tests/concurrency/conflict_matrix.py` writes it anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from delta_orch import DeltaTable, TxnId
+from delta_orch.errors import ConflictError
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.storage.base import LogStore
+from delta_orch.table import TableSnapshot
+from delta_orch.testing.fault_store import FaultStore, Moment, StoreCall, When
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "transactions.md"
+LEVELS = ("WriteSerializable", "Serializable", "SnapshotIsolation")
+Verb = Callable[..., Any]
+
+
+def rows(by: str, *days_and_ids: tuple[str, int]) -> pa.Table:
+    days, ids = zip(*days_and_ids, strict=True)
+    return pa.table({"day": pa.array(days), "id": pa.array(ids, pa.int64()), "by": [by] * len(ids)})
+
+
+BASE = rows("base", *((day, i) for day, start in (("a", 0), ("b", 10)) for i in range(start, start + 4)))
+
+
+def append(table: DeltaTable, **options: Any) -> Any:
+    return table.append(rows("append", ("a", 5)), **options)
+
+
+def append_once(version: int) -> Verb:
+    def verb(table: DeltaTable, **options: Any) -> Any:
+        return table.append(rows(f"txn {version}", ("a", 6)), txn=TxnId("job", version), **options)
+
+    return verb
+
+
+def overwrite(table: DeltaTable, **options: Any) -> Any:
+    return table.overwrite(rows("overwrite", ("a", 1)), **options)
+
+
+def replace(where: str, day: str, number: int) -> Verb:
+    def verb(table: DeltaTable, **options: Any) -> Any:
+        return table.overwrite(rows(where, (day, number)), replace_where=where, **options)
+
+    return verb
+
+
+def replace_partition(day: str, number: int) -> Verb:
+    def verb(table: DeltaTable, **options: Any) -> Any:
+        return table.overwrite(rows(f"dynamic {day}", (day, number)), partition_overwrite_mode="dynamic", **options)
+
+    return verb
+
+
+def optimize(table: DeltaTable, **options: Any) -> Any:
+    return table.optimize(**options)
+
+
+def set_property(table: DeltaTable, **options: Any) -> Any:
+    return table.alter().set_properties({"owner": "me"}).commit(**options)
+
+
+def add_feature(table: DeltaTable, **options: Any) -> Any:
+    return table.alter().add_feature("vacuumProtocolCheck").commit(**options)
+
+
+def set_domain(name: str) -> Verb:
+    def verb(table: DeltaTable, isolation_level: str | None = None) -> Any:
+        return table.set_domain_metadata(name, "{}")
+
+    return verb
+
+
+OPERATIONS: dict[str, Verb] = {
+    "append": append,
+    "append, txn 1": append_once(1),
+    "append, txn 2": append_once(2),
+    "overwrite": overwrite,
+    "replace id < 10": replace("id < 10", "a", 2),
+    "replace id >= 10": replace("id >= 10", "b", 12),
+    "dynamic, day a": replace_partition("a", 3),
+    "dynamic, day b": replace_partition("b", 13),
+    "optimize": optimize,
+    "set property": set_property,
+    "add feature": add_feature,
+    "set domain x": set_domain("x"),
+    "set domain y": set_domain("y"),
+}
+
+
+def create(table: DeltaTable, **options: Any) -> Any:
+    return table.create(BASE.schema, partition_by=["day"], **options)
+
+
+def create_otherwise(table: DeltaTable, **options: Any) -> Any:
+    return table.create(BASE.schema, **options)
+
+
+def first_append(table: DeltaTable, **options: Any) -> Any:
+    return table.append(rows("append", ("a", 5)), partition_by=["day"], **options)
+
+
+def first_overwrite(table: DeltaTable, **options: Any) -> Any:
+    return table.overwrite(rows("overwrite", ("a", 1)), partition_by=["day"], **options)
+
+
+FIRST_WRITES: dict[str, Verb] = {
+    "create": create,
+    "create, other partitioning": create_otherwise,
+    "append": first_append,
+    "overwrite": first_overwrite,
+}
+
+SHORT = {
+    "ConcurrentAppendError": "append",
+    "ConcurrentDeleteReadError": "delete-read",
+    "ConcurrentDeleteDeleteError": "delete-delete",
+    "MetadataChangedError": "metadata",
+    "ProtocolChangedError": "protocol",
+    "ConcurrentTransactionError": "transaction",
+    "ConcurrentDomainMetadataError": "domain",
+}
+COMMITS, SKIPS = "✓", "skips"
+
+
+@cache
+def base_files() -> dict[str, bytes]:
+    """A table with two days, two files each."""
+    table = new_table()
+    table.append(BASE, partition_by=["day"], properties={"delta.feature.domainMetadata": "supported"})
+    table.append(BASE)
+    return {file.path: table.store.read_bytes(file.path) for file in table.store.list_recursive()}
+
+
+def new_table(files: dict[str, bytes] | None = None) -> DeltaTable:
+    table = DeltaTable(f"memory://{uuid.uuid4()}")
+    for path, data in (files or {}).items():
+        table.store.put_if_absent(path, data)
+    return table
+
+
+def on_store(store: LogStore) -> DeltaTable:
+    """The table for another writer, who goes through a store of his own."""
+    table = DeltaTable(store.uri)
+    table.store, table.log = store, TableLog(store, TableSnapshot)
+    return table
+
+
+@dataclass(frozen=True)
+class Phase:
+    """When the first operation runs as a whole: at a moment of the second one's commit. With `after_loss`, somebody
+    who disturbs nobody has taken the first version the second one tried, and the moment is one of what follows."""
+
+    moment: Moment
+    when: When
+    after_loss: bool = False
+
+
+PHASES = {
+    "before the first attempt": Phase(Moment.COMMIT_PUT, "before"),
+    "before the winners are looked for": Phase(Moment.COMMIT_HEAD, "before", after_loss=True),
+    "after a winner was found": Phase(Moment.COMMIT_HEAD, "after", after_loss=True),
+    "after a winner was read": Phase(Moment.COMMIT_READ, "after", after_loss=True),
+    "before the second attempt": Phase(Moment.COMMIT_PUT, "before", after_loss=True),
+}
+FIRST_ATTEMPT = PHASES["before the first attempt"]
+
+
+class Overtaking:
+    """A store for the second writer, at which the first one comes in between, once."""
+
+    def __init__(self, table: DeltaTable, first: Verb, phase: Phase) -> None:
+        self._table = table
+        self._first = first
+        self._lost_at: int | None = None if phase.after_loss else -1
+        self.has_run = False
+        self.store = FaultStore(table.store)
+        if phase.after_loss:
+            self.store.at(Moment.COMMIT_PUT, "before", do=self._lose)
+        self.store.at(phase.moment, phase.when, do=self._overtake, times=100)
+
+    def _lose(self, call: StoreCall) -> None:
+        log = self._table.log
+        Transaction(log, log.snapshot(), operation="NOTHING").commit()
+        self._lost_at = call.number
+
+    def _overtake(self, call: StoreCall) -> None:
+        if not self.has_run and self._lost_at is not None and call.number > self._lost_at:
+            self.has_run = True
+            self._first(on_store(self._table.store))
+
+
+def run(table: DeltaTable, first: Verb, second: Verb, level: str | None, phase: Phase = FIRST_ATTEMPT) -> str:
+    """Let the first overtake the second; tells how the second ends."""
+    overtaking = Overtaking(table, first, phase)
+    late = on_store(overtaking.store)
+    if late.exists():
+        late.snapshot()
+    try:
+        result = second(late, **({} if level is None else {"isolation_level": level}))
+    except ConflictError as e:
+        assert e.retryable
+        assert e.context["winning_version"] == table.version()
+        return SHORT[type(e).__name__]
+    finally:
+        assert overtaking.has_run, "the first operation did not run"
+    return SKIPS if result.skipped else COMMITS
+
+
+def rows_in(table: DeltaTable) -> list[tuple[str, int, str]]:
+    read = table.snapshot().scan().to_arrow()
+    return sorted(zip(*(read[name].to_pylist() for name in ("day", "id", "by")), strict=True))
+
+
+@cache
+def rows_after(*names: str) -> list[tuple[str, int, str]]:
+    """The rows after operations on the base table, one after the other."""
+    table = new_table(base_files())
+    for name in names:
+        OPERATIONS[name](table)
+    return rows_in(table)
+
+
+def outcomes(first: str) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """How every second operation ends that `first` overtakes: `(first, second, isolation level → outcome)`."""
+    for second in OPERATIONS:
+        by_level = {}
+        for level in LEVELS:
+            table = new_table(base_files())
+            by_level[level] = run(table, OPERATIONS[first], OPERATIONS[second], level)
+            _ensure_serial(table, first, second, level, by_level[level])
+        yield first, second, by_level
+
+
+def _ensure_serial(table: DeltaTable, first: str, second: str, level: str, outcome: str) -> None:
+    """The table is as if the operations had run one after the other: in the order of the log, unless a blind append
+    may have moved."""
+    found = rows_in(table)
+    if outcome != COMMITS:
+        assert found == rows_after(first), (first, second, level)
+    elif level == "Serializable":
+        assert found == rows_after(first, second), (first, second, level)
+    elif level == "WriteSerializable":
+        assert found in (rows_after(first, second), rows_after(second, first)), (first, second, level)
+
+
+def render() -> str:
+    """The two tables of the document."""
+    names = list(OPERATIONS)
+    lines = [_row(["committed first ↓, overtaken →", *names]), _row(["---"] * (len(names) + 1))]
+    for first in names:
+        lines.append(_row([first, *(cell(by_level) for _, _, by_level in outcomes(first))]))
+    firsts = list(FIRST_WRITES)
+    lines += ["", "Two first writers of a table that does not exist yet:", ""]
+    lines += [_row(["committed first ↓, overtaken →", *firsts]), _row(["---"] * (len(firsts) + 1))]
+    for first in firsts:
+        cells = [run(new_table(), FIRST_WRITES[first], FIRST_WRITES[second], None) for second in firsts]
+        lines.append(_row([first, *cells]))
+    return "\n".join(lines)
+
+
+def cell(by_level: dict[str, str]) -> str:
+    """What the document says of one pair: the usual outcome, and where another isolation level has another."""
+    usual, strict, loose = (by_level[level] for level in LEVELS)
+    parts = [usual]
+    parts += [f"S: {strict}"] if strict != usual else []
+    parts += [f"SI: {loose}"] if loose != usual else []
+    return "; ".join(parts)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+BEGIN, END = "<!-- conflict matrix: written by tests/concurrency/conflict_matrix.py -->", "<!-- end -->"
+
+
+def documented() -> str:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
+
+
+def main() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    DOCUMENT.write_text(f"{before}\n\n{render()}\n\n{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
