@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from delta_orch.expressions.nodes import (
@@ -47,6 +47,33 @@ def _walk(expression: Expression) -> Iterator[Expression]:
 def columns_of(expression: Expression) -> tuple[Column, ...]:
     """Every column the expression mentions, each once, in order of first mention."""
     return tuple(dict.fromkeys(node for node in _walk(expression) if isinstance(node, Column)))
+
+
+def with_columns(expression: Expression, replacement: Callable[[Column], Expression]) -> Expression:
+    """The expression with every column replaced. It must hold no text (`Opaque`)."""
+
+    def replaced(node: Expression) -> Expression:
+        return with_columns(node, replacement)
+
+    match expression:
+        case Column():
+            return replacement(expression)
+        case Comparison(op, left, right):
+            return Comparison(op, replaced(left), replaced(right))
+        case In(child, values):
+            return In(replaced(child), values)
+        case IsNull(child):
+            return IsNull(replaced(child))
+        case StartsWith(child, prefix):
+            return StartsWith(replaced(child), prefix)
+        case Not(child):
+            return Not(replaced(child))
+        case And(children):
+            return And(tuple(map(replaced, children)))
+        case Or(children):
+            return Or(tuple(map(replaced, children)))
+    assert isinstance(expression, Literal)
+    return expression
 
 
 def is_opaque(expression: Expression) -> bool:

@@ -8,7 +8,8 @@ variants, names that differ in case only, other stores than the local disk, …)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -30,7 +31,7 @@ from delta_orch.log.arrow_building import binary_array, int64_array, int64_range
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.storage.parquet_footer import ensure_sound_footer
+from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 _PLAIN_TYPES = frozenset({"NONE", "UNKNOWN", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP"})
 _VIRTUAL_COLUMNS = frozenset({"file_index", "file_row_number", "filename"})
@@ -142,7 +143,7 @@ class _Builder:
     def build(self) -> NativeScan:
         if len({w.name.lower() for w in self._wanted}) < len(self._wanted):
             raise NotNativeError
-        footers = [self._footer(path, metadata) for path, metadata in map_ahead(_read_metadata, self._paths)]
+        footers = [self._footer(path, footer) for path, footer in map_ahead(_read_footer, self._paths)]
         vectors = read_deletion_vectors(self._plan.store, deletion_vector_descriptors(self._plan.files))
         groups: dict[tuple[int, frozenset[Path], bool], list[int]] = defaultdict(list)
         for index, (footer, vector) in enumerate(zip(footers, vectors, strict=True)):
@@ -158,12 +159,15 @@ class _Builder:
     def _writer(self, kind: int, never_null: frozenset[Path] = frozenset()) -> ColumnWriter:
         return ColumnWriter(self._plan.column_mapping, self._kinds[kind].nanos_are_int96, never_null)
 
-    def _footer(self, path: str, metadata: pq.FileMetaData) -> _Footer:
-        kind = self._kind_of(metadata)
-        if metadata.num_rows > _MOST_ROWS:
-            raise NotNativeError
-        structs = self._kinds[kind].rebuilt
-        return _Footer(path, metadata.num_rows, kind, _never_null(path, metadata, structs) if structs else frozenset())
+    def _footer(self, path: str, footer: ParquetFooter) -> _Footer:
+        with _own_errors(path):
+            metadata = footer.metadata
+            kind = self._kind_of(metadata)
+            if metadata.num_rows > _MOST_ROWS:
+                raise NotNativeError
+            structs = self._kinds[kind].rebuilt
+            never_null = _never_null(footer, structs) if structs else frozenset()
+        return _Footer(path, metadata.num_rows, kind, never_null)
 
     def _kind_of(self, metadata: pq.FileMetaData) -> int:
         schema, stored_arrow = metadata.schema, (metadata.metadata or {}).get(b"ARROW:schema")
@@ -255,13 +259,19 @@ def _is_live(deleted: str) -> str:
     return f"get_bit({deleted}, CAST({_FILES}.file_row_number AS INTEGER)) = 0"
 
 
-def _read_metadata(path: str) -> pq.FileMetaData:
+@contextmanager
+def _own_errors(path: str) -> Iterator[None]:
     try:
-        return pq.read_metadata(path)
+        yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as e:
         if isinstance(e, DeltaError):
             raise
         raise read_error(e, path) from e
+
+
+def _read_footer(path: str) -> ParquetFooter:
+    with _own_errors(path), pa.OSFile(path, "rb") as source:
+        return read_footer(source)
 
 
 def _nanos_are_int96(metadata: pq.FileMetaData) -> bool:
@@ -276,12 +286,10 @@ def _nanos_are_int96(metadata: pq.FileMetaData) -> bool:
     return not has_nanos and any(column.physical_type == "INT96" for column in columns)
 
 
-def _never_null(path: str, metadata: pq.FileMetaData, structs: set[Path]) -> frozenset[Path]:
+def _never_null(footer: ParquetFooter, structs: set[Path]) -> frozenset[Path]:
     """Structs of which no row is null, as there is a field below them of which none is."""
-    try:
-        ensure_sound_footer(metadata)
-    except pa.ArrowException as e:
-        raise read_error(e, path) from e
+    footer.ensure_sound_chunks()
+    metadata = footer.metadata
     leaves = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     if any("." in name for struct in structs for name in struct) or len(set(leaves)) < len(leaves):
         return frozenset()

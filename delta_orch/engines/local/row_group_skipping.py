@@ -5,43 +5,65 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from delta_orch.expressions.nodes import And, Expression
+from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
-from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
+from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with_columns
+from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.arrow_types import field_to_arrow
-from delta_orch.protocol.types import DOUBLE, FLOAT, DecimalType, PrimitiveType, StructType
-from delta_orch.storage.parquet_footer import ensure_sound_footer
+from delta_orch.protocol.types import DOUBLE, FLOAT, DecimalType, PrimitiveType, StructField, StructType
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroupSkipping:
-    """A condition over top-level columns that a file must hold under the same names and types to be asked."""
+    """A condition over top-level columns of a table, for files that hold these in the table's types.
 
-    condition: pc.Expression
-    fields: tuple[pa.Field, ...]
+    Attributes:
+        condition: Over logical names.
+        fields: The columns it mentions.
+        column_mapping: How files know them: their statistics go by the names they have there.
+    """
+
+    condition: Expression
+    fields: tuple[StructField, ...]
+    column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
 
     def groups_of(self, filesystem: pafs.FileSystem, path: str, file_schema: pa.Schema, count: int) -> list[int]:
-        """The row groups, of `count`, that may hold a row for which the condition is true.
+        """Those of `count` row groups that may hold a row for which the condition is true.
 
-        Raises:
-            pyarrow.ArrowInvalid: The file's footer is damaged.
+        The column chunks of the file must be known to be sound.
         """
-        for field in self.fields:
-            index = file_schema.get_field_index(field.name)
-            if index < 0 or not file_schema.field(index).type.equals(field.type):
-                return list(range(count))
+        names = self._names_in(file_schema)
+        if names is None:
+            return list(range(count))
         import pyarrow.dataset as ds
 
         fragment = ds.ParquetFileFormat().make_fragment(path, filesystem)
-        ensure_sound_footer(fragment.metadata)
-        return [group.id for group in fragment.subset(self.condition, schema=file_schema).row_groups]
+        condition = with_columns(self.condition, lambda column: Column((names[column.path[0]],)))
+        in_file = StructType(tuple(StructField(names[field.name], field.data_type) for field in self.fields))
+        subset = fragment.subset(to_arrow_expression(condition, in_file), schema=file_schema)
+        return [group.id for group in subset.row_groups]
+
+    def _names_in(self, file_schema: pa.Schema) -> dict[str, str] | None:
+        """What the file calls the columns; None where it lacks one, or has another type for it or two by its name."""
+        candidates, names = list(file_schema), {}
+        for field in self.fields:
+            index = find_in_file(field, candidates, self.column_mapping)
+            if index is None or not candidates[index].type.equals(field_to_arrow(field).type):
+                return None
+            names[field.name] = candidates[index].name
+            if file_schema.get_field_index(candidates[index].name) != index:
+                return None
+        return names
 
 
 def row_group_skipping(
-    where: Expression | None, schema: StructType, partition_columns: tuple[str, ...]
+    where: Expression | None,
+    schema: StructType,
+    partition_columns: tuple[str, ...],
+    column_mapping: ColumnMappingMode = ColumnMappingMode.NONE,
 ) -> RowGroupSkipping | None:
     """What of a resolved predicate row groups can be skipped by; None if nothing.
 
@@ -52,10 +74,9 @@ def row_group_skipping(
     if not usable:
         return None
     condition = conjunction(*usable)
-    fields = (schema.find(column.path[0]) for column in columns_of(condition))
-    return RowGroupSkipping(
-        to_arrow_expression(condition, schema), tuple(field_to_arrow(field) for field in fields if field is not None)
-    )
+    names = dict.fromkeys(column.path[0] for column in columns_of(condition))
+    fields = (schema.find(name) for name in names)
+    return RowGroupSkipping(condition, tuple(field for field in fields if field is not None), column_mapping)
 
 
 def _is_usable(part: Expression, schema: StructType, partition_columns: tuple[str, ...]) -> bool:

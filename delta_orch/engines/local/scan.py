@@ -20,7 +20,7 @@ from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import And, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
-from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
+from delta_orch.features.column_mapping import physical_name
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.partition_columns import partition_strings
 from delta_orch.protocol.arrow_types import schema_to_arrow
@@ -92,8 +92,6 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     output = output_schema(plan).names
     needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
     tracked = () if plan.row_tracking is None else plan.row_tracking.names
-    # The statistics of mapped files go by physical names, which the condition does not know.
-    mapped = plan.column_mapping is not ColumnMappingMode.NONE
     reader = FileReader(
         plan.store,
         plan.schema,
@@ -101,7 +99,7 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         ordered_columns(schema_to_arrow(plan.schema), needed),
         output,
         _row_filter(plan),
-        None if mapped else row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *tracked)),
+        row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *tracked), plan.column_mapping),
         plan.row_tracking,
     )
     for task, batches in map_ahead(reader.read_small, _file_tasks(plan, reader.needed.names)):
