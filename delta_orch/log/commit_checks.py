@@ -19,17 +19,46 @@ from delta_orch.errors import (
 )
 from delta_orch.features.activity import TableView
 from delta_orch.features.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible
-from delta_orch.features.registry import supports
+from delta_orch.features.registry import ensure_writable, supports
 from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.log.conflict import ISOLATION_LEVELS
 from delta_orch.log.read_set import keys_of
 from delta_orch.log.record_counts import record_counts
-from delta_orch.log.staged_actions import StagedActions
+from delta_orch.log.staged_actions import StagedActions, ensure_partitioned
 from delta_orch.log.table_state import TableState
 
 if TYPE_CHECKING:
     from delta_orch.log.snapshot import Snapshot
     from delta_orch.log.table_log import TableLog
+
+
+def ensure_may_commit(log: TableLog, snapshot: Snapshot | None, base: TableState | None, staged: StagedActions) -> None:
+    """Everything that can be checked before the first attempt.
+
+    Args:
+        snapshot: The version the transaction starts from.
+        base: Its state; None where the table is to be created.
+
+    Raises:
+        UnsupportedFeatureError, UnsupportedVersionError: This release must not write the table that would result.
+        InvalidRequestError (and its kinds): The actions break a rule of the table or of the protocol.
+        TableExistsError, ConflictError: See `ensure_next_version_is_new`.
+    """
+    result = staged.result_after(base)
+    if result is not base:
+        ensure_writable(result.protocol, result.metadata)
+    for adds in staged.adds:
+        ensure_partitioned(adds, result.partition_columns)
+    # Parsed now, so that nothing can fail once the commit stands.
+    _ = result.properties
+    staged.ensure_consistent()
+    ensure_may_remove(staged, base)
+    ensure_vectors_have_counts(staged.adds)
+    ensure_iceberg_kept(staged.adds, result)
+    ensure_domains_supported(staged, result)
+    if snapshot is not None and begins_to_track_rows(base, result):
+        ensure_every_row_has_an_id(snapshot, staged)
+    ensure_next_version_is_new(log, base)
 
 
 def ensure_isolation_level(level: str | None) -> None:

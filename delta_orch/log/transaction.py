@@ -31,13 +31,8 @@ from delta_orch.features.row_tracking import (
 from delta_orch.log.checkpoint_writer import checkpoint_if_due
 from delta_orch.log.commit_checks import (
     begins_to_track_rows,
-    ensure_domains_supported,
-    ensure_every_row_has_an_id,
-    ensure_iceberg_kept,
     ensure_isolation_level,
-    ensure_may_remove,
-    ensure_next_version_is_new,
-    ensure_vectors_have_counts,
+    ensure_may_commit,
     outcome_unknown,
 )
 from delta_orch.log.commit_info import Provenance
@@ -48,7 +43,6 @@ from delta_orch.log.commit_result import CommitResult
 from delta_orch.log.compaction_follow import removes_after_compaction
 from delta_orch.log.conflict import Intent, ensure_no_conflict, note_moved_rows
 from delta_orch.log.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
-from delta_orch.log.staged_actions import ensure_partitioned
 from delta_orch.log.staging import Staging
 from delta_orch.log.table_state import TableState, ensure_joinable
 from delta_orch.log.txn import TxnId
@@ -397,18 +391,4 @@ class Transaction(Staging):
         result = self._result()
         if self._staged.metadata is not None and is_row_tracking_enabled(result.protocol, result.metadata):
             self._staged.metadata = with_materialized_columns(self._staged.metadata)
-            result = self._result()
-        if result is not self._base:
-            ensure_writable(result.protocol, result.metadata)
-        for adds in self._staged.adds:
-            ensure_partitioned(adds, result.partition_columns)
-        # Parsed now, so that nothing can fail once the commit stands.
-        _ = result.properties
-        self._staged.ensure_consistent()
-        ensure_may_remove(self._staged, self._base)
-        ensure_vectors_have_counts(self._staged.adds)
-        ensure_iceberg_kept(self._staged.adds, result)
-        ensure_domains_supported(self._staged, result)
-        if self.snapshot is not None and begins_to_track_rows(self._base, result):
-            ensure_every_row_has_an_id(self.snapshot, self._staged)
-        ensure_next_version_is_new(self.log, self._base)
+        ensure_may_commit(self.log, self.snapshot, self._base, self._staged)
