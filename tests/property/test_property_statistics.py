@@ -111,7 +111,7 @@ def at(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(tables())
 def test_statistics_bound_every_row(tmp_path: Path, table: pa.Table) -> None:

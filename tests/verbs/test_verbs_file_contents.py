@@ -103,6 +103,22 @@ def test_variants_are_shredded_where_the_table_says_so(rows: Any, make: Any) -> 
     assert texts_of(table) == {0: "1", 1: "2"}
 
 
+@pytest.mark.spark
+def test_what_is_shredded_here_spark_puts_together_again(spark: Any, make: Any) -> None:
+    table = make(
+        *VARIANTS,
+        reader_features=["variantType", "variantShredding"],
+        configuration={"delta.enableVariantShredding": "true"},
+    )
+    kinds = ['{"d": 1.5, "n": 3, "t": true, "s": "x", "deep": {"q": [1]}}', '{"n": 300000000000, "s": null}', "7", None]
+    table.append(pa.table({"id": range(40), "v": json_to_variant(pa.array(kinds * 10))}))
+    (file,) = files_of(table)
+    assert {f.name for f in group(file).field("typed_value").type} >= {"n", "t", "s"}
+    read = spark.read.schema("id bigint, v variant").parquet(str(file)).selectExpr("id", "to_json(v) AS v").collect()
+    found = {r["id"]: None if r["v"] is None else json.dumps(json.loads(r["v"]), sort_keys=True) for r in read}
+    assert found == wanted(kinds * 10)
+
+
 def test_a_property_without_the_feature_shreds_nothing(rows: Any, make: Any) -> None:
     table = make(*VARIANTS, reader_features=["variantType"], configuration={"delta.enableVariantShredding": "true"})
     table.append(variant_rows(rows, MANY))
