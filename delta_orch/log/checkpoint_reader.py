@@ -214,6 +214,11 @@ class Checkpoint:
             return actions.sidecars
         return tuple(a for a in self._read_actions("sidecar") if isinstance(a, Sidecar))
 
+    @property
+    def sidecar_paths(self) -> tuple[str, ...]:
+        """Where the sidecars lie, relative to the table's root. Raises as `protocol_and_metadata`."""
+        return tuple(_sidecar_path(sidecar) for sidecar in self.sidecars)
+
     def _read_actions(self, *names: str) -> list[Any]:
         _prefetch_footers(self.top_level_parts)
         tasks = [(name, group) for part in self.top_level_parts for name in names for group in part.row_groups(name)]
@@ -234,7 +239,7 @@ class Checkpoint:
     def file_parts(self) -> tuple[ParquetPart, ...]:
         """The Parquet files that hold file actions: the sidecars where there are some, else the files themselves."""
         if self.sidecars:
-            return tuple(ParquetPart(self.store, _sidecar_path(s)) for s in self.sidecars)
+            return tuple(ParquetPart(self.store, path) for path in self.sidecar_paths)
         return self.top_level_parts
 
     def row_groups(self, action: str) -> list[RowGroup]:

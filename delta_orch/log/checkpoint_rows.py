@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_orch.errors import DeltaError, StorageError
+from delta_orch.errors import DeltaError
 from delta_orch.log.arrow_building import int64_array
 from delta_orch.log.checkpoint_columns import CheckpointColumns, rows_of
+from delta_orch.storage.os_errors import storage_error
 
 if TYPE_CHECKING:
     from delta_orch.log.snapshot import Snapshot
@@ -104,5 +105,4 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, path: str) -> Iterato
     except OSError as e:
         if isinstance(e, DeltaError):
             raise
-        name = path.rpartition("/")[2]
-        raise StorageError(f"Cannot write the checkpoint file {name}", cause=e.strerror or str(e), path=path) from e
+        raise storage_error(e, "write", path) from e

@@ -104,7 +104,7 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
     )
     file = _create(store, content, _uuid_path(snapshot.version, v2_format))
     if _classic_name_is_due(store, snapshot):
-        write_classic_copy(store, content.to_table(), snapshot.version)
+        _write_classic_copy(store, content)
     size = num_file_actions + len(content.small_actions()) + len(content.sidecars)
     size_in_bytes = file.size + sum(s.size_in_bytes for s in content.sidecars)
     point_at(
@@ -116,13 +116,25 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
     )  # fmt: skip
 
 
-def write_classic_copy(store: LogStore, rows: pa.Table, version: int) -> None:
-    """The content of a V2 checkpoint under the classic name, unless something has that name."""
-    path = checkpoint_path(version)
+def write_classic_copy_of(store: LogStore, snapshot: Snapshot) -> None:
+    """Give the V2 checkpoint that a snapshot is loaded from, and nothing after it, the classic name as well; nothing is
+    done where something has that name, or the checkpoint holds file actions itself.
+
+    Raises as `checkpoint_writer.write_checkpoint`.
+    """
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None or checkpoint.version != snapshot.version or not checkpoint.sidecars:
+        return
+    columns, metadata = CheckpointColumns.of_snapshot(snapshot), CheckpointMetadata(snapshot.version)
+    _write_classic_copy(store, _Content(snapshot, columns, metadata, checkpoint.sidecars))
+
+
+def _write_classic_copy(store: LogStore, content: _Content) -> None:
+    path = checkpoint_path(content.snapshot.version)
     try:
-        _create_parquet(store, rows, path)
+        _create_parquet(store, content.to_table(), path)
     except FileExistsInStoreError:
-        _LOGGER.debug("Version %d has a classic-named checkpoint already", version)
+        _LOGGER.debug("Version %d has a classic-named checkpoint already", content.snapshot.version)
 
 
 def _write_sidecars(

@@ -60,21 +60,6 @@ def write_checkpoint(
         _write_v1_checkpoint(log.store, snapshot)
 
 
-def checkpoint_if_due(log: TableLog, read: Snapshot | None, version: int, interval: int) -> None:
-    """Write the checkpoint of a version just committed if it is a multiple of `interval`; failures are only logged.
-
-    Args:
-        read: An older snapshot that spares reading the log again.
-    """
-    if version == 0 or version % interval:
-        return
-    try:
-        write_checkpoint(log, log.snapshot(version) if read is None else log.advance(read, up_to=version))
-    except Exception:
-        # The commit stands; whoever makes the next multiple will try again.
-        _LOGGER.warning("Could not write the checkpoint of version %d of %s", version, log.store.uri, exc_info=True)
-
-
 def _is_v2(snapshot: Snapshot, policy: CheckpointPolicy | None) -> bool:
     supported = "v2Checkpoint" in supported_features(snapshot.protocol)
     if policy == "v2" and not supported:

@@ -1,8 +1,8 @@
 """Version checksums of the log, and the replayed state held against them (PROTOCOL, "State Validation").
 
-They are used for nothing else. As a shortcut to metadata or sizes they would not be safe: a checksum that disagrees
-with its log is exactly the damage it exists to reveal, nothing in it proves that it agrees, and published tables have
-ones that do not.
+They are used for nothing else, but for the checksum of the next version (`checksum_writer`). As a shortcut to metadata
+or sizes they would not be safe: a checksum that disagrees with its log is exactly the damage it exists to reveal,
+nothing in it proves that it agrees, and published tables have ones that do not.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def read_version_checksum(store: LogStore, version: int) -> VersionChecksum | No
         data = store.read_bytes(path)
     except FileMissingInStoreError:
         return None
-    return parse_version_checksum(data, path)
+    # An empty one is what a crash of the machine may leave of a file that was not worth waiting for.
+    return parse_version_checksum(data, path) if data else None
 
 
 def validate_snapshot(snapshot: Snapshot) -> ChecksumValidation:
@@ -131,7 +132,7 @@ def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterat
 
 
 def _compare_commit(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, Any, Any]]:
-    commit = _own_commit(snapshot)
+    commit = read_own_commit(snapshot)
     info: Mapping[str, Any] = {} if commit is None or commit.commit_info is None else commit.commit_info
     if checksum.in_commit_timestamp_ms is not None and commit is not None:
         yield "inCommitTimestampOpt", checksum.in_commit_timestamp_ms, info.get("inCommitTimestamp")
@@ -139,7 +140,7 @@ def _compare_commit(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[t
         yield "txnId", checksum.txn_id, info["txnId"]
 
 
-def _own_commit(snapshot: Snapshot) -> Commit | None:
+def read_own_commit(snapshot: Snapshot) -> Commit | None:
     """The version's commit, None where it was cleaned up."""
     meta = snapshot.segment.version_file
     is_commit = meta.path.endswith(f"/{snapshot.version:020d}.json")

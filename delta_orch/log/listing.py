@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from delta_orch.protocol.log_path import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
@@ -76,10 +76,15 @@ def list_log(store: LogStore, start_version: int = 0, end_version: int | None = 
     Raises:
         StorageError: The directory cannot be listed.
     """
+    return build_listing(store.list_from(LOG_DIRECTORY, f"{start_version:0{_DIGITS}d}"), start_version, end_version)
+
+
+def build_listing(files: Iterable[FileMeta], start_version: int = 0, end_version: int | None = None) -> LogListing:
+    """The log out of the files of its directory, ascending by name and from `start_version` on. No I/O of its own."""
     commits: dict[int, FileMeta] = {}
     candidates: list[tuple[LogPath, FileMeta]] = []
     compactions: list[CompactionFile] = []
-    for meta in store.list_from(LOG_DIRECTORY, f"{start_version:0{_DIGITS}d}"):
+    for meta in files:
         name = meta.path.rpartition("/")[2]
         digits = name[:_DIGITS]
         if not (digits.isascii() and digits.isdigit()) or len(digits) < _DIGITS:

@@ -28,7 +28,6 @@ from delta_orch.features.row_tracking import (
     is_row_tracking_enabled,
     with_materialized_columns,
 )
-from delta_orch.log.checkpoint_writer import checkpoint_if_due
 from delta_orch.log.commit_checks import (
     begins_to_track_rows,
     ensure_isolation_level,
@@ -40,9 +39,12 @@ from delta_orch.log.commit_json import serialize_actions
 from delta_orch.log.commit_preview import CommitPreview
 from delta_orch.log.commit_reader import Commit
 from delta_orch.log.commit_result import CommitResult
+from delta_orch.log.committed import Committed
 from delta_orch.log.compaction_follow import removes_after_compaction
 from delta_orch.log.conflict import Intent, ensure_no_conflict, note_moved_rows
+from delta_orch.log.post_commit import after_commit
 from delta_orch.log.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
+from delta_orch.log.staged_actions import StagedActions
 from delta_orch.log.staging import Staging
 from delta_orch.log.table_state import TableState, ensure_joinable
 from delta_orch.log.txn import TxnId
@@ -121,6 +123,8 @@ class Transaction(Staging):
         # Of the newest attempt.
         self._now_ms = 0
         self._in_commit_timestamp_ms: int | None = None
+        # What was last written, or tried, as it was fitted to its version.
+        self._fitted: StagedActions | None = None
         # Derived from what is staged, and kept while it stays the same.
         self._file: StagedFile | None = None
         self._intent: Intent | None = None
@@ -302,8 +306,21 @@ class Transaction(Staging):
 
     def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
         _LOGGER.info("Committed version %d of %s in attempt %d", version, self.log.store.uri, attempt)
-        checkpoint_if_due(self.log, self.snapshot, version, self._result().properties.checkpoint_interval)
+        after_commit(self.log, self.snapshot, self._committed(version))
         return self._end(version, timestamp_ms, attempt, self._provenance.all_metrics)
+
+    def _committed(self, version: int) -> Committed:
+        actions, result = self._fitted or self._staged, self._result()
+        return Committed(
+            version=version,
+            actions=actions,
+            txns=self._txn_actions(),
+            txn_id=self._provenance.txn_id,
+            in_commit_timestamp_ms=self._in_commit_timestamp_ms,
+            before=self._base,
+            protocol=actions.protocol or result.protocol,
+            metadata=actions.metadata or result.metadata,
+        )
 
     def _skip(self, base: TableState, attempt: int) -> CommitResult:
         _LOGGER.info("Nothing to commit to %s: recorded already by version %d", self.log.store.uri, base.version)
@@ -344,8 +361,11 @@ class Transaction(Staging):
             in_commit_timestamp_ms=fitted.in_commit_timestamp_ms,
             tracks_rows=assigns_row_ids(result.protocol, result.metadata),
         )
-        txns = [Txn(txn.app_id, txn.version, now_ms) for txn in self._txns]
-        return serialize_actions([info]) + fitted.staged.serialize(txns, now_ms)
+        self._fitted = fitted.staged
+        return serialize_actions([info]) + fitted.staged.serialize(self._txn_actions(), now_ms)
+
+    def _txn_actions(self) -> tuple[Txn, ...]:
+        return tuple(Txn(txn.app_id, txn.version, self._now_ms) for txn in self._txns)
 
     def _timestamp_ms(self, file: FileMeta) -> int:
         return file.modification_time_ms if self._in_commit_timestamp_ms is None else self._in_commit_timestamp_ms

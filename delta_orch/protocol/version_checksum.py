@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import orjson
 
 from delta_orch.errors import CorruptLogError, ProtocolViolationError
-from delta_orch.protocol.action_json import parse_domain_metadata, parse_metadata, parse_protocol, parse_txn
+from delta_orch.protocol.action_json import (
+    metadata_to_json,
+    parse_domain_metadata,
+    parse_metadata,
+    parse_protocol,
+    parse_txn,
+    protocol_to_json,
+    serialize_action,
+)
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 
 T = TypeVar("T")
@@ -18,6 +26,10 @@ _INT64 = 1 << 63
 
 DELETED_RECORD_BOUNDARIES = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 2_147_483_647)
 """The smallest number of deleted records of each bin of `deleted_record_counts`."""
+
+
+FILE_SIZE_BOUNDARIES = (0, *(1 << exponent for exponent in range(13, 39)))
+"""The bins of histograms that begin here: below 8 KiB, then twice as large each, up to 256 GiB and above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,40 @@ def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
             remedy="Delete the file: the table can be read without it",
             path=path,
         ) from None
+
+
+def serialize_version_checksum(checksum: VersionChecksum) -> bytes:
+    """The content of a version checksum file: one JSON object. What is None is left out."""
+    histogram, deleted = checksum.file_size_histogram, checksum.deleted_record_counts
+    values: dict[str, Any] = {
+        "txnId": checksum.txn_id,
+        "tableSizeBytes": checksum.table_size_bytes,
+        "numFiles": checksum.num_files,
+        "numDeletedRecordsOpt": checksum.num_deleted_records,
+        "numDeletionVectorsOpt": checksum.num_deletion_vectors,
+        "numMetadata": checksum.num_metadata,
+        "numProtocol": checksum.num_protocol,
+        "inCommitTimestampOpt": checksum.in_commit_timestamp_ms,
+        "setTransactions": _bodies(checksum.txns),
+        "domainMetadata": _bodies(checksum.domain_metadata),
+        "metadata": _optional(checksum.metadata, metadata_to_json),
+        "protocol": _optional(checksum.protocol, protocol_to_json),
+        "fileSizeHistogram": histogram and {
+            "sortedBinBoundaries": histogram.sorted_bin_boundaries,
+            "fileCounts": histogram.file_counts,
+            "totalBytes": histogram.total_bytes,
+        },
+        "deletedRecordCountsHistogramOpt": deleted and {"deletedRecordCounts": deleted},
+        "allFiles": checksum.all_files,
+        **checksum.extra,
+    }  # fmt: skip
+    return orjson.dumps({key: value for key, value in values.items() if value is not None})
+
+
+def _bodies(actions: Iterable[Txn | DomainMetadata] | None) -> list[Any] | None:
+    if actions is None:
+        return None
+    return [body for action in actions for body in orjson.loads(serialize_action(action)).values()]
 
 
 def _parse(values: dict[str, Any]) -> VersionChecksum:

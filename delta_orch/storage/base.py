@@ -109,6 +109,11 @@ class LogStore(ABC):
             StorageError: Nothing was written.
         """
 
+    def put_regenerable(self, path: str, data: bytes) -> FileMeta:
+        """As `put_if_absent`, for what can be made again and nothing relies on: after a crash of the machine it may be
+        gone, or there and empty. Costs as little as the store allows."""
+        return self.put_if_absent(path, data)
+
     def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
         """Make `data` ready to be created in `directory`, under a name that is not known yet.
 

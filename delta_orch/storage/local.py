@@ -108,6 +108,15 @@ class LocalStore(LogStore):
         with self.stage(os.path.dirname(path), data) as staged:
             return staged.put_if_absent(path)
 
+    def put_regenerable(self, path: str, data: bytes) -> FileMeta:
+        full = self._full(path)
+        temporary, status = _write_temporary(os.path.dirname(full), data, sync=False)
+        try:
+            _link(temporary, full)
+        finally:
+            _unlink(temporary)
+        return _file_meta(path, status)
+
     def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
         full = self._full(directory)
         temporary, status = _write_temporary(full, data, sync=True)

@@ -185,16 +185,27 @@ def test_the_commit_path_lists_nothing_and_reads_each_winner_once(store: FaultSt
     store.forget_calls()
     assert transaction.commit().version == 5
     assert store.count("list_from") == 0
-    assert store.count("read_bytes") == 4
+    assert store.count("read_bytes", "*.json") == 4
     assert store.count("head") == 5
-    assert store.count("put_if_absent") == 2
+    assert store.count("put_if_absent", "*.json") == 2
 
 
 def test_an_uncontended_commit_is_one_request(store: FaultStore, snapshot: Snapshot) -> None:
     transaction = begin_append(store, snapshot)
     store.forget_calls()
+    store.uri = "far://away"
     transaction.commit()
     assert [call.method for call in store.calls] == ["stage", "put_if_absent"]
+
+
+def test_where_requests_cost_little_the_checksum_follows_the_commit(store: FaultStore, snapshot: Snapshot) -> None:
+    transaction = begin_append(store, snapshot)
+    store.forget_calls()
+    transaction.commit()
+    names = [(call.method, call.path.rpartition("/")[2].lstrip("0")) for call in store.calls]
+    assert names == [
+        ("stage", "_delta_log"), ("put_if_absent", "1.json"), ("read_bytes", ".crc"), ("put_if_absent", "1.crc"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("moment", [Moment.CHECKPOINT_PUT, Moment.POINTER_PUT])

@@ -1,0 +1,90 @@
+"""What is due once a commit stands: its version checksum, a checkpoint now and then, and the end of what has expired.
+
+Nothing here can fail the commit, which is there for everybody already: what goes wrong is logged, and whoever comes
+next tries again. Nothing is done that is not due:
+
+* The checksum is derived from the one before and the commit, on stores where reading and writing a small file costs
+  less than the commit itself by far. Across a network, each request would add to the time of every commit: there
+  versions with a checkpoint get one.
+* A checkpoint is due every `delta.checkpointInterval` versions.
+* With it the log is cleaned up (`delta.enableExpiredLogCleanup`), once a day: its rules go by whole days.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.checksum_file import read_version_checksum
+from delta_orch.log.checksum_writer import compute_checksum, derive_checksum, write_checksum
+from delta_orch.log.committed import Committed
+from delta_orch.log.log_cleanup import clean_up_log, cut_off_ms
+from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.table_properties import TableProperties
+
+if TYPE_CHECKING:
+    from delta_orch.log.snapshot import Snapshot
+    from delta_orch.log.table_log import TableLog
+    from delta_orch.storage.base import LogStore
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_REMEMBERED = 1000
+
+_cleaned_up: dict[str, int] = {}
+"""The cut-off time of the last cleanup of a table by this process. Forgetting costs a listing."""
+
+
+def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
+    """Do what is due after a commit of this process. Raises nothing.
+
+    Args:
+        read: An older snapshot that spares reading the log again.
+    """
+    store, version = log.store, commit.version
+    properties = TableProperties.parse(commit.metadata.configuration)
+    if _is_near(store):
+        _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
+    if version and version % properties.checkpoint_interval == 0:
+        _attempt(log, version, "write the checkpoint", lambda: _write_checkpoint(log, read, version))
+        if properties.enable_expired_log_cleanup and _is_cleanup_due(store, properties):
+            _attempt(log, version, "clean up the log", lambda: clean_up_log(log, log.snapshot(version)))
+
+
+def _write_checksum(store: LogStore, commit: Committed) -> None:
+    before = None if commit.before is None else read_version_checksum(store, commit.version - 1)
+    checksum = derive_checksum(before, commit)
+    if checksum is not None:
+        write_checksum(store, commit.version, checksum)
+
+
+def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> None:
+    snapshot = log.snapshot(version) if read is None else log.advance(read, up_to=version)
+    write_checkpoint(log, snapshot)
+    if log.store.head(checksum_path(version)) is None:
+        write_checksum(log.store, version, compute_checksum(snapshot))
+
+
+def _is_near(store: LogStore) -> bool:
+    return store.uri.startswith(("file:", "memory:"))
+
+
+def _is_cleanup_due(store: LogStore, properties: TableProperties) -> bool:
+    """Whether this process has not yet cleaned up to where it would today."""
+    cut_off = cut_off_ms(properties, time.time_ns() // 1_000_000)
+    if _cleaned_up.get(store.uri) == cut_off:
+        return False
+    if len(_cleaned_up) >= _MAX_REMEMBERED:
+        _cleaned_up.clear()
+    _cleaned_up[store.uri] = cut_off
+    return True
+
+
+def _attempt(log: TableLog, version: int, what: str, act: Callable[[], object]) -> None:
+    try:
+        act()
+    except Exception:
+        # The commit stands; whoever commits next will try again.
+        _LOGGER.warning("Could not %s of version %d of %s", what, version, log.store.uri, exc_info=True)

@@ -1,0 +1,243 @@
+"""Version checksums as written: derived from the one before, computed from the whole state, and never wrong."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.checksum_file import read_version_checksum
+from delta_orch.log.checksum_writer import compute_checksum, write_checksum
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.log.txn import TxnId
+from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum, serialize_version_checksum
+from delta_orch.storage.open import open_store
+from delta_orch.testing.fault_store import FaultStore
+from delta_orch.testing.table_builder import append_days, create_table, day_files
+
+ALWAYS = {
+    "txnId", "numFiles", "tableSizeBytes", "numMetadata", "numProtocol", "metadata", "protocol", "setTransactions",
+    "domainMetadata", "fileSizeHistogram",
+}  # fmt: skip
+OF_VECTORS = {"numDeletedRecordsOpt", "numDeletionVectorsOpt", "deletedRecordCountsHistogramOpt"}
+
+
+@pytest.fixture
+def log() -> TableLog:
+    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+
+
+def checked(log: TableLog) -> set[str]:
+    """The fields of the newest version's checksum, all of which agree with its state."""
+    fields = log.snapshot().validate().checked
+    assert fields, "there is no checksum"
+    return set(fields)
+
+
+def sized_files(*sizes: int) -> pa.Table:
+    files = day_files(*("1" for _ in sizes))
+    index = files.schema.get_field_index("size")
+    return files.set_column(index, files.schema.field(index), pa.array(sizes, pa.int64()))
+
+
+def with_vectors(files: pa.Table, *deleted: int) -> pa.Table:
+    vectors = [
+        {"storage_type": "u", "path_or_inline_dv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": n, "size_in_bytes": 34,
+         "cardinality": count}
+        for n, count in enumerate(deleted)
+    ]  # fmt: skip
+    ids = [f"uab^-aqEH.-t@S}}K{{vb[*k^@{n}" for n in range(len(deleted))]
+    for name, values in (("deletion_vector", vectors), ("dv_id", ids)):
+        field = files.schema.field(name)
+        files = files.set_column(files.schema.get_field_index(name), field, pa.array(values, field.type))
+    return files
+
+
+def commit(log: TableLog, *, adds: pa.Table | None = None, removes: pa.Table | None = None, txn: TxnId | None = None,
+           domains: dict[str, str | None] | None = None) -> Snapshot:  # fmt: skip
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[txn] if txn else ())
+    if adds is not None:
+        transaction.add_files(adds)
+    if removes is not None:
+        transaction.remove_files(removes)
+    for domain, text in (domains or {}).items():
+        transaction.set_domain_metadata(domain, text or "", removed=text is None)
+    transaction.commit()
+    return log.snapshot()
+
+
+def test_every_commit_gets_one(log: TableLog) -> None:
+    create_table(log, "1", "2")
+    assert checked(log) == ALWAYS
+    for _ in range(3):
+        append_days(log, log.snapshot(), "3")
+        assert checked(log) == ALWAYS
+    checksum = read_version_checksum(log.store, 3)
+    assert checksum is not None
+    assert (checksum.num_files, checksum.table_size_bytes) == (5, 500)
+
+
+def test_what_commits_change(log: TableLog) -> None:
+    create_table(log, properties={"delta.feature.domainMetadata": "supported"})
+    commit(log, adds=sized_files(0, 8191, 8192, 1 << 40), txn=TxnId("a", 1), domains={"d": "1", "e": "1"})
+    checksum = read_version_checksum(log.store, 1)
+    assert checksum is not None
+    assert checksum.file_size_histogram is not None
+    assert checksum.file_size_histogram.file_counts == (2, 1, *(0,) * 24, 1)[:27]
+    assert checked(log) == ALWAYS
+    commit(log, removes=log.snapshot().files().slice(1, 2), txn=TxnId("a", 2), domains={"e": None})
+    assert checked(log) == ALWAYS
+    transaction = Transaction(log, log.snapshot(), operation="TEST")
+    transaction.update_metadata(replace(log.snapshot().metadata, name="renamed"))
+    transaction.commit()
+    assert checked(log) == ALWAYS
+
+
+def test_deletion_vectors_are_counted(log: TableLog) -> None:
+    create_table(log, "1", properties={"delta.enableDeletionVectors": "true"})
+    assert checked(log) == ALWAYS | OF_VECTORS
+    before = commit(log, adds=with_vectors(day_files("1", "2", "3"), 1, 9, 10)).files().sort_by("path")
+    assert checked(log) == ALWAYS | OF_VECTORS
+    checksum = read_version_checksum(log.store, 1)
+    assert checksum is not None
+    assert (checksum.num_deletion_vectors, checksum.num_deleted_records) == (3, 20)
+    assert checksum.deleted_record_counts == (1, 2, 1, *(0,) * 7)
+    commit(log, removes=before.slice(0, 2), adds=with_vectors(day_files("4"), 5))
+    assert checked(log) == ALWAYS | OF_VECTORS
+
+
+def test_the_time_of_the_commit_is_told(log: TableLog) -> None:
+    create_table(log, "1", properties={"delta.enableInCommitTimestamps": "true"})
+    for _ in range(2):
+        append_days(log, log.snapshot(), "1")
+        assert checked(log) == ALWAYS | {"inCommitTimestampOpt"}
+
+
+def test_expired_identifiers_are_left_out(log: TableLog) -> None:
+    create_table(log, properties={"delta.setTransactionRetentionDuration": "interval 1 second"})
+    commit(log, adds=day_files("1"), txn=TxnId("old", 1))
+    time.sleep(1.1)
+    commit(log, adds=day_files("1"), txn=TxnId("new", 1))
+    checksum = read_version_checksum(log.store, 2)
+    assert checksum is not None
+    assert [txn.app_id for txn in checksum.txns or ()] == ["new"]
+    assert checked(log) == ALWAYS
+
+
+def test_many_identifiers_are_not_repeated_with_every_commit(log: TableLog) -> None:
+    create_table(log)
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[TxnId(f"{n}", 1) for n in range(101)])
+    transaction.add_files(day_files("1"))
+    transaction.commit()
+    assert checked(log) == ALWAYS - {"setTransactions"}
+
+
+# Where it cannot be told for certain
+
+
+def read_fields(log: TableLog, version: int) -> VersionChecksum | None:
+    return read_version_checksum(log.store, version)
+
+
+def test_without_one_before_there_is_none_until_the_next_checkpoint(log: TableLog) -> None:
+    create_table(log, "1", properties={"delta.checkpointInterval": "4"})
+    log.store.delete(checksum_path(0))
+    for _ in range(5):
+        append_days(log, log.snapshot(), "1")
+    assert [read_fields(log, version) is not None for version in range(6)] == [False, False, False, False, True, True]
+    assert checked(log) == ALWAYS
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"numFiles": 1, "tableSizeBytes": 100, "numMetadata": 1, "numProtocol": 1}']
+)
+def test_one_that_does_not_fit_is_not_built_upon(log: TableLog, content: bytes) -> None:  # fmt: skip
+    create_table(log, "1")
+    log.store.put(checksum_path(0), content)
+    append_days(log, log.snapshot(), "1")
+    assert read_fields(log, 1) is None
+    assert log.snapshot().num_files == 2
+
+
+def test_one_of_another_table_is_not_built_upon(log: TableLog) -> None:
+    other = TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    create_table(other, "1", "2")
+    create_table(log, "1")
+    log.store.put(checksum_path(0), other.store.read_bytes(checksum_path(0)))
+    append_days(log, log.snapshot(), "1")
+    assert read_fields(log, 1) is None
+
+
+def test_files_that_are_added_again_cannot_be_counted(log: TableLog) -> None:
+    """As when files are given row ids or statistics that they lack."""
+    snapshot = create_table(log, "1", "2")
+    files = snapshot.files()
+    index = files.schema.get_field_index("data_change")
+    commit(log, adds=files.set_column(index, "data_change", pa.array([False, False])))
+    assert log.snapshot().num_files == 2
+    assert read_fields(log, 1) is None
+
+
+def test_nothing_is_overwritten(log: TableLog) -> None:
+    snapshot = create_table(log, "1")
+    before = log.store.read_bytes(checksum_path(0))
+    assert not write_checksum(log.store, 0, replace(compute_checksum(snapshot), num_files=7))
+    assert log.store.read_bytes(checksum_path(0)) == before
+
+
+def test_a_checksum_that_cannot_be_written_does_not_fail_the_commit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FaultStore(open_store(tmp_path))
+    log = TableLog(store)
+    snapshot = create_table(log, "1")
+    store.forget_calls()
+    store.at_call(3, "before", do=store.fail)
+    assert append_days(log, snapshot, "1").version == 1
+    assert store.calls[3].path == checksum_path(1)
+    assert "Could not write the checksum of version 1" in caplog.text
+    assert log.snapshot().num_files == 2
+
+
+# From the whole state
+
+
+def test_computed_and_derived_are_the_same(log: TableLog) -> None:
+    create_table(log, "1", properties={"delta.enableDeletionVectors": "true", "delta.checkpointInterval": "100"})
+    commit(log, adds=with_vectors(sized_files(1, 20_000, 300_000), 1, 2, 300), txn=TxnId("a", 1))
+    write_checkpoint(log, log.snapshot())
+    commit(log, removes=log.snapshot().files().slice(1, 2), adds=sized_files(77))
+    snapshot = TableLog(log.store).snapshot()
+    assert snapshot.checkpoint is not None
+    derived = read_version_checksum(log.store, 2)
+    computed = compute_checksum(snapshot)
+    assert derived == replace(computed, txns=derived.txns if derived else None)
+    assert derived is not None
+    assert {t.app_id for t in derived.txns or ()} == {t.app_id for t in computed.txns or ()}
+
+
+def test_the_state_of_a_checkpoint_whose_commit_is_gone(log: TableLog) -> None:
+    snapshot = create_table(log, "1", "2")
+    write_checkpoint(log, snapshot)
+    for name in ("json", "crc"):
+        log.store.delete(f"_delta_log/{0:020d}.{name}")
+    snapshot = TableLog(log.store).snapshot()
+    write_checksum(log.store, 0, compute_checksum(snapshot))
+    assert checked(log) == ALWAYS - {"txnId"}
+
+
+def test_content_comes_back_as_it_was(log: TableLog) -> None:
+    create_table(log, "1", properties={"delta.enableDeletionVectors": "true"})
+    checksum = replace(compute_checksum(log.snapshot()), extra={"tomorrow": [1]}, all_files=({"path": "x"},))
+    data = serialize_version_checksum(checksum)
+    assert parse_version_checksum(data, "x.crc") == checksum
+    assert None not in orjson.loads(data).values()
