@@ -18,6 +18,12 @@ import pyarrow as pa
 
 from delta_orch.engines.base import IdentityValues
 from delta_orch.errors import InvalidRequestError, MetadataChangedError, ProtocolViolationError
+from delta_orch.features.column_definitions import (
+    IDENTITY_ALLOW_EXPLICIT_INSERT,
+    IDENTITY_HIGH_WATER_MARK,
+    IDENTITY_START,
+    IDENTITY_STEP,
+)
 from delta_orch.features.column_mapping import physical_path
 from delta_orch.log.commit_result import CommitResult
 from delta_orch.log.snapshot import Snapshot
@@ -28,11 +34,6 @@ from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import StructField, StructType
 
 logger = logging.getLogger(__name__)
-
-START = "delta.identity.start"
-STEP = "delta.identity.step"
-HIGH_WATER_MARK = "delta.identity.highWaterMark"
-ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 MAX_ALLOCATIONS = 20
@@ -55,10 +56,10 @@ def identity_of(field: StructField) -> Identity | None:
     Raises:
         ProtocolViolationError: Its definition cannot be used, such as a step of 0.
     """
-    if START not in field.metadata:
+    if IDENTITY_START not in field.metadata:
         return None
-    start, step = field.metadata[START], field.metadata.get(STEP, 1)
-    mark = field.metadata.get(HIGH_WATER_MARK)
+    start, step = field.metadata[IDENTITY_START], field.metadata.get(IDENTITY_STEP, 1)
+    mark = field.metadata.get(IDENTITY_HIGH_WATER_MARK)
     numbers = [start, step] if mark is None else [start, step, mark]
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers) or step == 0:
         raise ProtocolViolationError(
@@ -66,7 +67,7 @@ def identity_of(field: StructField) -> Identity | None:
             cause=f"start {start!r}, step {step!r}, high-water mark {mark!r}",
             column=field.name,
         )
-    return Identity(start, step, mark, field.metadata.get(ALLOW_EXPLICIT_INSERT) is True)
+    return Identity(start, step, mark, field.metadata.get(IDENTITY_ALLOW_EXPLICIT_INSERT) is True)
 
 
 def next_values(name: str, identity: Identity) -> IdentityValues:
@@ -115,7 +116,7 @@ def _bound(stats: str, path: tuple[str, ...], is_upper: bool) -> int:
 def _with_marks(schema: StructType, marks: Mapping[str, int]) -> StructType:
     return StructType(
         tuple(
-            replace(f, metadata={**f.metadata, HIGH_WATER_MARK: marks[f.name]}) if f.name in marks else f
+            replace(f, metadata={**f.metadata, IDENTITY_HIGH_WATER_MARK: marks[f.name]}) if f.name in marks else f
             for f in schema
         )
     )
@@ -123,7 +124,7 @@ def _with_marks(schema: StructType, marks: Mapping[str, int]) -> StructType:
 
 def has_identity(metadata: Metadata) -> bool:
     """Whether a table has an identity column."""
-    return START in metadata.schema_string
+    return IDENTITY_START in metadata.schema_string
 
 
 def allocate_again(
@@ -155,7 +156,7 @@ def allocate_again(
 def _without_marks(metadata: Metadata) -> Metadata:
     schema = parse_schema(metadata.schema_string)
     fields = (
-        replace(f, metadata={k: v for k, v in f.metadata.items() if k != HIGH_WATER_MARK}) if f.metadata else f
+        replace(f, metadata={k: v for k, v in f.metadata.items() if k != IDENTITY_HIGH_WATER_MARK}) if f.metadata else f
         for f in schema
     )
     return replace(metadata, schema_string=serialize_schema(StructType(tuple(fields))))

@@ -7,9 +7,8 @@ Planning only: the engine that writes the rows evaluates all of it, in the pass 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
@@ -17,16 +16,13 @@ from delta_orch.engines.base import ComputedColumn, IdentityValues, RowCheck, Wr
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Expression, Opaque
 from delta_orch.features.activity import fields_of
+from delta_orch.features.column_definitions import CURRENT_DEFAULT
+from delta_orch.features.column_dependencies import GENERATION_EXPRESSION, INVARIANTS, constraints_of
 from delta_orch.features.registry import supported_features
 from delta_orch.operations.identity import identity_of, next_values
 from delta_orch.operations.target import WriteTarget
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructField, StructType
-
-CONSTRAINT_PREFIX = "delta.constraints."
-INVARIANTS = "delta.invariants"
-GENERATION_EXPRESSION = "delta.generationExpression"
-CURRENT_DEFAULT = "CURRENT_DEFAULT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = Fa
     return RowShape(tuple(checks), tuple(defaults), tuple(generated), tuple(identities))
 
 
-def table_checks(schema: StructType, configuration: Any, features: frozenset[str]) -> Iterator[RowCheck]:
+def table_checks(schema: StructType, configuration: Mapping[str, str], features: frozenset[str]) -> Iterator[RowCheck]:
     """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them.
 
     Raises ProtocolViolationError for a rule about columns the table does not have.
@@ -119,10 +115,8 @@ def table_checks(schema: StructType, configuration: Any, features: frozenset[str
                 text = _invariant_text(field)
                 yield RowCheck(f"the invariant of column {field.name}", condition_of(text, schema, field.name))
     if "checkConstraints" in features:
-        for key, text in configuration.items():
-            if key.lower().startswith(CONSTRAINT_PREFIX):
-                name = key[len(CONSTRAINT_PREFIX) :]
-                yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
+        for name, text in constraints_of(configuration).items():
+            yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
 
 
 def condition_of(text: str, schema: StructType, name: str) -> Expression:
