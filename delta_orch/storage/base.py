@@ -144,6 +144,11 @@ class LogStore(ABC):
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         """Arrow's file system for data files and the root path in it."""
 
+    def hadoop_options(self) -> dict[str, str]:
+        """Options of Spark's readers and writers that say to Hadoop what the storage options say here. They may hold
+        secrets."""
+        return {}
+
     @abstractmethod
     def resolve(self, log_path: str) -> str:
         """The path of a data file for `data_filesystem()`'s file system, from an `add.path` as the log spells it.

@@ -144,10 +144,6 @@ class ObjectStore(LogStore):
     def _failure(self, error: Exception) -> Failure:
         """What an error of `sdk_errors` means."""
 
-    @abstractmethod
-    def hadoop_options(self) -> dict[str, str]:
-        """Options of Spark's readers and writers that say to Hadoop what the storage options say here."""
-
     def _is_exclusive(self) -> bool:
         """Whether `_create` is what it says. Where that is not known of an endpoint, it is tried out."""
         return True

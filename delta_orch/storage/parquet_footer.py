@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from delta_orch.errors import MissingFileError, TableError
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.legacy_calendar import LegacyCalendar, legacy_calendar
 from delta_orch.storage.os_errors import storage_error
 from delta_orch.storage.thrift_walk import BINARY, INTEGERS, LISTS, STRUCT, ThriftWalk
 
@@ -84,6 +85,11 @@ class ParquetFooter:
         if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
             raise pa.ArrowInvalid(f"The row groups have {sum(groups)} rows, the file says {metadata.num_rows}")
         return metadata
+
+    @cached_property
+    def calendar(self) -> LegacyCalendar | None:
+        """How its dates and times have to be moved; None where they mean what Parquet says. Raises as `metadata`."""
+        return legacy_calendar(self.metadata)
 
     def ensure_sound_chunks(self) -> None:
         """Check that the metadata of every column chunk may be asked for. Reads nothing.

@@ -62,6 +62,7 @@ class ClassicHost(SparkHost):
 
     def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
         bridge = self._bridge
+        self._ensure_connector(files.root_uri)
         index = bridge.file_index(
             files.root_uri,
             bridge.struct_type(serialize_schema(files.partition_schema)),
@@ -70,9 +71,19 @@ class ClassicHost(SparkHost):
             files.pushed,
         )
         data_schema = bridge.struct_type(serialize_schema(files.data_schema))
-        java = self._java.scan(self.session._jsparkSession, index, data_schema, dict(READ_OPTIONS))
+        options = {**READ_OPTIONS, **files.store.hadoop_options()}
+        java = self._java.scan(self.session._jsparkSession, index, data_schema, options)
         rows = self._frame(java, self.session)
         return with_position(rows) if positioned else rows
+
+    def _ensure_connector(self, root_uri: str) -> None:
+        """Ask for the class of the file system now: rows are pulled later, by the user's own calls."""
+        scheme = root_uri.partition(":")[0]
+        if scheme == "file":
+            return
+        session = self.session
+        configuration = session._jsparkSession.sessionState().newHadoopConf()
+        session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, configuration)
 
     def write_files(
         self,

@@ -14,12 +14,22 @@ from delta_orch.errors import (
     ConstraintViolationError,
     DeltaError,
     InvalidExpressionError,
+    MissingDependencyError,
     MissingFileError,
     ProtocolViolationError,
     StorageError,
     TableError,
 )
 
+_NO_CLASS = re.compile(r"Class (org\.apache\.hadoop\.fs\.\S+|com\.google\.\S+) not found")
+_NO_SCHEME = re.compile(r"No FileSystem for scheme \"?([a-z0-9]+)")
+_CONNECTORS = {
+    "s3": "org.apache.hadoop:hadoop-aws:<version of Spark's Hadoop>",
+    "azure": "org.apache.hadoop:hadoop-azure:<version of Spark's Hadoop>",
+    "abfs": "org.apache.hadoop:hadoop-azure:<version of Spark's Hadoop>",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector:hadoop3-<version>",
+    "google": "com.google.cloud.bigdataoss:gcs-connector:hadoop3-<version>",
+}
 CHECK_MARK = "delta_orch check"
 DAMAGE_MARK = "delta_orch damage"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
@@ -75,6 +85,7 @@ def spark_errors(action: str, *, checks: Sequence[str] = (), is_analysis: bool =
 
     Raises:
         ConstraintViolationError, MissingFileError, StorageError, TableError, ProtocolViolationError,
+        MissingDependencyError,
         ColumnNotFoundError, InvalidExpressionError: As the error's text says. Everything else passes unchanged.
     """
     try:
@@ -99,6 +110,8 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
         return _violation(checks[int(found[1])], found[2])
     if damage := _DAMAGE.search(text):
         return ProtocolViolationError(f"Spark could not {action}", cause=damage[1])
+    if connector := _missing_connector(text, action):
+        return connector
     store_error = _store_error(text, action)
     if store_error is not None:
         return store_error
@@ -128,6 +141,21 @@ def missing_file_error(action: str, path: str | None) -> MissingFileError:
         cause="The log names the file, but it was deleted or moved",
         remedy="Restore the file, or read a version of the table without it",
         path=path,
+    )
+
+
+def _missing_connector(text: str, action: str) -> MissingDependencyError | None:
+    """Spark comes without the classes that speak to object stores; Hadoop calls that by one of two names."""
+    found = _NO_CLASS.search(text) or _NO_SCHEME.search(text)
+    if found is None:
+        return None
+    package = next((p for sign, p in _CONNECTORS.items() if sign in found[1].lower()), None)
+    return MissingDependencyError(
+        f"Spark could not {action}: it has no connector for this kind of store",
+        cause=f"{found[1]} is not on the classpath of the Spark session",
+        remedy=f"Start the session with spark.jars.packages={package} (see docs/stores.md), or use the local engine"
+        if package
+        else "Put the Hadoop connector of this store on Spark's classpath, or use the local engine",
     )
 
 

@@ -24,9 +24,11 @@ from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.features.column_mapping import physical_name
 from delta_orch.log.arrow_building import int32_array, int64_array, string_array
 from delta_orch.log.partition_columns import one_chunk, partition_strings
+from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import DOUBLE, FLOAT, VOID, ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.locations import parse_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +180,19 @@ def hadoop_root(store: LogStore) -> str:
 
     Raises UnsupportedStoreError where no Spark executor could open it.
     """
-    scheme, _, rest = store.uri.partition(":")
-    if scheme == "memory":
+    if store.uri.startswith("memory:"):
         raise UnsupportedStoreError(
             f"Spark cannot read or write {store.uri}",
             cause="It exists in the memory of this Python process only",
             remedy="Use a local directory, or the local engine",
             uri=store.uri,
         )
-    return f"s3a:{rest}" if scheme in ("s3", "s3n") else store.uri
+    location = parse_location(store.uri)
+    if location is None:
+        return store.uri
+    scheme, _, rest = location.hadoop_uri.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority}{slash}{encode_path(path)}"
 
 
 def distinct_partitions(files: pa.Table, partition_schema: StructType) -> tuple[pa.Table, pa.Array]:

@@ -42,7 +42,8 @@ def portable_scan(session: Any, files: ScanFiles, *, positioned: bool = False) -
         empty = StructType((*files.data_schema, *files.partition_schema, *positions))
         return session.createDataFrame([], spark_schema(empty))
     paths = _decoded_paths(files)
-    reader = session.read.schema(spark_schema(files.data_schema)).options(**READ_OPTIONS)
+    options = {**READ_OPTIONS, **files.store.hadoop_options()}
+    reader = session.read.schema(spark_schema(files.data_schema)).options(**options)
     # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
     # latter too, but Connect folds its case on the way and Spark then does not know it.)
     rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])

@@ -58,7 +58,12 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
                 root_uri,
                 _directory(spec),
                 projection.partition_columns,
-                {**WRITE_OPTIONS, "compression": codec, "parquet.writer.version": _WRITER_VERSIONS[page_version]},
+                {
+                    **WRITE_OPTIONS,
+                    **spec.store.hadoop_options(),
+                    "compression": codec,
+                    "parquet.writer.version": _WRITER_VERSIONS[page_version],
+                },
             )
     return _adds(files, spec, is_time_zone_pinned=host.is_time_zone_pinned)
 
