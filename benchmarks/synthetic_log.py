@@ -50,17 +50,19 @@ def cached(directory: Path, name: str, make: Callable[[Path], None]) -> Path:
     return path
 
 
-def write_large_checkpoint(table: Path, num_files: int, row_group_rows: int, tail_commits: int) -> None:
-    """A V1 checkpoint at version 100 with `num_files` live files of 1,000 dates and JSON statistics, and commits after
-    it that each remove 25 of them and add 50."""
-    version = 100
+def write_large_checkpoint(
+    table: Path, num_files: int, row_group_rows: int, tail_commits: int, *, version: int = 100, kept_commits: int = 1
+) -> None:
+    """A V1 checkpoint at `version` with `num_files` live files of 1,000 dates and JSON statistics, and commits after it
+    that each remove 25 of them and add 50. `kept_commits` of those up to the checkpoint are still there."""
     log = table / "_delta_log"
     adds = _adds(num_files, seed=1)
     checkpoint = log / f"{version:020d}.checkpoint.parquet"
     _write_checkpoint(checkpoint, adds, row_group_rows)
     hint = {"version": version, "size": num_files + 2, "sizeInBytes": checkpoint.stat().st_size}
     (log / "_last_checkpoint").write_text(json.dumps(hint))
-    (log / f"{version:020d}.json").write_bytes(_lines([_commit_info(version)]))
+    for kept in range(version - kept_commits + 1, version + 1):
+        (log / f"{kept:020d}.json").write_bytes(_lines([_commit_info(kept)]))
     new = _adds(50 * tail_commits, seed=2)
     paths = adds.field("path")
     for n in range(tail_commits):
