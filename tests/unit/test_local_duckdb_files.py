@@ -225,6 +225,16 @@ def test_a_struct_whose_field_is_never_null_is_read_field_by_field(files: Files)
     assert found is not None and "IS NULL" in found.sql
 
 
+OLD_CALENDAR = pa.table({"a": [date(1000, 3, 1)], "b": [1]}).replace_schema_metadata(
+    {"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}
+)
+
+
+def test_dates_of_an_old_calendar_are_nobodys_business_who_reads_no_dates(files: Files) -> None:
+    files.add(OLD_CALENDAR)
+    assert ensure_same(files.plan(schema_of(b=LONG))) == [{"b": 1}]
+
+
 @pytest.mark.parametrize(
     ("rows", "schema"),
     [
@@ -235,11 +245,12 @@ def test_a_struct_whose_field_is_never_null_is_read_field_by_field(files: Files)
         (pa.table({"a": pa.array([1], pa.uint32())}), schema_of(a=LONG)),
         (pa.table({"a": pa.array([b"x"])}), schema_of(a=STRING)),
         (pa.table({"a": [1]}), schema_of(a=LONG, v=VOID)),
+        (OLD_CALENDAR, schema_of(a=DATE)),
         (pa.table({"a": [{"x": 1, "X": 2}]}), schema_of(a=schema_of(x=LONG))),
         (pa.table({"a": pa.array([[("k", {"x": 1, "y": 1})]], pa.map_(pa.string(), pa.struct({"x": pa.int64()})))}),
          schema_of(a=MapType(STRING, schema_of(y=LONG)))),
     ],
-    ids=["two cases", "virtual", "nanos", "narrower", "unsigned", "bytes", "void", "two cases inside", "map"],
+    ids=["two cases", "virtual", "nanos", "narrower", "unsigned", "bytes", "void", "calendar", "two in one", "map"],
 )  # fmt: skip
 def test_what_is_left_to_arrow(files: Files, rows: pa.Table, schema: StructType) -> None:
     files.add(rows)

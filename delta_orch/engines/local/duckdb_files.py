@@ -1,8 +1,8 @@
 """A scan as SQL: DuckDB reads the data files itself, at its own speed, where that gives exactly the same rows.
 
 The log still decides everything: which files, which of their columns, under which names and types, which rows are
-deleted. Each footer is looked at first. What DuckDB is not known to read as Arrow does (INT96 beside nanoseconds,
-variants, names that differ in case only, other stores than the local disk, …) is left to Arrow.
+deleted. Each footer is looked at first. What DuckDB is not known to read as Arrow does (INT96 beside nanoseconds, dates
+of old calendars, variants, names that differ in case only, other stores than the local disk, …) is left to Arrow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ from delta_orch.expressions.tree import columns_of
 from delta_orch.log.arrow_building import binary_array, int64_array, int64_range
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.deletion_vector import DeletionVector
-from delta_orch.protocol.types import StructField, StructType
+from delta_orch.protocol.types import (
+    DATE,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 _PLAIN_TYPES = frozenset({"NONE", "UNKNOWN", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP"})
@@ -136,6 +145,7 @@ class _Builder:
         self._constants = partition_constants(
             plan, [w.name for w in wanted if w.steps[0].name in plan.partition_columns]
         )
+        self._has_times = any(_holds_times(w.steps[-1].data_type) for w in wanted)
         self._kinds: list[_Kind] = []
         self._tables: dict[str, pa.Table] = {}
         self._statements: list[str] = []
@@ -163,7 +173,7 @@ class _Builder:
         with _own_errors(path):
             metadata = footer.metadata
             kind = self._kind_of(metadata)
-            if metadata.num_rows > _MOST_ROWS:
+            if metadata.num_rows > _MOST_ROWS or (self._has_times and footer.calendar is not None):
                 raise NotNativeError
             structs = self._kinds[kind].rebuilt
             never_null = _never_null(footer, structs) if structs else frozenset()
@@ -245,6 +255,18 @@ class _Builder:
             # The bounds in a footer pass over NaN, which is greater than any number, as in Spark.
             options.append("can_have_nan = true")
         return f"read_parquet([{', '.join(map(quote_duckdb_string, paths))}], {', '.join(options)})"
+
+
+def _holds_times(data_type: DataType) -> bool:
+    match data_type:
+        case StructType(fields):
+            return any(_holds_times(field.data_type) for field in fields)
+        case ArrayType(element_type):
+            return _holds_times(element_type)
+        case MapType(key_type, value_type):
+            return _holds_times(key_type) or _holds_times(value_type)
+        case _:
+            return data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
 def _leaves(schema: pq.ParquetSchema) -> list[pq.ColumnSchema]:
