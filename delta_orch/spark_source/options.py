@@ -65,7 +65,14 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """
     given = _by_known_names(options)
     if "path" not in given:
-        raise InvalidRequestError("No table is named", remedy='Give its location: .load("s3://bucket/table")')
+        raise InvalidRequestError(
+            "No table is named",
+            cause="There is no path. Spark hands a table of its catalog none, whatever it was created with"
+            if not given
+            else None,
+            remedy='Give its location: .load("s3://bucket/table"), or CREATE TEMPORARY VIEW … USING delta_orch OPTIONS '
+            "(path …)",
+        )
     is_feed = _boolean(given, "readChangeFeed")
     _ensure_fit(given, is_feed)
     return ReadOptions(
@@ -84,6 +91,12 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 def _by_known_names(options: Mapping[str, str]) -> dict[str, str]:
     known = {name.lower(): name for name in _NAMES} | {a.lower(): b for a, b in _OTHER_NAMES.items()}
     found: dict[str, str] = {}
+    if "provider" in options and "owner" in options:
+        raise InvalidRequestError(
+            'A table of Spark\'s catalog cannot be of the format "delta_orch"',
+            cause="Spark hands a Python source no options when such a table is read",
+            remedy="CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path …)",
+        )
     for name, value in options.items():
         canonical = known.get(name.lower())
         if canonical is None:

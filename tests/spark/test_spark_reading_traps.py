@@ -1,0 +1,193 @@
+"""What Spark does by itself with files like ours, and must not do to a scan. Each test is called after its trap."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from handmade import HandmadeTable, inline_vector
+
+from delta_orch import DeltaTable
+from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.protocol.types import DOUBLE, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, StructField, StructType
+from delta_orch.spark_source.source import DeltaOrchSource
+from delta_orch.testing.row_multiset import ensure_same_rows
+
+pytestmark = pytest.mark.spark
+
+
+@contextmanager
+def setting(session: Any, key: str, value: str) -> Iterator[None]:
+    before = session.conf.get(key, None)
+    session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(key)
+        else:
+            session.conf.set(key, before)
+
+
+def mapped(name: str, data_type: DataType, number: int) -> StructField:
+    metadata = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+    return StructField(name, data_type, True, metadata)
+
+
+def nested_table(root: Path, mode: str) -> DeltaTable:
+    inner = StructType((mapped("x", LONG, 3), mapped("wide", STRING, 4)))
+    made = HandmadeTable(root)
+    made.create(
+        StructType((mapped("id", LONG, 1), mapped("st", inner, 2))),
+        reader_features=("columnMapping",),
+        configuration={"delta.columnMapping.mode": mode},
+    )
+
+    def field(number: int, data_type: pa.DataType) -> pa.Field:
+        return pa.field(f"col-{number}", data_type, metadata={"PARQUET:field_id": str(number)})
+
+    struct = pa.struct([field(3, pa.int64()), field(4, pa.string())])
+    rows = [None if i == 3 else {"col-3": i, "col-4": "w" * 10} for i in range(6)]
+    schema = pa.schema([field(1, pa.int64()), field(2, struct)])
+    made.commit(made.add("f.parquet", pa.table([pa.array(range(6)), pa.array(rows, struct)], schema)))
+    return made.open()
+
+
+@pytest.mark.parametrize("pushdown", ["false", "true"])
+def test_trap_1_a_filter_pushed_into_a_python_source_leaks_into_the_next_query(
+    spark: Any, tmp_path: Path, pushdown: str
+) -> None:
+    table = DeltaTable(tmp_path / "table")
+    table.append(pa.table({"id": range(100)}))
+    spark.dataSource.register(DeltaOrchSource)
+    with setting(spark, "spark.sql.python.filterPushdown.enabled", pushdown):
+        frame = spark.read.format("delta_orch").load(table.uri)
+        assert [frame.count(), frame.where("id < 10").count(), frame.count()] == [100, 10, 100]
+        assert frame.where("id < 10").union(frame.where("id >= 95")).count() == 15
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_trap_2_matching_by_field_id_gives_nulls_in_pruned_structs(
+    engine: SparkEngine, tmp_path: Path, mode: str
+) -> None:
+    table = nested_table(tmp_path / "table", mode)
+    with setting(engine.host.session, "spark.sql.parquet.fieldId.read.enabled", "true"):
+        rows = table.snapshot().scan().to_relation(engine).select("st.x")
+        assert sorted((r.x for r in rows.collect()), key=str) == [0, 1, 2, 4, 5, None]
+
+
+def test_trap_4_a_file_whose_path_is_spelled_otherwise_loses_or_regains_rows(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    made = HandmadeTable(tmp_path / "a [b] 50% {ü}")
+    schema = StructType((StructField("p", STRING), StructField("id", LONG)))
+    made.create(schema, reader_features=("deletionVectors",), partition_by=("p",))
+    for number, name in enumerate(["plain", "p=50%/x%20y", "[x]*{y}?", "grün 日本", "a+b&c=d;e#f"]):
+        made.commit(
+            made.add(
+                f"{name}.parquet",
+                pa.table({"id": range(4)}),
+                deletion_vector=inline_vector(number % 4),
+                partition_values={"p": f"v{number}"},
+            )
+        )
+    scan = made.open().snapshot().scan()
+    found = engine.to_arrow(scan.to_relation(engine))
+    assert found.num_rows == 15
+    ensure_same_rows(found, scan.to_arrow())
+
+
+def test_trap_5_zones_and_old_days_are_taken_from_the_session(engine: SparkEngine, tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "table")
+    schema = StructType((StructField("zoned", TIMESTAMP), StructField("local", TIMESTAMP_NTZ)))
+    made.create(schema, reader_features=("timestampNtz",))
+    old = [dt.datetime(1500, 2, 3, 4, 5, 6), dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59)]
+    # The file says it the wrong way round, and once as INT96.
+    wrong = pa.table({"zoned": pa.array(old, pa.timestamp("us")), "local": pa.array(old, pa.timestamp("us", "UTC"))})
+    right = pa.table({"zoned": pa.array(old, pa.timestamp("us", "UTC")), "local": pa.array(old, pa.timestamp("us"))})
+    made.commit(made.add("wrong.parquet", wrong), made.add("right.parquet", right))
+    session = engine.host.session
+    with (
+        setting(session, "spark.sql.session.timeZone", "Asia/Tokyo"),
+        setting(session, "spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY"),
+        setting(session, "spark.sql.parquet.int96RebaseModeInRead", "LEGACY"),
+    ):
+        scan = made.open().snapshot().scan()
+        ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
+
+
+@pytest.mark.parametrize("where", ["x > 5", "NOT (x <= 5)", "st.y >= 5", "x = double('NaN')", "x != 1", "x < 1"])
+def test_trap_7_bounds_in_footers_leave_nan_out(engine: SparkEngine, tmp_path: Path, where: str) -> None:
+    made = HandmadeTable(tmp_path / "table")
+    made.create(StructType((StructField("x", DOUBLE), StructField("st", StructType((StructField("y", DOUBLE),))))))
+    values = [1.0, float("nan"), None, -0.0]
+    made.commit(made.add("f.parquet", pa.table({"x": values, "st": [{"y": v} for v in values]})))
+    made.commit(made.add("g.parquet", pa.table({"x": [1.0, 1.0], "st": [None, {"y": 1.0}]})))
+    everything = made.open().snapshot().scan()
+    wanted = made.open().snapshot().scan(where=where)
+    if "double" not in where:
+        ensure_same_rows(engine.to_arrow(wanted.to_relation(engine)), wanted.to_arrow())
+    users = engine.to_arrow(everything.to_relation(engine).where(where))
+    session = engine.host.session
+    ensure_same_rows(users, engine.to_arrow(session.createDataFrame(everything.to_arrow()).where(where)))
+
+
+def test_trap_9_a_struct_under_other_names_is_read_whole(classic: SparkEngine, tmp_path: Path) -> None:
+    rows = nested_table(tmp_path / "table", "name").snapshot().scan().to_relation(classic).select("st.x")
+    assert "ReadSchema: struct<col-2:struct<col-3:bigint>>" in rows._jdf.queryExecution().executedPlan().toString()
+
+
+def test_trap_10_a_bitmap_travels_with_each_row(classic: SparkEngine, tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "table")
+    made.create(pa.schema([("id", pa.int64())]), reader_features=("deletionVectors",))
+    made.commit(made.add("f.parquet", pa.table({"id": range(1000)}), deletion_vector=inline_vector(*range(0, 900, 3))))
+    rows = made.open().snapshot().scan().to_relation(classic)
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+    (join,) = [line for line in plan.splitlines() if "BroadcastHashJoin" in line]
+    assert "LeftAnti" in join and "getbit" in join
+    assert rows.count() == 700
+
+
+def test_trap_12_a_table_hands_a_python_source_no_options(spark: Any, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "table")
+    table.append(pa.table({"id": range(3)}))
+    spark.dataSource.register(DeltaOrchSource)
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE ours USING delta_orch OPTIONS (path '{table.uri}')")
+    spark.sql(f"CREATE TABLE ours (id BIGINT) USING delta_orch OPTIONS (path '{table.uri}')")
+    try:
+        with pytest.raises(Exception, match="No table is named"):
+            spark.table("ours").collect()
+    finally:
+        spark.sql("DROP TABLE ours")
+
+
+def test_trap_13_connect_has_no_jvm(spark_connect: Any, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "table")
+    table.append(pa.table({"id": range(3)}))
+    assert not hasattr(type(spark_connect), "_jvm_bridge")
+    scan = table.snapshot().scan(where=pc.add(pc.field("id"), 1) > 1)
+    assert scan.to_spark(spark_connect).count() == 2
+
+
+def test_trap_15_values_do_not_pass_through_pandas(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pandas would turn integers with nulls into floats."""
+    import pandas
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("through pandas")
+
+    table = DeltaTable(tmp_path / "table")
+    big = 2**53 + 1
+    table.append(pa.table({"id": [big, None]}))
+    monkeypatch.setattr(pandas, "DataFrame", refused)
+    found = engine.to_arrow(table.snapshot().scan().to_relation(engine))
+    assert sorted(found["id"].to_pylist(), key=str) == [big, None]
