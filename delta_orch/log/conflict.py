@@ -30,9 +30,11 @@ from delta_orch.errors import (
     ProtocolChangedError,
 )
 from delta_orch.expressions.nodes import Expression
+from delta_orch.features.metadata_changes import concerns_writers
 from delta_orch.log.commit_reader import Commit
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.read_set import ReadSet, keys_of
+from delta_orch.log.table_state import TableState
 from delta_orch.protocol.types import StructType
 
 SERIALIZABLE = "Serializable"
@@ -76,13 +78,16 @@ class Intent:
     partition_columns: tuple[str, ...]
 
 
-def ensure_no_conflict(intent: Intent, winner: Commit) -> None:
+def ensure_no_conflict(intent: Intent, winner: Commit, before: TableState) -> None:
     """Check one commit that came first.
+
+    Args:
+        before: The table as that commit found it.
 
     Raises:
         ConflictError: One of its kinds; `context["winning_version"]` names the commit. Nothing was written.
     """
-    _ensure_same_table(intent, winner)
+    _ensure_same_table(intent, winner, before)
     _ensure_other_identifiers(intent, winner)
     if intent.begins_to_track_rows:
         _ensure_row_ids(winner)
@@ -94,11 +99,13 @@ def is_blind_append(commit: Commit) -> bool:
     return commit.commit_info is not None and commit.commit_info.get("isBlindAppend") is True
 
 
-def _ensure_same_table(intent: Intent, winner: Commit) -> None:
+def _ensure_same_table(intent: Intent, winner: Commit, before: TableState) -> None:
     # Whatever was checked and written here was fitted to the protocol and the metadata as they were before.
     if winner.protocol is not None:
         raise _conflict(ProtocolChangedError, winner, "it changed the table's protocol")
-    if winner.metadata is not None:
+    if winner.metadata is None:
+        return
+    if intent.changes_metadata or concerns_writers(before.metadata, winner.metadata):
         raise _conflict(MetadataChangedError, winner, "it changed the table's metadata (schema or properties)")
 
 

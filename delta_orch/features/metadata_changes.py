@@ -1,0 +1,72 @@
+"""Changes of a table's metadata that nobody who is writing to it needs to know of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+
+# They say how files and the log are looked after, not what a row or a commit must be.
+_UPKEEP = frozenset(
+    {
+        "delta.autooptimize.autocompact",
+        "delta.autooptimize.optimizewrite",
+        "delta.checkpointinterval",
+        "delta.checkpoint.writestatsasjson",
+        "delta.checkpoint.writestatsasstruct",
+        "delta.deletedfileretentionduration",
+        "delta.enableexpiredlogcleanup",
+        "delta.logretentionduration",
+        "delta.parquet.compression.codec",
+        "delta.targetfilesize",
+        "delta.tunefilesizesforrewrites",
+    }
+)
+_OF_NO_CONSEQUENCE = frozenset({"comment", "delta.identity.highWaterMark"})
+
+
+def concerns_writers(before: Metadata, after: Metadata) -> bool:
+    """Whether a commit that was prepared under `before` may be wrong under `after`.
+
+    Names, comments, properties of the user's own and those of upkeep make no difference; nor does the mark up to which
+    the values of an identity column are given out, to whoever gives out none.
+    """
+    same = replace(
+        after,
+        name=before.name,
+        description=before.description,
+        created_time=before.created_time,
+        configuration=before.configuration,
+        schema_string=before.schema_string,
+    )
+    if same != before:
+        return True
+    if _binding(before.configuration) != _binding(after.configuration):
+        return True
+    if before.schema_string == after.schema_string:
+        return False
+    return _essence(parse_schema(before.schema_string)) != _essence(parse_schema(after.schema_string))
+
+
+def _binding(configuration: Mapping[str, str]) -> dict[str, str]:
+    lowered = {key.lower(): value for key, value in configuration.items()}
+    return {key: value for key, value in lowered.items() if key.startswith("delta.") and key not in _UPKEEP}
+
+
+def _essence(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(_essential(field) for field in fields))
+        case ArrayType(element_type, contains_null):
+            return ArrayType(_essence(element_type), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            return MapType(_essence(key_type), _essence(value_type), value_contains_null)
+    return data_type
+
+
+def _essential(field: StructField) -> StructField:
+    metadata = {key: value for key, value in field.metadata.items() if key not in _OF_NO_CONSEQUENCE}
+    return replace(field, data_type=_essence(field.data_type), metadata=metadata)
