@@ -234,11 +234,12 @@ class Transaction(Staging):
             if winner.commit_info is not None and winner.commit_info.get("txnId") == self._provenance.txn_id:
                 return self._finish(winner.version, winner.timestamp_ms, attempt)
             self._rebased.append(winner.version)
-            if self._base is None:
+            before = self._base
+            if before is None:
                 base = self._join(winner)
                 winner = replace(winner, protocol=None, metadata=None)
             else:
-                base = self._base.after(winner)
+                base = before.after(winner)
                 if winner.protocol is not None:
                     ensure_writable(base.protocol, base.metadata)
             if self._leave_out(stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
@@ -246,7 +247,7 @@ class Transaction(Staging):
             self._base = base
             self._follow_moved_rows(winner, base)
             intent = self._intent or self._derive_intent(base)
-            ensure_no_conflict(intent, winner)
+            ensure_no_conflict(intent, winner, base if before is None else before)
             note_moved_rows(intent, winner)
         if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
             return self._skip(self._base, attempt)
