@@ -140,19 +140,25 @@ def _ensure_files_untouched(intent: Intent, winner: Commit) -> None:
             if (path := _first_shared(removes, keys)) is not None:
                 cause = f"it removed the file {path}, whose rows this one rearranges"
                 raise _conflict(ConcurrentDeleteReadError, winner, cause + _yielding(intent), path=path)
+        # Whoever changes only metadata has read rows to prove something of all of them, whatever the isolation.
+        _ensure_no_rows_to_read(intent, winner)
     elif intent.isolation_level != SNAPSHOT_ISOLATION:
         _ensure_read_rows_unchanged(intent, winner, removes)
 
 
 def _ensure_read_rows_unchanged(intent: Intent, winner: Commit, removes: pa.Table) -> None:
     if not is_blind_append(winner) or intent.isolation_level == SERIALIZABLE or intent.changes_metadata:
-        adds = _outside_settled(intent, _data_changes(winner.adds))
-        if (path := _first_read(intent, adds)) is not None:
-            cause = f"it added the file {path}, whose rows this one should have read"
-            raise _conflict(ConcurrentAppendError, winner, cause, path=path)
+        _ensure_no_rows_to_read(intent, winner)
     if (path := _first_removed(intent, _data_changes(removes))) is not None:
         cause = f"it removed the file {path}, whose rows this one has read"
         raise _conflict(ConcurrentDeleteReadError, winner, cause, path=path)
+
+
+def _ensure_no_rows_to_read(intent: Intent, winner: Commit) -> None:
+    adds = _outside_settled(intent, _data_changes(winner.adds))
+    if (path := _first_read(intent, adds)) is not None:
+        cause = f"it added the file {path}, whose rows this one should have read"
+        raise _conflict(ConcurrentAppendError, winner, cause, path=path)
 
 
 def note_moved_rows(intent: Intent, winner: Commit) -> None:

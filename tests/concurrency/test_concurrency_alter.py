@@ -1,0 +1,86 @@
+"""Alterations that meet other writers: what they rely on is still so when they commit, or they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.engines.select import local_engine
+from delta_orch.errors import ConflictError, MetadataChangedError
+from delta_orch.log.transaction import Transaction
+from delta_orch.operations.alter.alteration import alter
+from delta_orch.operations.alter.builder import Alteration
+from delta_orch.operations.request import CommitOptions
+
+
+def rows(*ids: int | None) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows(1, 2), properties={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"})
+    return table
+
+
+def altered_late(table: DeltaTable, change: Callable[[Alteration], object], between: Callable[[], object]) -> None:
+    """Plan a change on the newest version, let another writer commit, and only then commit it."""
+    stale = table.snapshot()
+    alteration = DeltaTable(table.uri).alter()
+    change(alteration)
+    between()
+    alter(table.log, lambda: stale, alteration._changes, local_engine, options=CommitOptions())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.add_constraint("c", "id > 0"),
+        lambda a: a.set_not_null("id"),
+        lambda a: a.cluster_by("id"),
+    ],
+    ids=["constraint", "not null", "clustering"],
+)
+def test_what_was_proven_of_the_rows_is_proven_of_new_ones_or_not_committed(table, change):
+    with pytest.raises(ConflictError):
+        altered_late(table, change, lambda: table.append(rows(None)))
+    assert table.version() == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.set_properties({"delta.enableChangeDataFeed": "true"}),
+        lambda a: a.add_column("n", "int"),
+        lambda a: a.rename_column("id", "key"),
+        lambda a: a.add_column("n", "int").drop_columns("id"),
+        lambda a: a.change_type("id", "decimal(20,0)"),
+        lambda a: a.set_default("id", "0"),
+        lambda a: a.set_description("d"),
+    ],
+    ids=["property", "add", "rename", "drop", "widen", "default", "description"],
+)
+def test_changes_that_rows_cannot_contradict_are_ordered_after_them(table, change):
+    altered_late(table, change, lambda: table.append(rows(3)))
+    assert table.version() == 2
+    assert table.snapshot().scan().to_arrow().num_rows == 3
+
+
+def test_two_changes_of_the_metadata_exclude_each_other(table):
+    with pytest.raises(MetadataChangedError):
+        altered_late(table, lambda a: a.add_column("a", "int"), lambda: table.alter().add_column("b", "int").commit())
+    assert table.snapshot().schema.names == ("id", "b")
+
+
+def test_rows_written_for_the_old_columns_do_not_follow_the_new_ones(table):
+    """An append that has written its files finds that the table has changed meanwhile."""
+    late = Transaction(table.log, table.snapshot(), operation="WRITE")
+    late.add_files(table.snapshot().files().slice(0, 0))
+    table.alter().rename_column("id", "key").commit()
+    with pytest.raises(MetadataChangedError):
+        late.commit()
