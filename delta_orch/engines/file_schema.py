@@ -61,6 +61,12 @@ def columns_in_files(spec: WriteSpec) -> FileColumns:
         raise SchemaMismatchError(
             "The table has no column besides its partition columns", cause="A data file needs at least one column"
         )
+    if spec.change_type is not None and spec.schema.find(CHANGE_TYPE) is not None:
+        raise SchemaMismatchError(
+            f"The table has a column {CHANGE_TYPE}, and change data files have one of their own",
+            remedy="Rename the column, or set delta.enableChangeDataFeed to false",
+            column=CHANGE_TYPE,
+        )
     kept = [f for f in spec.schema if f.name.lower() in partitions] if spec.keep_partition_columns else []
     change = (StructField(CHANGE_TYPE, STRING),) if spec.change_type is not None else ()
     table = (

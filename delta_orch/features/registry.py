@@ -53,7 +53,7 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("appendOnly", legacy_writer_version=2, writes=True, enabled_by="delta.appendOnly"),
     TableFeature("invariants", legacy_writer_version=2, writes=True, is_active=activity.has_invariants),
     TableFeature("checkConstraints", legacy_writer_version=3, writes=True, is_active=activity.has_check_constraints),
-    # Whole files only: commits that add and remove files need no change files of their own.
+    # Commits that add and remove whole files need no change files of their own, those that copy rows do.
     TableFeature("changeDataFeed", legacy_writer_version=4, writes=True, enabled_by="delta.enableChangeDataFeed"),
     TableFeature("generatedColumns", legacy_writer_version=4, writes=True, is_active=activity.has_generated_columns),
     TableFeature(
@@ -91,7 +91,7 @@ FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature("checkpointProtection", writes=True),
     TableFeature("materializePartitionColumns", writes=True),
-    TableFeature("collations", aliases=("collations-preview",)),
+    TableFeature("collations", is_active=activity.has_collations, aliases=("collations-preview",)),
     TableFeature("timestampNtz", reader=True, reads=True, writes=True),
     TableFeature(
         "deletionVectors",

@@ -7,6 +7,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from delta_orch.errors import (
 )
 from delta_orch.protocol.types import (
     DATE,
+    DOUBLE,
     INTEGER,
     LONG,
     STRING,
     TIMESTAMP,
     VOID,
     ArrayType,
+    DecimalType,
     StructField,
     StructType,
 )
@@ -224,6 +227,27 @@ def test_defaults_fill_absent_columns_and_nothing_else(rows: Any, make: Any) -> 
     assert (first["kind"], first["amount"], first["double"]) == ("it's", 42, 84)
     assert abs((datetime.now(UTC) - first["at"]).total_seconds()) < 600
     assert (second["kind"], second["amount"], second["double"]) == (None, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "default", "value"),
+    [
+        (DATE, "'2024-02-29'", date(2024, 2, 29)),
+        (TIMESTAMP, "'2024-02-29 12:00:00'", datetime(2024, 2, 29, 12, tzinfo=UTC)),
+        (TIMESTAMP, "TIMESTAMP '2024-02-29 12:00:00Z'", datetime(2024, 2, 29, 12, tzinfo=UTC)),
+        (LONG, "'17'", 17),
+        (DecimalType(5, 2), "1.5", Decimal("1.50")),
+        (DOUBLE, "2", 2.0),
+        (INTEGER, "CAST('12' AS INT)", 12),
+        (STRING, "concat('a', 'b')", "ab"),
+        (STRING, "NULL", None),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_defaults_of_every_spelling(rows: Any, make: Any, data_type: Any, default: str, value: Any) -> None:
+    table = make(field("id"), field("x", data_type, CURRENT_DEFAULT=default))
+    table.append(rows.data(pa.table({"id": [1]})))
+    assert rows.pylist(table) == [{"id": 1, "x": value}]
 
 
 def test_a_missing_column_without_default_is_still_refused(rows: Any, make: Any) -> None:

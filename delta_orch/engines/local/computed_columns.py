@@ -15,13 +15,14 @@ import pyarrow as pa
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.conform import conform_column
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.expressions.parse import parse_spark_scalar
 from delta_orch.expressions.parse_literals import parse_literal
+from delta_orch.expressions.resolve import fit_comparison
 from delta_orch.expressions.spark_literals import natural_type
 from delta_orch.expressions.to_arrow import literal_array
 from delta_orch.protocol.arrow_types import type_to_arrow
-from delta_orch.protocol.types import DATE, TIMESTAMP, VOID, StructType
+from delta_orch.protocol.types import DATE, STRING, TIMESTAMP, VOID, DataType, StructType
 
 Filler = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Takes a batch with all columns of the table and puts values into some of them."""
@@ -58,9 +59,18 @@ def _default(column: ComputedColumn, schema: StructType) -> Filler:
     elif literal.value is None:
         return lambda batch: batch
     else:
-        value = literal_array([literal.value], literal.data_type or natural_type(literal.value))
+        value = _fitted(literal, field.data_type)
     value = conform_column(value, type_to_arrow(field.data_type), lossless=True, path=column.name)
     return lambda batch: _put(batch, column.name, pa.repeat(value[0], batch.num_rows))
+
+
+def _fitted(literal: Literal, data_type: DataType) -> pa.Array:
+    """A constant as a column; text as Spark reads it where the column is none."""
+    if isinstance(literal.value, str) and data_type != STRING:
+        comparison = fit_comparison("=", Column(("value",)), data_type, literal)
+        if isinstance(comparison, Comparison) and isinstance(comparison.right, Literal):
+            literal = comparison.right
+    return literal_array([literal.value], literal.data_type or natural_type(literal.value))
 
 
 def _constant(tree: Any) -> Literal | None:

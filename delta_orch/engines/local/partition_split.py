@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.local.file_writer import PartitionKey
+from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.to_arrow import literal_array
 from delta_orch.protocol.partition_values import partition_column_from_arrow
 from delta_orch.protocol.types import LONG, StructType
@@ -21,7 +22,7 @@ def split_by_partition(
     Args:
         batch: All columns of `schema`, in its types.
 
-    Raises InvalidRequestError for a binary value that is not UTF-8.
+    Raises InvalidRequestError for a binary value that is not UTF-8, and for days beyond the years 1 to 9999.
     """
     if batch.num_rows == 0:
         return
@@ -51,7 +52,17 @@ def _encode(
     for name in partition_columns:
         field = schema.find(name)
         assert field is not None
-        texts = partition_column_from_arrow(batch.column(field.name), field.data_type)
+        try:
+            texts = partition_column_from_arrow(batch.column(field.name), field.data_type)
+        except DeltaError:
+            raise
+        except (OverflowError, ValueError) as e:
+            raise InvalidRequestError(
+                f"The column {field.name} has a value that no partition can have",
+                cause=f"{e}; partitions have days of the years 1 to 9999",
+                remedy="Leave out such rows, or partition by another column",
+                column=field.name,
+            ) from e
         encoded = texts.dictionary_encode(null_encoding="encode")
         values = encoded.dictionary.to_pylist()
         own = pc.cast(encoded.indices, pa.int64())

@@ -136,8 +136,7 @@ def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: S
     """Raise the error, with the first such row: what the condition looks at comes first."""
     names = offending.schema.names
     order = [*(n for n in read if n in names), *(n for n in names if n not in read)]
-    values = offending.slice(0, 1).to_pylist()[0]
-    row = {key: _shorten(values[key]) for key in order}
+    row = {key: _shorten(_python_value(offending.column(key)[0])) for key in order}
     shown = _shorten(", ".join(f"{key}={value!r}" for key, value in row.items()), _MAX_ROW_CHARACTERS)
     more = offending.num_rows - 1
     raise ConstraintViolationError(
@@ -147,6 +146,14 @@ def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: S
         constraint=name,
         row=row,
     )
+
+
+def _python_value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        # Days and moments beyond the years 1 to 9999.
+        return str(scalar.cast(pa.int64() if pa.types.is_timestamp(scalar.type) else pa.int32()))
 
 
 def _shorten(value: Any, characters: int = _MAX_VALUE_CHARACTERS) -> Any:
