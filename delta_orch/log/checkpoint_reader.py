@@ -32,15 +32,15 @@ from delta_orch.protocol.checkpoint_schema import PROBE_LEAF, is_below
 from delta_orch.protocol.data_path import decode_path, is_absolute
 from delta_orch.protocol.log_path import SIDECAR_DIRECTORY
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.parquet_footer import read_footer
+from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 _MAX_THREADS = 8
 _BATCH_ROWS = 64 * 1024
 # Column chunks are read in pieces of this size instead of whole; large enough for a store across a network.
 _BUFFER_BYTES = 4 << 20
 
-# Names that are not UTF-8 are the one thing that Arrow leaves to Python.
-_DAMAGED = (pa.ArrowException, OSError, KeyError, UnicodeDecodeError)
+# Names that are not UTF-8, and two fields of one name, are what Arrow leaves to Python.
+_DAMAGED = (pa.ArrowException, OSError, KeyError, ValueError)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,12 +54,18 @@ class ParquetPart:
     path: str
 
     @cached_property
-    def metadata(self) -> pq.FileMetaData:
-        """The footer, read once."""
+    def footer(self) -> ParquetFooter:
+        """Read once."""
         with _readable(self.path):
             footer = read_footer(self.store.open_input(self.path))
             footer.ensure_sound_chunks()
-            return footer.metadata
+            return footer
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """The footer as Arrow has it."""
+        with _readable(self.path):
+            return self.footer.metadata
 
     @cached_property
     def leaves(self) -> tuple[str, ...]:
@@ -133,7 +139,8 @@ class RowGroup:
         for struct in self.iter_structs(action, None, use_threads=False):
             present = child_of(struct, PROBE_LEAF[action]).is_valid()
             if present.true_count:
-                rows += plain(struct).filter(present).to_pylist(maps_as_pydicts="strict")
+                with _readable(self.part.path):
+                    rows += plain(struct).filter(present).to_pylist(maps_as_pydicts="strict")
         return rows
 
     def iter_structs(
@@ -143,6 +150,7 @@ class RowGroup:
         time. Raises as `read`."""
         columns = [action] if fields is None else [f"{action}.{name}" for name in fields]
         with _readable(self.part.path):
+            calendar = self.part.footer.calendar
             file = pq.ParquetFile(
                 self.part.store.open_input(self.part.path), metadata=self.part.metadata, buffer_size=_BUFFER_BYTES
             )
@@ -151,7 +159,9 @@ class RowGroup:
             ):
                 # Arrow takes strings from a file as they are, UTF-8 or not.
                 batch.validate(full=True)
-                yield batch.column(0)
+                structs = batch.column(0)
+                # Dates and times are among the parsed partition values and statistics.
+                yield structs if calendar is None else calendar.rebase(structs)
 
 
 @dataclass(frozen=True)

@@ -310,3 +310,19 @@ def test_rows_of_a_file_in_pieces():
             rows.choose(wrong, [0, 2])
         with pytest.raises(pa.ArrowInvalid, match="footer tells"):
             list(rows.choose_batches(wrong.to_batches(), [0, 2]))
+
+
+def test_a_checkpoint_with_two_fields_of_one_name(tmp_path):
+    log = LogBuilder(LocalStore(tmp_path))
+    log.create()
+    log.checkpoint(0)
+    path = tmp_path / "_delta_log" / f"{0:020d}.checkpoint.parquet"
+    table = pq.read_table(path)
+    column = table["metaData"].combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    names = [field.name for field in column.type]
+    children = [column.field(index) for index in range(len(names))]
+    twice = pa.StructArray.from_arrays([*children, children[0]], [*names, names[0]], mask=column.is_null())
+    pq.write_table(table.set_column(table.column_names.index("metaData"), "metaData", twice), path)
+    with pytest.raises(CorruptLogError, match="cannot be read"):
+        DeltaTable(tmp_path).snapshot()

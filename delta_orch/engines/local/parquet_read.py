@@ -92,7 +92,7 @@ class FileReader:
             elif sum(_selected_bytes(file.metadata, group, names) for group in groups) > SMALL_BYTES:
                 return None
             else:
-                rows = file.read_row_groups(groups, columns=names, use_threads=False)
+                rows = _gregorian(file.read_row_groups(groups, columns=names, use_threads=False), footer)
             return [batch for batch in self._finish(chosen.choose(rows, groups), task) if batch.num_rows]
 
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
@@ -104,12 +104,12 @@ class FileReader:
             if max((_selected_bytes(metadata, group, names) for group in groups), default=0) > SMALL_BYTES:
                 batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True)
                 for rows in chosen.choose_batches(batches, groups):
-                    yield from self._finish(rows, task)
+                    yield from self._finish(_gregorian(rows, footer), task)
                 return
 
         def read_group(group: int) -> list[pa.RecordBatch]:
             with _own_errors(task.path), self._open(task.path, footer) as (own, _):
-                rows = own.read_row_group(group, columns=names, use_threads=False)
+                rows = _gregorian(own.read_row_group(group, columns=names, use_threads=False), footer)
                 return list(self._finish(chosen.choose(rows, [group]), task))
 
         for _, batches in map_ahead(read_group, groups):
@@ -162,7 +162,11 @@ class FileReader:
         if self.skipping is None or count < 2:
             return list(range(count))
         footer.ensure_sound_chunks()
-        return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, file.schema_arrow, count)
+        columns = file.schema_arrow
+        if footer.calendar is not None:
+            # Statistics are as the values are in the file, not as the condition means them.
+            columns = pa.schema([field for field in columns if not pa.types.is_temporal(field.type)])
+        return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, columns, count)
 
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
@@ -179,6 +183,10 @@ class FileReader:
         if self.filter is not None:
             table = table.filter(self.filter)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _gregorian(rows: pa.Table, footer: ParquetFooter) -> pa.Table:
+    return rows if footer.calendar is None else footer.calendar.rebase_table(rows)
 
 
 def _ensure_text(rows: pa.Table) -> None:

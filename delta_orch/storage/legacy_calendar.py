@@ -1,0 +1,203 @@
+"""Dates and times of Parquet files that count days by the calendar of their labels: Julian before 15 October 1582.
+
+Spark before version 3, and Databricks to this day, write old dates so, and say it in the footer. The same label, say
+1 March 1000, is then another day number than in the proleptic Gregorian calendar that Parquet and Delta mean; a reader
+has to move the value. Times before 1900 can be off in zones other than UTC, too: those writers did not know the local
+mean times of the zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+Days = npt.NDArray[np.int64]
+Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
+
+_VERSION, _ZONE = b"org.apache.spark.version", b"org.apache.spark.timeZone"
+_LEGACY_DATES, _LEGACY_INT96 = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
+
+_GREGORIAN_START_DAY = -141_427  # 15 October 1582
+_JULIAN_FIRST_DAY = -719_164  # 1 January 1 of the Julian calendar
+_DAY_US = 86_400_000_000
+# The writers in question know zones from 1900 on, in UTC.
+_FIRST_EXACT_US = -2_208_988_800_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyCalendar:
+    """What of a file has to be moved.
+
+    Attributes:
+        dates: Whether dates and INT64 timestamps do.
+        int96_columns: The top-level columns whose INT96 timestamps do.
+        zone: In whose local time the writer saw timestamps.
+    """
+
+    dates: bool
+    int96_columns: frozenset[str]
+    zone: str
+
+    def rebase_table(self, rows: pa.Table) -> pa.Table:
+        """The rows of the file, in the calendar that Delta means."""
+        for index, name in enumerate(rows.column_names):
+            column = rows.column(index)
+            moved = self.rebase(column, int96=name in self.int96_columns)
+            if moved is not column:
+                rows = rows.set_column(index, rows.schema.field(index), moved)
+        return rows
+
+    def rebase(self, column: Column, *, int96: bool = False) -> Column:
+        """One column of the file; the very same where nothing has to be moved.
+
+        Args:
+            int96: Whether timestamps without a zone are INT96 timestamps to be moved.
+        """
+        if isinstance(column, pa.ChunkedArray):
+            chunks = [self.rebase(chunk, int96=int96) for chunk in column.chunks]
+            if all(moved is chunk for moved, chunk in zip(chunks, column.chunks, strict=True)):
+                return column
+            return pa.chunked_array(chunks, column.type)
+        return self._rebase_array(column, int96)
+
+    def _rebase_array(self, array: pa.Array, int96: bool) -> pa.Array:
+        kind = array.type
+        if pa.types.is_date32(kind):
+            return _moved(array, _GREGORIAN_START_DAY, rebase_days) if self.dates else array
+        if pa.types.is_timestamp(kind):
+            # Without a zone it is INT96, or `timestamp_ntz`, which no such writer has.
+            applies = int96 if kind.tz is None else self.dates
+            unit = {"s": 1_000_000, "ms": 1000, "us": 1}.get(kind.unit)
+            if not applies or unit is None:
+                return array
+            return _moved(array, _FIRST_EXACT_US // unit, lambda ticks: rebase_micros(ticks * unit, self.zone) // unit)
+        if not pa.types.is_nested(kind) or not len(array):
+            return array
+        return self._rebase_nested(array, int96)
+
+    def _rebase_nested(self, array: pa.Array, int96: bool) -> pa.Array:
+        kind = array.type
+        if pa.types.is_struct(kind):
+            children = [array.field(index) for index in range(kind.num_fields)]
+        elif pa.types.is_map(kind):
+            children = [array.keys, array.items]
+        elif pa.types.is_list(kind):
+            children = [array.values]
+        else:
+            return array
+        moved = [self._rebase_array(child, int96) for child in children]
+        if all(new is old for new, old in zip(moved, children, strict=True)):
+            return array
+        mask = array.is_null() if array.null_count else None
+        if pa.types.is_struct(kind):
+            return pa.StructArray.from_arrays(moved, fields=list(kind), mask=mask)
+        offsets = (
+            array.offsets if mask is None else pa.concat_arrays([array.offsets.slice(0, 1), array.offsets.slice(1)])
+        )
+        if pa.types.is_map(kind):
+            return pa.MapArray.from_arrays(offsets, *moved, type=kind, mask=mask)
+        return pa.ListArray.from_arrays(offsets, moved[0], type=kind, mask=mask)
+
+
+def legacy_calendar(metadata: pq.FileMetaData) -> LegacyCalendar | None:
+    """What has to be moved of a file, None where nothing has. The names of its columns, not its values, are looked at.
+
+    A file that does not say which Spark wrote it is taken at its word.
+    """
+    said = metadata.metadata or {}
+    version = said.get(_VERSION)
+    if version is None:
+        return None
+    dates = version < b"3.0.0" or _LEGACY_DATES in said
+    int96: frozenset[str] = frozenset()
+    if version < b"3.1.0" or _LEGACY_INT96 in said:
+        columns = (metadata.schema.column(index) for index in range(metadata.num_columns))
+        # A name may hold dots itself: the first part decides where it must, the whole where it can.
+        paths = [column.path for column in columns if column.physical_type == "INT96"]
+        int96 = frozenset([*paths, *(path.split(".")[0] for path in paths)])
+    if not dates and not int96:
+        return None
+    return LegacyCalendar(dates, int96, said.get(_ZONE, b"UTC").decode("utf-8", "replace"))
+
+
+def _moved(array: pa.Array, exact_from: int, move: Callable[[Days], Days]) -> pa.Array:
+    """The values below a bound moved; the very same array where there are none."""
+    ticks = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
+    lowest = pc.min(ticks).as_py()
+    if lowest is None or lowest >= exact_from:
+        return array
+    values = pc.fill_null(ticks, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    old = values < exact_from
+    values = values.copy()
+    values[old] = move(values[old])
+    mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    moved = pa.array(values.astype(np.int32 if pa.types.is_date32(array.type) else np.int64), mask=mask)
+    return moved.view(array.type)
+
+
+def rebase_days(days: Days) -> Days:
+    """Days since 1970 of labels in the hybrid calendar, as days of the same labels in the Gregorian calendar.
+
+    29 February of a year that is a leap year in one calendar only becomes 1 March.
+    """
+    return days + _DIFFERENCES[np.searchsorted(_SWITCH_DAYS, days, side="right")]
+
+
+def _switches() -> tuple[Days, Days]:
+    """From which day on how many days are to be added: one less after each February 29 that only Julian years have."""
+    centuries = [century for century in range(1, 16) if century % 4]
+    days = [_JULIAN_FIRST_DAY + 36_525 * century - 365 - 1 + 60 for century in centuries]
+    differences = [2 - passed for passed in range(len(centuries) + 1)]
+    return np.array([*days, _GREGORIAN_START_DAY]), np.array([*differences, 0])
+
+
+_SWITCH_DAYS, _DIFFERENCES = _switches()
+
+
+def rebase_micros(micros: Days, zone: str) -> Days:
+    """Times before 1900, as microseconds since 1970, of labels in the hybrid calendar and a zone's local time, as times
+    of the same labels. Zones that are not known count as UTC."""
+    offset_us = _standard_offset_us(zone)
+    if offset_us is None:
+        return _rebase_local(micros)
+    # Times are moved one by one where the local mean time of the zone counts: there are few of so old.
+    distinct, index = np.unique(_rebase_local(micros + offset_us), return_inverse=True)
+    place = ZoneInfo(zone)
+    return np.array([_instant_us(int(local), place, offset_us) for local in distinct], dtype=np.int64)[index]
+
+
+def _rebase_local(micros: Days) -> Days:
+    days = np.floor_divide(micros, _DAY_US)
+    return micros + (rebase_days(days) - days) * _DAY_US
+
+
+def _standard_offset_us(zone: str) -> int | None:
+    """What the zone adds to UTC in a winter of today; None for UTC itself and for what is no zone."""
+    try:
+        place = ZoneInfo(zone)
+    except (ValueError, OSError, KeyError):
+        return None
+    now = datetime(2020, 1, 1, tzinfo=place)
+    offset, summer = now.utcoffset() or timedelta(0), now.dst() or timedelta(0)
+    offset_us = (offset - summer) // timedelta(microseconds=1)
+    is_utc = offset_us == 0 and datetime(1800, 1, 1, tzinfo=place).utcoffset() == timedelta(0)
+    return None if is_utc else offset_us
+
+
+def _instant_us(local_us: int, place: ZoneInfo, standard_us: int) -> int:
+    try:
+        local = (_EPOCH + timedelta(microseconds=local_us)).replace(tzinfo=None)
+        offset = local.replace(tzinfo=place).utcoffset()
+    except OverflowError:
+        offset = None
+    return local_us - (standard_us if offset is None else offset // timedelta(microseconds=1))
