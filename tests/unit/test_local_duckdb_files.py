@@ -290,6 +290,20 @@ def test_missing_and_damaged_files(files: Files) -> None:
         ENGINE.to_arrow(ENGINE.sql(query, {"t": ENGINE.scan(plan)}))
 
 
+def test_a_damaged_file_after_others(files: Files) -> None:
+    for _ in range(4):
+        path = files.add(pa.table({"a": range(200_000)}), row_group_size=20_000)
+    plan = files.plan(schema_of(a=LONG))
+    content = path.read_bytes()
+    middle = len(content) // 2
+    path.write_bytes(content[:middle] + bytes(1000) + content[middle + 1000 :])
+    rows = 0
+    with pytest.raises(TableError, match="not readable"):
+        for batch in ENGINE.to_reader(ENGINE.sql("SELECT a FROM t", {"t": ENGINE.scan(plan)})):
+            rows += batch.num_rows
+    assert rows < 800_000
+
+
 def test_rows_that_are_deleted_break_no_query(files: Files) -> None:
     files.add(pa.table({"a": [1, 2**63 - 1, 2]}), deleted=[1])
     relation = ENGINE.scan(files.plan(schema_of(a=LONG)))

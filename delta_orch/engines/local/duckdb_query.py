@@ -28,7 +28,7 @@ from delta_orch.engines.local.sql_query import (
     qualified,
     translate_query,
 )
-from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError
+from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError, TableError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import expression_of_tree, has_only, parse_spark_statement
 from delta_orch.expressions.resolve import resolve_expression
@@ -151,18 +151,22 @@ class _Input:
 def _run(query: TranslatedQuery, relations: Mapping[str, LocalRelation]) -> Iterator[pa.RecordBatch]:
     inputs = {label: narrowed(relations[used.relation], used.columns) for label, used in query.inputs.items()}
     native = {label: scan for label, relation in inputs.items() if (scan := native_input(relation)) is not None}
-    batches = _batches(query, inputs, native)
-    if native:
-        try:
-            first = next(batches, None)
-        except (InvalidExpressionError, StorageError) as e:
-            # Perhaps the files and not the query: Arrow's reader tells one from the other, or knows the file's format.
-            _LOG.info("Once more with Arrow reading the files: %s", e.cause)
-            batches = _batches(query, inputs, {})
-        else:
-            if first is not None:
-                yield first
-    yield from batches
+    has_begun = False
+    try:
+        for batch in _batches(query, inputs, native):
+            yield batch
+            has_begun = True
+    except (InvalidExpressionError, StorageError) as e:
+        if not native:
+            raise
+        # Perhaps the files and not the query: Arrow's reader tells one from the other, or knows the file's format.
+        _LOG.info("Once more with Arrow reading the files: %s", e.cause)
+        if not has_begun:
+            yield from _batches(query, inputs, {})
+            return
+        for _ in _batches(query, inputs, {}):
+            pass  # only to learn what is wrong
+        raise TableError("A data file is not readable for DuckDB", cause=e.cause) from e
 
 
 def _batches(
