@@ -127,7 +127,7 @@ OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
         **_plain("key", secret=True),
         **_plain("secret token", secret=True),
         **_plain("endpoint_url profile"),
-        **_plain("anon use_ssl requester_pays version_aware cache_regions", _flag),
+        **_plain("anon use_ssl requester_pays cache_regions", _flag),
         **_plain("client_kwargs config_kwargs s3_additional_kwargs", _object),
         **_plain("default_block_size max_concurrency", _number),
         **_alias("username aws_access_key_id access_key_id", "key", secret=True),
@@ -162,7 +162,7 @@ OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
     StoreKind.AZURE: {
         **_plain("account_name account_host tenant_id client_id location_mode"),
         **_plain("account_key sas_token connection_string client_secret", secret=True),
-        **_plain("anon version_aware assume_container_exists", _flag),
+        **_plain("anon assume_container_exists", _flag),
         **_plain("timeout connection_timeout read_timeout blocksize max_concurrency", _number),
         **_alias("azure_storage_account_name", "account_name"),
         **_alias("azure_storage_account_key azure_storage_access_key azure_storage_master_key access_key master_key",
