@@ -112,3 +112,9 @@ def has_column_defaults(view: TableView) -> bool:
 def _has_field_key(view: TableView, key: str) -> bool:
     # The text is looked at first: most tables do not need their schema parsed for this.
     return key in view.metadata.schema_string and any(key in f.metadata for f in fields_of(view.schema))
+
+
+def has_collations(view: TableView) -> bool:
+    """A string column compares otherwise than byte by byte: its field says so, or in older tables its type."""
+    text = view.metadata.schema_string
+    return "__COLLATIONS" in text or " collate " in text.lower()

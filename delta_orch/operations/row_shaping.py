@@ -7,6 +7,7 @@ Planning only: the engine that writes the rows evaluates all of it, in the pass 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ import orjson
 from delta_orch.engines.base import ComputedColumn, IdentityValues, RowCheck, WriteSpec
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Expression, Opaque
+from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.features.activity import fields_of
 from delta_orch.features.column_definitions import CURRENT_DEFAULT
 from delta_orch.features.column_dependencies import GENERATION_EXPRESSION, INVARIANTS, constraints_of
@@ -22,7 +24,10 @@ from delta_orch.features.registry import supported_features
 from delta_orch.operations.identity import identity_of, next_values
 from delta_orch.operations.target import WriteTarget
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.types import StructField, StructType
+from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE
+from delta_orch.protocol.types import STRING, StructField, StructType
+
+_DECLARED_LENGTH = re.compile(r"(?:var)?char\((\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,8 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = Fa
 
 
 def table_checks(schema: StructType, configuration: Mapping[str, str], features: frozenset[str]) -> Iterator[RowCheck]:
-    """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them.
+    """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them, and the
+    lengths of columns declared as `char(n)` or `varchar(n)`.
 
     Raises ProtocolViolationError for a rule about columns the table does not have.
     """
@@ -117,6 +123,12 @@ def table_checks(schema: StructType, configuration: Mapping[str, str], features:
     if "checkConstraints" in features:
         for name, text in constraints_of(configuration).items():
             yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
+    for field in schema:
+        declared = _DECLARED_LENGTH.fullmatch(str(field.metadata.get(CHAR_VARCHAR_TYPE, "")))
+        if declared is not None and field.data_type == STRING:
+            name = quote_identifier(field.name)
+            text = f"{name} IS NULL OR length({name}) <= {declared[1]}"
+            yield RowCheck(f"declared length of column {field.name}", condition_of(text, schema, field.name))
 
 
 def condition_of(text: str, schema: StructType, name: str) -> Expression:
@@ -140,8 +152,6 @@ def condition_of(text: str, schema: StructType, name: str) -> Expression:
 
 
 def _generation_check(field: StructField, sql: str, schema: StructType) -> RowCheck:
-    from delta_orch.expressions.spark_literals import quote_identifier
-
     condition = condition_of(f"{quote_identifier(field.name)} <=> ({sql})", schema, field.name)
     return RowCheck(f"the generation expression of column {field.name}", condition)
 

@@ -191,7 +191,7 @@ def test_table_features_are_written_as_lists(log: TableLog) -> None:
 
 def test_unwritable_tables_get_no_checkpoint(log: TableLog) -> None:
     create_table(log, "1")
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["collations", "domainMetadata"]}
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["catalogManaged", "domainMetadata"]}
     log.store.put_if_absent("_delta_log/00000000000000000001.json", orjson.dumps({"protocol": protocol}))
     with pytest.raises(UnsupportedFeatureError):
         write_checkpoint(log, log.snapshot())

@@ -231,7 +231,7 @@ def test_misuse_is_refused(log: TableLog) -> None:
 
 def test_a_table_that_this_release_cannot_write_is_refused_by_feature(log: TableLog) -> None:
     create_table(log, "1")
-    protocol = Protocol(1, 7, None, ("collations", "domainMetadata"))
+    protocol = Protocol(1, 7, None, ("catalogManaged", "domainMetadata"))
     line = orjson.dumps(
         {
             "protocol": {
@@ -244,12 +244,12 @@ def test_a_table_that_this_release_cannot_write_is_refused_by_feature(log: Table
     log.store.put_if_absent(commit_path(1), line)
     with pytest.raises(UnsupportedFeatureError) as caught:
         Transaction(log, log.snapshot(), operation="TEST")
-    assert caught.value.context["features"] == ["collations"]
+    assert caught.value.context["features"] == ["catalogManaged"]
 
 
 def test_a_table_that_nobody_could_write_is_not_created(log: TableLog) -> None:
     transaction = begin_creation(log, new_metadata())
-    transaction.update_protocol(Protocol(1, 7, None, ("collations", "domainMetadata")))
+    transaction.update_protocol(Protocol(1, 7, None, ("catalogManaged", "domainMetadata")))
     with pytest.raises(UnsupportedFeatureError):
         transaction.commit()
     assert not log.exists()

@@ -1,11 +1,22 @@
 """Columns defined at creation, and defaults that are altered: what is stored, what rows get, what cannot be."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
 from delta_orch import column, identity_column
-from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import (
+    ConstraintViolationError,
+    InvalidExpressionError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    UnsupportedFeatureError,
+)
+from delta_orch.features.registry import ensure_writable
 from delta_orch.protocol import types as t
+from delta_orch.protocol.actions import Protocol
+from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_type
 
 
@@ -126,3 +137,35 @@ def test_types_as_people_write_them(text, data_type):
 def test_what_is_no_type(text):
     with pytest.raises(SchemaMismatchError, match="no type"):
         parse_type(text)
+
+
+def test_declared_lengths_are_kept(rows, table):
+    table.create([column("id", "bigint"), column("code", "char(2)"), column("name", "varchar(3)")])
+    data = pa.table({"id": pa.array([1, 2], pa.int64()), "code": ["ab", None], "name": ["äöü", ""]})
+    table.append(rows.data(data))
+    for name, value in (("code", "abc"), ("name", "four")):
+        wrong = data.set_column(data.schema.get_field_index(name), name, pa.array([value, None]))
+        with pytest.raises(ConstraintViolationError, match=f"declared length of column {name}"):
+            table.append(rows.data(wrong))
+    assert table.version() == 1
+
+
+def test_a_variant_column_brings_its_feature(table):
+    table.append(pa.table({"id": pa.array([1], pa.int64())}))
+    table.alter().add_column("v", "variant").commit()
+    assert table.snapshot().protocol.reader_features == ("variantType",)
+    assert table.snapshot().scan().to_arrow().column("v").null_count == 1
+
+
+def test_collations_are_refused_only_where_a_column_has_one(table):
+    table.create([column("a", "string")])
+    collated = {"__COLLATIONS": {"a": "spark.UTF8_LCASE"}}
+    protocol = Protocol(1, 7, None, ("appendOnly", "collations", "domainMetadata", "invariants"))
+    metadata = table.snapshot().metadata
+    ensure_writable(protocol, metadata)
+    schema = t.StructType((t.StructField("a", t.STRING, True, collated),))
+    with pytest.raises(UnsupportedFeatureError, match="collations"):
+        ensure_writable(protocol, replace(metadata, schema_string=serialize_schema(schema)))
+    with pytest.raises(UnsupportedFeatureError, match="collations"):
+        ensure_writable(protocol, replace(metadata, schema_string=metadata.schema_string.replace(
+            '"string"', '"string collate UNICODE"')))  # fmt: skip
