@@ -58,7 +58,7 @@ class TableSnapshot(Snapshot):
                 none at all for rows without columns.
             where: A predicate in Spark SQL, as an `Expression`, or as an expression of pyarrow; rows for which it is
                 true are kept. An expression of pyarrow has pyarrow's meaning; where that has no counterpart in Spark
-                SQL it leaves out no file, and only the local engine reads the scan.
+                SQL it leaves out no file, and Spark asks Python workers which rows to keep.
             row_tracking: Add the columns `row_id` and `row_commit_version` (both long, PROTOCOL, "Row Tracking");
                 `where` may use them, too.
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.protocol.types import StructField, StructType
@@ -24,15 +22,6 @@ if TYPE_CHECKING:
 
 Relation = Any
 """Rows in an engine's own shape: a Spark DataFrame, or a local relation. Verbs only pass it back to its engine."""
-
-
-class ScanCapability(StrEnum):
-    """What a scan may ask for beyond what every engine does. An engine lists in its attribute `scan_capabilities` (a
-    frozenset) which of it it honours; one without the attribute honours none."""
-
-    ROW_TRACKING = "row tracking"
-    ARROW_FILTER = "a filter given as an Arrow expression"
-    NESTED_COLUMNS = "fields of structs as columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +98,6 @@ class ScanPlan:
     arrow_filter: pc.Expression | None = None
     output: tuple[OutputColumn, ...] | None = None
     prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def needed_capabilities(self) -> tuple[ScanCapability, ...]:
-        """What an engine must be able to do beyond the ordinary to run this plan."""
-        asked = {
-            ScanCapability.ROW_TRACKING: self.row_tracking is not None,
-            ScanCapability.ARROW_FILTER: self.arrow_filter is not None,
-            ScanCapability.NESTED_COLUMNS: self.output is not None,
-        }
-        return tuple(capability for capability, is_asked in asked.items() if is_asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,21 +267,3 @@ class Engine(Protocol):
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
         """The rows as a stream in bounded memory."""
-
-
-def scan_plan(engine: Engine, plan: ScanPlan) -> Relation:
-    """`engine.scan(plan)`, refused where the engine would ignore a part of the plan.
-
-    Raises:
-        UnsupportedError: The plan asks for what this engine does not do; every such capability is named.
-    """
-    able: frozenset[str] = getattr(engine, "scan_capabilities", frozenset())
-    lacking = [capability for capability in plan.needed_capabilities if capability not in able]
-    if lacking:
-        raise UnsupportedError(
-            f"The {engine.name} engine does not scan with {' and '.join(lacking)}",
-            remedy="Read on the local engine: to_arrow() or to_reader()",
-            engine=engine.name,
-            capabilities=[str(capability) for capability in lacking],
-        )
-    return engine.scan(plan)

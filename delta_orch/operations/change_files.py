@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from delta_orch.engines.base import scan_plan
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.registry import supported_features
 from delta_orch.log.snapshot import Snapshot
@@ -40,6 +39,6 @@ def write_deleted_rows(session: WriteSession, snapshot: Snapshot, files: pa.Tabl
     """
     plan = replace(scan_of_files(snapshot, files, where=where), schema=session.target.schema)
     spec = replace(session.target.write_spec(), change_type=DELETE, directory=CHANGE_DATA_DIRECTORY)
-    written = session.engine.write(scan_plan(session.engine, plan), spec)
+    written = session.engine.write(session.engine.scan(plan), spec)
     session.transaction.add_change_files(written)
     return written

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, ScanPlan, scan_plan
+from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.features.column_mapping import column_mapping_mode, physical_name
@@ -109,7 +109,7 @@ class ChangeFeed:
         Raises:
             MissingFileError: Vacuum has deleted a file of the range (when rows are pulled).
         """
-        relations = [scan_plan(engine, plan) for plan in self.plans()]
+        relations = [engine.scan(plan) for plan in self.plans()]
         return relations[0] if len(relations) == 1 else engine.union(relations)
 
     def plans(self) -> list[ScanPlan]:

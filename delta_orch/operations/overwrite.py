@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, RowCheck, scan_plan
+from delta_orch.engines.base import Engine, RowCheck
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -168,7 +168,7 @@ def write_kept_rows(
     # Read as this write leaves the table: a column it has just added is null in rows that were there before.
     plan = replace(scan_of_files(snapshot, partial, where=is_not_true(replaced_where)), schema=session.target.schema)
     copies = RowCopies(snapshot)
-    rows = scan_plan(session.engine, copies.plan(plan))
+    rows = session.engine.scan(copies.plan(plan))
     kept = session.engine.write(rows, copies.spec(session.target.write_spec()))
     session.transaction.add_files(kept)
     copies.note_in(session.transaction)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import Engine, Relation, ScanCapability, ScanPlan, WriteSpec
+from delta_orch.engines.base import Engine, Relation, ScanPlan, WriteSpec
 from delta_orch.engines.select import local_engine
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
@@ -27,7 +27,6 @@ class RehearsalEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.name = engine.name
-        self.scan_capabilities: frozenset[ScanCapability] = getattr(engine, "scan_capabilities", frozenset())
 
     def accepts(self, data: Any) -> bool:
         return self._engine.accepts(data)

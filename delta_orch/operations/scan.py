@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import Engine, OutputColumn, RowTracking, ScanPlan, scan_plan
+from delta_orch.engines.base import Engine, OutputColumn, RowTracking, ScanPlan
 from delta_orch.engines.output_columns import output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
@@ -43,7 +43,6 @@ class Scan:
         InvalidExpressionError, ColumnNotFoundError, InvalidRequestError: `where`, `columns` or `row_tracking` does not
             fit the table.
         UnsupportedExpressionError: The local engine does not evaluate `where`; use `to_spark`.
-        UnsupportedError: Another engine does not do what the scan asks for; use the local one.
         MissingFileError: A file the log names is not there (when rows are pulled).
     """
 
@@ -115,12 +114,12 @@ class Scan:
     def to_arrow(self) -> pa.Table:
         """All rows in memory; columns in Arrow's types of the table's schema, timestamps in UTC at microseconds."""
         engine = local_engine()
-        return engine.to_arrow(scan_plan(engine, self.plan()))
+        return engine.to_arrow(engine.scan(self.plan()))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream in bounded memory."""
         engine = local_engine()
-        return engine.to_reader(scan_plan(engine, self.plan()))
+        return engine.to_reader(engine.scan(self.plan()))
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """A lazy relation of DuckDB, to aggregate or join without having the rows in memory.
@@ -143,16 +142,16 @@ class Scan:
         """
         from delta_orch.engines.local.duckdb_input import duckdb_relation
 
-        return duckdb_relation(scan_plan(local_engine(), self.plan()), connection)
+        return duckdb_relation(local_engine().scan(self.plan()), connection)
 
     def to_spark(self, spark: Any) -> Any:
         """A lazy DataFrame of `spark`, on Spark's own Parquet reader. What you run on it is Spark's: so are its errors,
         except through the engine (`to_relation`)."""
-        return scan_plan(spark_engine(spark), self.plan())
+        return spark_engine(spark).scan(self.plan())
 
     def to_relation(self, engine: Engine) -> Any:
         """The rows as a relation of any engine."""
-        return scan_plan(engine, self.plan())
+        return engine.scan(self.plan())
 
 
 def plan_scan(snapshot: Snapshot, columns: tuple[str, ...] | None, where: Expression | None) -> ScanPlan:

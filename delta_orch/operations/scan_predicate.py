@@ -20,7 +20,7 @@ class ScanPredicate:
 
     Attributes:
         where: Resolved; the planner uses it to leave out files, every engine to leave out rows.
-        arrow_filter: What has no counterpart in `where`: leaves out rows, on the local engine only.
+        arrow_filter: What has no counterpart in `where`: leaves out rows, in Python.
     """
 
     where: Expression | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import Engine, ScanPlan, scan_plan
+from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.arrow_building import int64_range
@@ -41,16 +41,16 @@ class ScanTask:
     def to_arrow(self) -> pa.Table:
         """The task's rows in memory; as `Scan.to_arrow`, and raises as it does."""
         engine = local_engine()
-        return engine.to_arrow(scan_plan(engine, self.plan))
+        return engine.to_arrow(engine.scan(self.plan))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The task's rows as a stream in bounded memory."""
         engine = local_engine()
-        return engine.to_reader(scan_plan(engine, self.plan))
+        return engine.to_reader(engine.scan(self.plan))
 
     def to_relation(self, engine: Engine) -> Any:
         """The task's rows as a relation of any engine."""
-        return scan_plan(engine, self.plan)
+        return engine.scan(self.plan)
 
 
 def split_scan(plan: ScanPlan, max_bytes: int) -> list[ScanTask]:

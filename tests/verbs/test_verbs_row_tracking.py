@@ -12,7 +12,7 @@ import pytest
 from handmade import HandmadeTable, inline_vector
 
 from delta_orch.engines.local import parquet_read
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError, UnsupportedError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.types import LONG, STRING, DataType, StructField, StructType
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -183,12 +183,3 @@ def test_a_file_without_ids(tmp_path: Path) -> None:
     scan = made.open().snapshot().scan(row_tracking=True)
     with pytest.raises(ProtocolViolationError, match="row_id"):
         scan.to_arrow()
-
-
-def test_other_engines_refuse(made: HandmadeTable) -> None:
-    class Other:
-        name = "other"
-
-    with pytest.raises(UnsupportedError, match="row tracking") as raised:
-        made.open().snapshot().scan(row_tracking=True).to_relation(Other())  # type: ignore[arg-type]
-    assert raised.value.context["capabilities"] == ["row tracking"]

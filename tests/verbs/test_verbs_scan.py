@@ -15,12 +15,10 @@ import pytest
 from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
-from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
     ColumnNotFoundError,
     InvalidExpressionError,
     InvalidRequestError,
-    UnsupportedError,
 )
 from delta_orch.operations.scan_tasks import ScanTask
 
@@ -244,20 +242,6 @@ def test_what_has_no_translation_filters_rows_only(flights: DeltaTable) -> None:
     # What is understood of a conjunction prunes, the rest filters.
     half = snapshot.scan(where=(pc.field("id") >= 50) & (pc.field("value").isin([27.0, 29.5])))
     assert (half.plan().files.num_rows, ids_of(half.to_arrow())) == (1, [54, 59])
-
-
-def test_an_engine_that_cannot_says_so(flights: DeltaTable) -> None:
-    class Other:
-        name = "other"
-
-        def scan(self, plan: Any) -> Any:
-            raise AssertionError("must not be asked")
-
-    scan = flights.snapshot().scan(where=pc.match_like(pc.field("day"), "%-03"))
-    with pytest.raises(UnsupportedError, match="a filter given as an Arrow expression") as raised:
-        scan.to_relation(Other())  # type: ignore[arg-type]
-    assert raised.value.context["engine"] == "other"
-    assert LocalEngine().scan_capabilities
 
 
 def test_an_expression_of_pyarrow_that_does_not_fit(flights: DeltaTable) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import ScanCapability, ScanPlan, WriteSpec
+from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.types import StructType
@@ -24,7 +24,6 @@ class LocalEngine:
     """
 
     name = "local"
-    scan_capabilities = frozenset(ScanCapability)
 
     def accepts(self, data: Any) -> bool:
         from delta_orch.engines.local.sources import accepts_value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from delta_orch.engines.base import Relation, ScanCapability, ScanPlan, WriteSpec
+from delta_orch.engines.base import Relation, ScanPlan, WriteSpec
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
 from delta_orch.engines.spark.errors import spark_errors
@@ -43,7 +43,6 @@ class SparkEngine:
     """
 
     name = "spark"
-    scan_capabilities = frozenset(ScanCapability)
 
     def __init__(self, session: Any) -> None:
         self.host: SparkHost = host_for(session_of(session))

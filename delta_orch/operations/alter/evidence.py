@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, ScanPlan, scan_plan
+from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.errors import ColumnNotFoundError, ConstraintViolationError, InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
@@ -44,7 +44,7 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableDescript
         where=proof.violation,
         column_mapping=table.column_mapping,
     )
-    rows = engine.sql("SELECT * FROM source LIMIT 1", {"source": scan_plan(engine, plan)})
+    rows = engine.sql("SELECT * FROM source LIMIT 1", {"source": engine.scan(plan)})
     found = engine.to_arrow(rows)
     if found.num_rows:
         row = {key: _shorten(value) for key, value in found.slice(0, 1).to_pylist()[0].items()}
