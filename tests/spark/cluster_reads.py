@@ -1,0 +1,131 @@
+"""Run in a process of its own: every feature whose scan needs more than Parquet files, on executors in other JVMs.
+
+python cluster_reads.py MASTER SCRATCH
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from handmade import HandmadeTable, inline_vector
+
+from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.engines.spark.portable import PortableHost
+from delta_orch.operations.scan import Scan
+from delta_orch.protocol.types import DOUBLE, LONG, STRING, VARIANT, DataType, StructField, StructType
+from delta_orch.protocol.variant.arrays import json_to_variant
+from delta_orch.testing.row_multiset import ensure_same_rows
+
+TRACKED = {"base_row_id": 500, "default_row_commit_version": 1}
+
+
+def mapped(name: str, data_type: DataType, number: int) -> StructField:
+    metadata = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+    return StructField(name, data_type, True, metadata)
+
+
+def make_tables(root: Path) -> dict[str, HandmadeTable]:
+    return {"vectors": _vectors(root / "vectors"), "mapped": _mapped(root / "mapped"), "variant": _variant(root / "v")}
+
+
+def _vectors(root: Path) -> HandmadeTable:
+    """Deletion vectors and row tracking, two partitions."""
+    made = HandmadeTable(root)
+    made.create(
+        StructType((StructField("p", STRING), StructField("id", LONG), StructField("x", DOUBLE))),
+        features=("rowTracking", "domainMetadata"),
+        reader_features=("deletionVectors",),
+        configuration={"delta.enableRowTracking": "true"},
+        partition_by=("p",),
+    )
+    for number in range(4):
+        data = pa.table({"id": range(100 * number, 100 * number + 100), "x": [float("nan"), *map(float, range(99))]})
+        vector = {"deletion_vector": inline_vector(1, 50, 99)} if number % 2 else {}
+        partition = {"p": None if number == 3 else f"p {number // 2}"}
+        made.commit(made.add(f"f {number}.parquet", data, partition_values=partition, **TRACKED, **vector))
+    return made
+
+
+def _mapped(root: Path) -> HandmadeTable:
+    inner = StructType((mapped("x y", LONG, 3), mapped("z", STRING, 4)))
+    made = HandmadeTable(root)
+    made.create(
+        StructType((mapped("id", LONG, 1), mapped("a struct", inner, 2))),
+        reader_features=("columnMapping",),
+        configuration={"delta.columnMapping.mode": "name"},
+    )
+    rows = [None if i % 5 == 0 else {"col-3": i, "col-4": f"z{i}"} for i in range(50)]
+    made.commit(made.add("f.parquet", pa.table({"col-1": range(50), "col-2": rows})))
+    return made
+
+
+def _variant(root: Path) -> HandmadeTable:
+    made = HandmadeTable(root)
+    made.create(StructType((StructField("id", LONG), StructField("v", VARIANT))), reader_features=("variantType",))
+    variants = json_to_variant(pa.array([f'{{"a": {i}}}' for i in range(20)]))
+    made.commit(made.add("f.parquet", pa.table({"id": range(20), "v": variants})))
+    return made
+
+
+def scans(tables: dict[str, HandmadeTable]) -> dict[str, Scan]:
+    vectors, mapped_table = tables["vectors"].open().snapshot(), tables["mapped"].open().snapshot()
+    return {
+        "vectors": vectors.scan(),
+        "where": vectors.scan(where="p = 'p 0' AND x > 90"),
+        "tracked": vectors.scan(where="row_id < 550", row_tracking=True),
+        "arrow filter": vectors.scan(where=pc.equal(pc.bit_wise_and(pc.field("id"), 3), 1)),
+        "mapped": mapped_table.scan(),
+        "mapped, nested": mapped_table.scan(where="`a struct`.`x y` > 30"),
+        "variant": tables["variant"].open().snapshot().scan(),
+    }
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def check(spark: Any, tables: dict[str, HandmadeTable]) -> None:
+    portable = SparkEngine(spark)
+    portable.host = PortableHost(spark)
+    for name, scan in scans(tables).items():
+        wanted = scan.to_arrow()
+        assert wanted.num_rows, name
+        for engine in (SparkEngine(spark), portable) if name in ("where", "tracked") else (SparkEngine(spark),):
+            say(f"{name} on the {type(engine.host).__name__}")
+            ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), wanted)
+    # pyspark has found the format by its name.
+    for name, made in tables.items():
+        say(f"{name} as a format")
+        frame = spark.read.format("delta_orch").option("maxPartitionBytes", 1).load(made.open().uri)
+        ensure_same_rows(SparkEngine(spark).to_arrow(frame), made.open().snapshot().scan().to_arrow())
+    frame = tables["vectors"].open().snapshot().scan().to_spark(spark)
+    assert frame.where("id >= 300").count() == 97
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master(sys.argv[1])
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.executor.memory", "512m")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.local.dir", f"{sys.argv[2]}/local")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    check(spark, make_tables(Path(sys.argv[2])))
+    spark.stop()
+    say("all well")
+
+
+if __name__ == "__main__":
+    main()
