@@ -37,7 +37,7 @@ interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta o
 fuzz: setup ## Damage tables and read them all (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark)
 	@$(BIN)/python -m delta_orch.testing.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
 
-bench: setup ## Measure beside deltalake and the floors (BENCH="g1 appends" chooses)
+bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 dagster: setup ## Open Dagster's UI on the example pipeline
