@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.scan_contestants import duckdb_with_delta
 from benchmarks.synthetic_log import cached
+from benchmarks.synthetic_rows import write_log
 
 TITLE = "Variants: sum of $.id over 1,000,000 rows, shredded by DuckDB into id, name, ts and a nested object"
 NUM_ROWS = 1_000_000
@@ -14,7 +16,7 @@ Run = Callable[[Path], object]
 
 
 def prepare(directory: Path) -> Path:
-    """A directory with one Parquet file, made once."""
+    """A table of one Parquet file, made once."""
 
     def write(table: Path) -> None:
         import duckdb
@@ -28,8 +30,9 @@ def prepare(directory: Path) -> Path:
         """
         with duckdb.connect() as connection:
             connection.execute(f"copy ({variants} from range({NUM_ROWS}) as r(i)) to '{table / 'v.parquet'}'")
+        write_log(table, [{"name": "v", "type": "variant"}], ["variantType", "variantShredding"])
 
-    return cached(directory, "shredded_variants", write)
+    return cached(directory, "shredded_variant_table", write)
 
 
 def delta_orch() -> Run:
@@ -74,6 +77,35 @@ def duckdb() -> Run:
     return lambda table: int(duckdb.execute(f"select sum(v.id::bigint) from '{table / 'v.parquet'}'").fetchall()[0][0])
 
 
+def duckdb_delta() -> Run:
+    """DuckDB's delta extension."""
+    connection = duckdb_with_delta()
+    return lambda table: int(
+        connection.execute(f"select sum(v.id::bigint) from delta_scan('{table}')").fetchall()[0][0]
+    )
+
+
+def deltalake() -> Run:
+    """delta-rs, as DataFusion sees the table."""
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    def run(table: Path) -> int:
+        query = "select sum(cast(variant_get(v, '$.id') as bigint)) as n from t"
+        found = QueryBuilder().register("t", DeltaTable(str(table))).execute(query)
+        return int(pa.table(found).to_pylist()[0]["n"])
+
+    return run
+
+
+def polars() -> Run:
+    """Polars, which opens tables through delta-rs."""
+    import polars as pl
+
+    typed = pl.col("v").struct.field("typed_value").struct.field("id").struct.field("typed_value")
+    return lambda table: int(pl.scan_delta(str(table)).select(typed.sum()).collect().item())
+
+
 def arrow_floor() -> Run:
     """The typed column alone: the least any client in Python must do."""
     import pyarrow.compute as pc
@@ -90,6 +122,9 @@ def arrow_floor() -> Run:
 CONTESTANTS = {
     "delta_orch": delta_orch,
     "delta_orch, reconstructed first": delta_orch_unshredded,
-    "duckdb": duckdb,
+    "deltalake, DataFusion": deltalake,
+    "duckdb, delta extension": duckdb_delta,
+    "polars": polars,
+    "duckdb on the file": duckdb,
     "floor: pyarrow, one column": arrow_floor,
 }

@@ -22,6 +22,7 @@ import benchmarks
 
 _PREFIX = "bench_"
 _FLOOR = "floor"
+_RESULT_WIDTH = 48
 _ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 _Run = dict[str, Any]
 
@@ -107,15 +108,15 @@ def _figures(runs: list[_Run], floor: list[_Run] | None) -> Figures:
 
 def _table(title: str, figures: dict[str, Figures]) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for heading in ("seconds", "least", "cpu", "× floor", "peak MB"):
-        table.add_column(heading, justify="right")
-    table.add_column("result", overflow="ellipsis", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("result", overflow="ellipsis", no_wrap=True, max_width=_RESULT_WIDTH)
     for contestant, f in figures.items():
         if f.error is None:
             times = "" if f.times_floor is None else f"{f.times_floor:.2f}"
             seconds = (f"{value:.3f}" for value in (f.seconds, f.least_seconds, f.cpu_seconds))
             table.add_row(contestant, *seconds, times, f"{f.peak_bytes / 1e6:.0f}", f.result)
         else:
-            table.add_row(contestant, "failed", "", "", "", "", f.error[:80])
+            table.add_row(contestant, "failed", "", "", "", "", f.error)
     return table

@@ -115,8 +115,8 @@ def _deltalake_dataset(query: Query) -> Run:
     return run
 
 
-def _duckdb_delta(query: Query) -> Run:
-    # The extension fits one release of DuckDB, which `scripts/setup.sh` puts beside the environment.
+def duckdb_with_delta() -> Any:
+    """A connection of the DuckDB that fits its delta extension: `scripts/setup.sh` puts both beside the environment."""
     beside = Path(sys.prefix) / "referees"
     sys.path.insert(0, str(beside))
     import duckdb
@@ -124,6 +124,11 @@ def _duckdb_delta(query: Query) -> Run:
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     extension = next(beside.rglob("delta.duckdb_extension"), None)
     connection.execute(f"load '{extension}'" if extension else "load delta")
+    return connection
+
+
+def _duckdb_delta(query: Query) -> Run:
+    connection = duckdb_with_delta()
     return lambda table: connection.execute(query.select(f"delta_scan('{table}')")).fetchall()[0]
 
 

@@ -129,6 +129,15 @@ def table_with_change_feed(directory: Path) -> Path:
     return cached(directory, "change_feed", make)
 
 
+def write_log(table: Path, fields: list[dict[str, Any]], features: list[str]) -> None:
+    """One commit that creates a table of the Parquet files that are there."""
+    files = [
+        {"add": {"path": file.name, "partitionValues": {}, "size": file.stat().st_size, **_WRITTEN}}
+        for file in sorted(table.glob("*.parquet"))
+    ]
+    _commit(table, 0, _table_actions([_field(f["name"], f["type"]) for f in fields], None, features) + files)
+
+
 _WRITTEN = {"modificationTime": 1_700_000_000_000, "dataChange": True}
 _MAPPING = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
 
