@@ -106,7 +106,7 @@ FEATURES: tuple[TableFeature, ...] = (
                  aliases=("typeWidening-preview",)),
     TableFeature("variantType", reader=True, reads=True, writes=True, aliases=("variantType-preview",)),
     TableFeature("variantShredding", reader=True, reads=True, writes=True, enabled_by="delta.enableVariantShredding",
-                 aliases=("variantShredding-preview",)),
+                 requires=("variantType",), aliases=("variantShredding-preview",)),
     TableFeature("catalogManaged", reader=True, aliases=("catalogOwned-preview", "catalogOwned")),
 )  # fmt: skip
 
