@@ -13,8 +13,9 @@ from delta_orch.engines.local.scan import output_schema
 from delta_orch.engines.local.sql_predicate import predicate_sql
 from delta_orch.engines.local.sql_query import qualified
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.expressions.tree import is_opaque
+from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.types import STRING, StructType
 
 _LOG = logging.getLogger(__name__)
 _ROWS = "rows"
@@ -76,6 +77,9 @@ def _means_the_same(connection: Any, plan: ScanPlan) -> bool:
     """Whether the plan's predicate does not depend on how somebody else's connection is set up."""
     if plan.where is None or is_opaque(plan.where):
         return plan.where is None
+    fields = [plan.schema.find(column.path[0]) for column in columns_of(plan.where)]
+    if not any(f is None or f.data_type == STRING or isinstance(f.data_type, StructType) for f in fields):
+        return True  # only text is compared by a collation
     ((is_default,),) = connection.sql("SELECT current_setting('default_collation') = ''").fetchall()
     return bool(is_default)
 
