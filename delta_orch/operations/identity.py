@@ -144,7 +144,7 @@ def allocate_again(
         except MetadataChangedError:
             if snapshot is None or not has_identity(snapshot.metadata) or not can_be_read_again(data):
                 raise
-            newest = table_log.snapshot()
+            newest = table_log.advance(snapshot)
             if attempt == MAX_ALLOCATIONS or _without_marks(newest.metadata) != _without_marks(snapshot.metadata):
                 raise
             logger.info("Version %d took the next identity values: taking others", newest.version)
