@@ -25,18 +25,20 @@ from delta_orch.features.column_mapping import (
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_MAPPING_KEYS = frozenset({PHYSICAL_NAME, FIELD_ID, NESTED_IDS, NESTED_IDS_OF_READERS})
 _MAX_ID = 2**31 - 1
 
 
 def assign_column_mapping(
     schema: StructType, max_column_id: int, *, keeps_names: bool = False, nested_ids: bool = False
 ) -> tuple[StructType, int]:
-    """Give every column, at any depth, that lacks a physical name or an id one; what is there stays.
+    """Give every column, at any depth, that lacks a physical name or an id one; what is in force stays.
 
     Args:
         max_column_id: The highest id ever given; ids in the schema that are higher count, too.
-        keeps_names: Columns without a physical name are known to data files by their names, as on a table that was
-            written before. Otherwise they are new, and named by a UUID.
+        keeps_names: Columns are known to data files by their names, as on a table that had no column mapping in
+            force; what the schema says otherwise is left over from elsewhere. Else those without a physical name are
+            new, and named by a UUID.
         nested_ids: Give elements of arrays and keys and values of maps ids, too (PROTOCOL, "Writer Requirements for
             IcebergCompatV2").
 
@@ -45,7 +47,7 @@ def assign_column_mapping(
     Raises:
         InvalidRequestError: There are no ids left.
     """
-    ids = _Ids(max(max_column_id, highest_id(schema)))
+    ids = _Ids(max_column_id if keeps_names else max(max_column_id, highest_id(schema)))
     assigned = _assign_struct(schema, _Rules(keeps_names, nested_ids), ids)
     return assigned, ids.last
 
@@ -97,6 +99,8 @@ def _assign_struct(struct: StructType, rules: _Rules, ids: _Ids) -> StructType:
 
 
 def _assign_field(field: StructField, rules: _Rules, ids: _Ids) -> StructField:
+    if rules.keeps_names:
+        field = replace(field, metadata={k: v for k, v in field.metadata.items() if k not in _MAPPING_KEYS})
     added: dict[str, object] = {}
     if field_id(field) is None:
         added[FIELD_ID] = ids.take()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from delta_orch.features.activity import TableView
 from delta_orch.features.column_definitions import ensure_definitions
 from delta_orch.features.column_dependencies import ensure_expressions_fit
-from delta_orch.features.column_mapping import ColumnMappingMode
+from delta_orch.features.column_mapping import ColumnMappingMode, column_mapping_mode
 from delta_orch.features.column_mapping_ids import (
     MAX_COLUMN_ID,
     assign_column_mapping,
@@ -20,7 +20,7 @@ from delta_orch.features.column_mapping_ids import (
     highest_id,
 )
 from delta_orch.features.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible, needs_nested_ids
-from delta_orch.features.protocol_upgrade import protocol_for_existing_table
+from delta_orch.features.protocol_upgrade import protocol_for_existing_table, with_features
 from delta_orch.features.registry import ensure_writable
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import serialize_schema
@@ -69,13 +69,16 @@ def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str
     return found
 
 
-def settle(before: TableDescription | None, wanted: TableDescription, features: Iterable[str] = ()) -> TableDescription:
+def settle(
+    before: TableDescription | None, wanted: TableDescription, features: Iterable[str] = (), *, is_mapped: bool = False
+) -> TableDescription:
     """The table as it can be committed: columns mapped, protocol grown, every rule checked.
 
     Args:
         before: The table as it is; None for one that is created.
         wanted: What changes: schema, configuration, partition columns. Its protocol is at least that of `before`.
         features: Features that are asked for by name.
+        is_mapped: The columns have their physical names and ids already: `with_column_mapping` was called step by step.
 
     Returns: `before` itself where nothing changed.
 
@@ -84,7 +87,7 @@ def settle(before: TableDescription | None, wanted: TableDescription, features: 
             says which. Nothing was changed.
         UnsupportedFeatureError: It needs a feature this release does not write.
     """
-    mapped = with_column_mapping(before, wanted)
+    mapped = wanted if is_mapped else with_column_mapping(before, wanted)
     metadata = replace(mapped.metadata, schema_string=serialize_schema(mapped.schema))
     protocol = protocol_for_existing_table(mapped.protocol, metadata, features)
     settled = replace(mapped, metadata=metadata, protocol=protocol)
@@ -102,22 +105,29 @@ def _is_same(metadata: Metadata, before: TableDescription) -> bool:
 
 
 def with_column_mapping(before: TableDescription | None, wanted: TableDescription) -> TableDescription:
-    """The table with a physical name and an id for every column, where columns are mapped.
+    """The table with a physical name and an id for every column, where columns are to be mapped.
+
+    A property on a table whose protocol lacks the feature is not in force: its files know columns by their names.
 
     Raises:
         InvalidRequestError: The mode cannot change so on a table that exists.
     """
     mode = wanted.column_mapping
+    in_force = ColumnMappingMode.NONE if before is None else column_mapping_mode(before.protocol, before.metadata)
     if before is not None:
-        ensure_mode_may_change(before.column_mapping, mode)
+        ensure_mode_may_change(in_force, mode)
     if mode is ColumnMappingMode.NONE:
         return wanted
-    is_upgrade = before is not None and before.column_mapping is ColumnMappingMode.NONE
-    known = max(int(wanted.configuration.get(MAX_COLUMN_ID, 0)), 0 if before is None else highest_id(before.schema))
+    begins = before is not None and in_force is ColumnMappingMode.NONE
+    known = 0 if begins or before is None else highest_id(before.schema)
+    known = max(int(wanted.configuration.get(MAX_COLUMN_ID, 0)), known)
     schema, last = assign_column_mapping(
-        wanted.schema, known, keeps_names=is_upgrade, nested_ids=needs_nested_ids(wanted.properties)
+        wanted.schema, known, keeps_names=begins, nested_ids=needs_nested_ids(wanted.properties)
     )
-    return wanted.with_schema(schema).with_configuration({**wanted.configuration, MAX_COLUMN_ID: str(last)})
+    # In force from here on: what is added next is new.
+    protocol = with_features(wanted.protocol, {"columnMapping"})
+    mapped = replace(wanted, protocol=protocol, schema=schema)
+    return mapped.with_configuration({**wanted.configuration, MAX_COLUMN_ID: str(last)})
 
 
 def _ensure_rules(before: TableDescription | None, settled: TableDescription) -> None:

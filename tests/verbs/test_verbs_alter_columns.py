@@ -1,12 +1,23 @@
 """`alter()`: columns are added, renamed, moved, dropped and widened, and the rows follow on both engines."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
-from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, SchemaMismatchError, UnsupportedFeatureError
+from delta_orch import DeltaTable, column, identity_column
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    ConstraintViolationError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    UnsupportedFeatureError,
+)
 from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
 from delta_orch.features.type_widening import TYPE_CHANGES
+from delta_orch.log.transaction import Transaction
 from delta_orch.protocol import types as t
+from delta_orch.protocol.schema import serialize_schema
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 PAIR = pa.struct([("x", pa.int64()), ("y", pa.string())])
@@ -259,3 +270,41 @@ def test_columns_that_expressions_speak_of_stay_as_they_are(table):
         with pytest.raises(InvalidRequestError, match="the constraint c"):
             alteration.commit()
     table.alter().drop_constraint("c").rename_column("id", "x").commit()
+
+
+def test_a_mapping_that_was_never_in_force_does_not_hide_the_values(table):
+    """A property without the feature, and names left over from another table: files know columns by their own."""
+    table.append(pa.table({"id": pa.array([1], pa.int64()), "note": ["x"]}))
+    snapshot = table.snapshot()
+    stale = {FIELD_ID: 1, PHYSICAL_NAME: "col-of-another-table"}
+    schema = t.StructType(tuple(replace(f, metadata=stale) for f in snapshot.schema))
+    transaction = Transaction(table.log, snapshot, operation="TEST")
+    transaction.update_metadata(replace(snapshot.metadata, schema_string=serialize_schema(schema)))
+    transaction.commit()
+    table.alter().set_properties(MAPPED).rename_column("note", "text").add_column("new", "int").commit()
+    after = table.snapshot().schema
+    assert [physical_name(f) for f in after][:2] == ["id", "note"]
+    assert physical_name(after.find("new")).startswith("col-")
+    assert ids(after) == {"id": 1, "text": 2, "new": 3}
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 1, "text": "x", "new": None}]
+
+
+def test_columns_whose_values_are_made_are_not_added_later(table):
+    table.append(pa.table({"id": pa.array([1], pa.int64())}))
+    for field in (
+        identity_column("k"),
+        column("g", "bigint", generated_as="id + 1"),
+        column("d", "bigint", default="1"),
+    ):
+        with pytest.raises(InvalidRequestError, match="cannot be added as"):
+            table.alter().add_columns([field]).commit()
+    assert table.version() == 0
+
+
+def test_constraints_at_creation(rows, table):
+    table.create(pa.schema([("id", pa.int64())]), properties={"delta.constraints.c": "id > 0"})
+    with pytest.raises(ConstraintViolationError):
+        table.append(rows.data(pa.table({"id": pa.array([0], pa.int64())})))
+    other = DeltaTable(f"{table.uri}-2")
+    with pytest.raises(InvalidRequestError, match="nope"):
+        other.create(pa.schema([("id", pa.int64())]), properties={"delta.constraints.c": "nope > 0"})

@@ -97,7 +97,7 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
         after = replace(after, table=with_column_mapping(draft.table, after.table))
         steps.append((change, draft, after))
         draft = after
-    settled = settle(start.table, draft.table, draft.features)
+    settled = settle(start.table, draft.table, draft.features, is_mapped=True)
     draft = replace(draft, table=settled)
     ensure_can_cluster(settled.schema, settled.metadata.partition_columns, settled.properties, draft.clustering or ())
     return draft, _provenance(steps, settled)

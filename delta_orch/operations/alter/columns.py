@@ -9,6 +9,7 @@ import orjson
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.features.clustering import logical_path
+from delta_orch.features.column_definitions import CURRENT_DEFAULT, is_generated, is_identity
 from delta_orch.features.column_dependencies import ensure_not_depended_on
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.operations.alter.draft import Draft
@@ -101,6 +102,13 @@ def _add(draft: Draft, column: NewColumn) -> Draft:
             column=".".join(path),
         )
     field = replace(column.field, name=path[-1])
+    if is_identity(field) or is_generated(field) or CURRENT_DEFAULT in field.metadata:
+        raise InvalidRequestError(
+            f"Column {quote_path(path)} cannot be added as an identity, generated or default column",
+            cause="The rows that are there would not have its values",
+            remedy="Define it when the table is created; a default can be set on a column that is there",
+            column=".".join(path),
+        )
     schema = with_struct(draft.schema, path[:-1], lambda struct: column.position.place(struct, field))
     draft = draft.with_schema(schema)
     # There is no row yet that could have a value in it.
