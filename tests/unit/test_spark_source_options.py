@@ -1,0 +1,61 @@
+"""The options of the format `delta_orch`. No Spark runs here."""
+
+from __future__ import annotations
+
+import pytest
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.spark_source.options import parse_options
+
+
+def test_rows() -> None:
+    options = parse_options(
+        {
+            "PATH": "/t",
+            "versionasof": "3",
+            "columns": "a, b",
+            "where": "a = 1",
+            "rowTracking": "TRUE",
+            "maxPartitionBytes": "10",
+            "storageOptions": '{"key": "v"}',
+        }
+    )
+    assert (options.path, options.version, options.timestamp) == ("/t", 3, None)
+    assert (options.columns, options.where, options.row_tracking) == (("a", "b"), "a = 1", True)
+    assert (options.max_partition_bytes, dict(options.storage_options), options.changes) == (10, {"key": "v"}, None)
+    assert parse_options({"path": "/t", "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
+    assert parse_options({"path": "/t", "timestamp": "2020-01-01"}).timestamp == "2020-01-01"
+
+
+def test_changes() -> None:
+    options = parse_options({"path": "/t", "readChangeData": "true", "startingVersion": "1", "endingTimestamp": "x"})
+    assert options.changes == {
+        "starting_version": 1,
+        "ending_version": None,
+        "starting_timestamp": None,
+        "ending_timestamp": "x",
+        "allow_out_of_range": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "No table is named"),
+        ({"path": "/t", "mode": "x"}, "no option 'mode'"),
+        ({"path": "/t", "version": "-1"}, "is a number"),
+        ({"path": "/t", "version": "1", "versionAsOf": "1"}, "two names"),
+        ({"path": "/t", "rowTracking": "yes"}, "true or false"),
+        ({"path": "/t", "readChangeFeed": "true", "columns": "a"}, "is for rows"),
+        ({"path": "/t", "endingVersion": "1"}, "is for changes"),
+        ({"path": "/t", "columns": "[1]"}, "columns"),
+        ({"path": "/t", "storageOptions": '{"secret": 1}'}, "storageOptions"),
+        ({"path": "/t", "storageOptions": "secret"}, "storageOptions"),
+        ({"path": "/t", "owner": "me", "provider": "delta_orch"}, "catalog"),
+    ],
+    ids=["empty", "unknown", "number", "twice", "boolean", "feed", "rows", "columns", "texts", "json", "catalog"],
+)
+def test_what_does_not_fit(options: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=text) as raised:
+        parse_options(options)
+    assert "secret" not in str(raised.value)
