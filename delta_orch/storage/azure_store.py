@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, ClassVar
+from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
@@ -45,6 +48,7 @@ class AzureStore(ObjectStore):
             library.setdefault("account_name", self.location.account)
             if self.location.suffix != PUBLIC_AZURE:
                 library.setdefault("account_host", f"{self.location.account}.blob.{self.location.suffix}")
+        _leave_connections_to_the_parent()
         # Looking at a container first is a right that not everyone has who may read and write its blobs.
         library.setdefault("assume_container_exists", True)
         return AzureBlobFileSystem(
@@ -165,6 +169,21 @@ class AzureStore(ObjectStore):
                 f"https://login.microsoftonline.com/{tenant}/oauth2/token"
             )
         return {name: str(value) for name, value in found.items() if value is not None}
+
+
+@cache
+def _leave_connections_to_the_parent() -> None:
+    """adlfs closes its connections when the process ends, and waits for a thread that does so. A forked child has no
+    such thread, and would wait for ever."""
+    from adlfs import AzureBlobFileSystem
+
+    def keep_open() -> None:
+        for finalizer in list(getattr(finalize, "_registry", ())):
+            watched = finalizer.peek()
+            if watched is not None and isinstance(watched[0], AzureBlobFileSystem):
+                finalizer.atexit = False
+
+    os.register_at_fork(after_in_child=keep_open)
 
 
 class _Pages(Iterator[list[FileMeta]]):

@@ -98,7 +98,7 @@ def azure_emulator() -> Iterator[Emulator]:
         raise EmulatorMissingError("Azurite needs node")
     command = [program, "--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence", "--silent"]
     with _running([*command, "--skipApiVersionCheck", "--disableTelemetry"]) as process:
-        endpoint = _wait_for(process, re.compile(r"listens on (http://127\.0\.0\.1:\d+)"))
+        endpoint = _wait_for(process, re.compile(r"listens on (http://127\.0\.0\.1:\d+)\s"))
         connection = (
             f"DefaultEndpointsProtocol=http;AccountName={_AZURITE_ACCOUNT};AccountKey={_AZURITE_KEY};"
             f"BlobEndpoint={endpoint}/{_AZURITE_ACCOUNT};"
@@ -121,56 +121,54 @@ def _need(*packages: str, hint: str) -> None:
 def _served(name: str) -> Iterator[str]:
     """One of the emulators in Python, by this module run as a program."""
     with _running([sys.executable, "-m", __spec__.name, name]) as process:
-        yield _wait_for(process, re.compile(r"(http://127\.0\.0\.1:\d+)"))
+        yield _wait_for(process, re.compile(r"(http://127\.0\.0\.1:\d+)\s"))
 
 
 @contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     # A shell holds the read end of a pipe whose other end is ours: when we are gone, however, it ends the program.
-    script = '"$@" </dev/null & child=$!; trap "kill $child 2>/dev/null" EXIT; cat >/dev/null; exit 0'
+    script = '"$@" </dev/null & child=$!; trap "kill $child 2>/dev/null; wait $child" EXIT; cat >/dev/null; exit 0'
     process = subprocess.Popen(
         ["/bin/sh", "-c", script, "sh", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        bufsize=0,  # a buffer has a lock, which a forked child would wait for
         cwd="/",
     )
+    owner = os.getpid()
     try:
         yield process
     finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(timeout=_START_S)
-        assert process.stdout is not None
-        process.stdout.close()
+        # A forked child that leaves the block leaves the store to its parent.
+        if os.getpid() == owner:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(timeout=_START_S)
 
 
-def _wait_for(process: subprocess.Popen[str], sign: re.Pattern[str]) -> str:
+def _wait_for(process: subprocess.Popen[bytes], sign: re.Pattern[str]) -> str:
     """What the program says it listens to. Its output is read to the end behind our back, so that it never blocks."""
     assert process.stdout is not None
-    seen: list[str] = []
+    descriptor = process.stdout.fileno()
+    said: list[bytes] = []
     found: list[str] = []
     ready = threading.Event()
 
-    def read(lines: Iterator[str]) -> None:
-        try:
-            for line in lines:
-                if not found and (match := sign.search(line)):
-                    found.append(match[1])
-                    ready.set()
-                elif not found:
-                    seen.append(line)
-        except ValueError:
-            # The pipe was closed while it was read: the block has ended.
-            return
-        finally:
-            ready.set()
+    def read() -> None:
+        while chunk := os.read(descriptor, 65536):
+            if found:
+                continue
+            said.append(chunk)
+            if match := sign.search(b"".join(said).decode(errors="replace")):
+                found.append(match[1])
+                ready.set()
+        ready.set()
 
-    threading.Thread(target=read, args=(process.stdout,), daemon=True, name="emulator-output").start()
+    threading.Thread(target=read, daemon=True, name="emulator-output").start()
     ready.wait(_START_S)
     if not found:
-        raise EmulatorMissingError(f"The emulator did not start: {''.join(seen)[-2000:]}")
+        raise EmulatorMissingError(f"The emulator did not start: {b''.join(said)[-2000:].decode(errors='replace')}")
     return found[0]
 
 

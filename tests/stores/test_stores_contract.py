@@ -5,8 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +19,7 @@ import pytest
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, ProtocolViolationError, StorageError
 from delta_orch.storage.base import LogStore
+from delta_orch.testing.emulators import Emulator
 
 LOG = "_delta_log"
 NAMES = (
@@ -304,6 +308,35 @@ def test_a_forked_child_may_use_and_leave_it(process_store: LogStore) -> None:
             os._exit(0 if is_right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert process_store.read_bytes("b") == b"2"
+
+
+_FORKS = """
+import os, sys
+import pyarrow as pa
+from delta_orch import DeltaTable
+tables = [DeltaTable(uri, options) for uri, options in eval(sys.argv[1])]
+for table in tables:
+    table.append(pa.table({"id": [1]}))
+    assert table.snapshot().scan().to_arrow().num_rows == 1
+child = os.fork()
+if child == 0:
+    if sys.argv[2] == "use":
+        for table in tables:
+            table.append(pa.table({"id": [2]}))
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("use", ["use", "leave"])
+def test_a_forked_child_ends_like_any_process(emulator_named: Callable[[str], Emulator], use: str) -> None:
+    """Finalizers of the libraries' connections run in it, without the threads they were made by."""
+    emulators = [emulator_named(name) for name in ("s3", "gcs", "azure")]
+    places = [(e.table_uri(f"{uuid.uuid4()}"), dict(e.storage_options)) for e in emulators]
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS, repr(places), use], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_missing_buckets_are_named(cloud_store: LogStore) -> None:
