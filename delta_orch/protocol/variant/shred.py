@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Bytes,
+    Ints,
     Mask,
     boolean_array,
     gather,
@@ -27,8 +29,9 @@ from delta_orch.protocol.variant.convert import assemble, convert_located
 from delta_orch.protocol.variant.dictionaries import Names
 from delta_orch.protocol.variant.json_columns import unquoted_texts
 from delta_orch.protocol.variant.layouts import Children, child_spaces, container_headers, containers, value_sizes
+from delta_orch.protocol.variant.metadata import invalid_variant
 from delta_orch.protocol.variant.navigate import Located
-from delta_orch.protocol.variant.reconstruct import metadata_column, reconstruct_variant, value_column
+from delta_orch.protocol.variant.reconstruct import block_rows_of, metadata_column, reconstruct_variant, value_column
 from delta_orch.protocol.variant.shredding import VariantGroup, parse_variant_type
 from delta_orch.protocol.variant.values import BasicType, PrimitiveType
 
@@ -152,6 +155,21 @@ def shred_variants(array: pa.Array, plan: ShreddingPlan) -> pa.StructArray:
         InvalidRequestError: A column takes more than 2 GiB.
     """
     variants = reconstruct_variant(array)
+    block_rows = block_rows_of(variants)
+    if len(variants) > block_rows:
+        blocks = (variants.slice(start, block_rows) for start in range(0, len(variants), block_rows))
+        return _concatenated([_shredded(block, plan) for block in blocks])
+    return _shredded(variants, plan)
+
+
+def _concatenated(blocks: list[pa.Array]) -> pa.Array:
+    try:
+        return pa.concat_arrays(blocks)
+    except pa.ArrowInvalid as e:
+        raise InvalidRequestError("A shredded column takes more than 2 GiB", cause=str(e)) from None
+
+
+def _shredded(variants: pa.StructArray, plan: ShreddingPlan) -> pa.StructArray:
     located, names = _locate(variants)
     length = len(variants)
     if plan.kind is not None:
@@ -190,16 +208,45 @@ def _nullable(column: ByteColumn) -> pa.BinaryArray:
     return with_validity(column.to_binary(), column.sizes > 0)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fields:
+    """All fields of some objects: which row each belongs to, its id and name (by code), and where its value lies."""
+
+    rows: Ints
+    ids: Ints
+    codes: Ints
+    starts: Ints
+    ends: Ints
+
+    @staticmethod
+    def of(objects: Located, names: Names) -> _Fields:
+        layout = containers(objects.data, objects.starts, objects.ends, objects=True)
+        children, starts, ends = child_spaces(objects.data, layout)
+        codes = names.dictionaries.codes_at(names.codes[objects.rows][children.rows], children.ids)
+        return _Fields(objects.rows[children.rows], children.ids, codes, starts, ends)
+
+    def located(self, data: Bytes, code: int) -> Located:
+        """The values of the fields of one name."""
+        chosen = np.flatnonzero(self.codes == code)
+        rows = self.rows[chosen]
+        if (rows[1:] == rows[:-1]).any():
+            raise invalid_variant("an object has two fields of one name")
+        return Located(rows, data, self.starts[chosen], self.ends[chosen])
+
+
 def _shred_objects(
     located: Located, fields: Sequence[tuple[str, str]], names: Names, length: int
 ) -> tuple[pa.StructArray, ByteColumn]:
     is_object = located.data[located.starts] & 3 == BasicType.OBJECT
     objects = _some(located, is_object)
+    found = _Fields.of(objects, names)
+    codes = names.dictionaries.codes_of([name.encode() for name, _ in fields])
     groups = []
-    for name, kind in fields:
-        typed, rest = _split(objects.step(name, names), kind, names, length)
-        types = list(_field_type(kind))
-        groups.append(pa.StructArray.from_arrays([_nullable(rest.to_column(length)), typed], fields=types))
+    for (_, kind), code in zip(fields, codes.tolist(), strict=True):
+        typed, rest = _split(found.located(objects.data, code), kind, names, length)
+        groups.append(
+            pa.StructArray.from_arrays([_nullable(rest.to_column(length)), typed], fields=list(_field_type(kind)))
+        )
     there = np.zeros(length, np.bool_)
     there[objects.rows] = True
     struct = pa.StructArray.from_arrays(
@@ -207,24 +254,17 @@ def _shred_objects(
         fields=[pa.field(name, _field_type(kind), nullable=False) for name, kind in fields],
         mask=None if there.all() else boolean_array(~there),
     )
-    left_over = _without(objects, [name for name, _ in fields], names, length)
+    left_over = _left_over(objects, found, ~np.isin(found.codes, codes[codes >= 0]), length)
     return struct, join([left_over, _some(located, ~is_object).to_column(length)])
 
 
-def _without(objects: Located, fields: Sequence[str], names: Names, length: int) -> ByteColumn:
-    """What is left of objects without some fields; missing where nothing is."""
-    data = objects.data
-    layout = containers(data, objects.starts, objects.ends, objects=True)
-    children, starts, ends = child_spaces(data, layout)
-    codes = names.dictionaries.codes_at(names.codes[objects.rows][children.rows], children.ids)
-    shredded = names.dictionaries.codes_of([name.encode() for name in fields])
-    kept = ~np.isin(codes, shredded[shredded >= 0])
-    rows, ids, starts, ends = children.rows[kept], children.ids[kept], starts[kept], ends[kept]
-    sizes = value_sizes(data, starts, ends)
-    value_bytes = np.bincount(rows, sizes, minlength=len(objects.rows)).astype(np.int64)
-    before = np.cumsum(sizes) - sizes
+def _left_over(objects: Located, fields: _Fields, kept: Mask, length: int) -> ByteColumn:
+    """Objects with some of their fields alone; missing where none is left."""
+    rows, starts = fields.rows[kept], fields.starts[kept]
+    sizes = value_sizes(objects.data, starts, fields.ends[kept])
+    value_bytes = np.bincount(rows, sizes, minlength=length).astype(np.int64)
     first = np.cumsum(value_bytes) - value_bytes
-    headers = container_headers(value_bytes > 0, Children(rows, ids, before - first[rows]), value_bytes, objects=True)
-    values = gather(data, starts, sizes)
-    bounds = np.concatenate([first, [len(values.data)]]).astype(np.int64)
-    return join([headers, ByteColumn(bounds, values.data)]).expand(objects.rows, length)
+    offsets = np.cumsum(sizes) - sizes - first[rows]
+    headers = container_headers(value_bytes > 0, Children(rows, fields.ids[kept], offsets), value_bytes, objects=True)
+    values = gather(objects.data, starts, sizes)
+    return join([headers, ByteColumn(np.append(first, len(values.data)), values.data)])
