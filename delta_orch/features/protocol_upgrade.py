@@ -132,8 +132,9 @@ def upgraded_versions(
             writer version 5, reader version 3 writer version 7.
     """
     asked = tuple(1 if version is None else version for version in (min_reader_version, min_writer_version))
-    if any(type(version) is not int or version < 1 for version in asked):
-        raise InvalidRequestError(f"A protocol version is an integer from 1, not {min(asked)}")
+    wrong = [version for version in asked if type(version) is not int or version < 1]
+    if wrong:
+        raise InvalidRequestError(f"A protocol version is an integer from 1, not {wrong[0]!r}")
     reader, writer = max(protocol.min_reader_version, asked[0]), max(protocol.min_writer_version, asked[1])
     _ensure_versions(reader, writer)
     if (reader, writer) == (protocol.min_reader_version, protocol.min_writer_version) and writer < MAX_WRITER_VERSION:

@@ -25,6 +25,7 @@ from delta_orch.features.registry import ensure_writable
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_check import ensure_valid_table_schema
+from delta_orch.protocol.schema_edit import resolve_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 
@@ -85,6 +86,7 @@ def settle(
     Raises:
         InvalidRequestError, SchemaMismatchError, InvalidPropertyError: A rule of the protocol forbids it; the message
             says which. Nothing was changed.
+        ColumnNotFoundError: Statistics are asked for of a column that is not there.
         UnsupportedFeatureError: It needs a feature this release does not write.
     """
     mapped = wanted if is_mapped else with_column_mapping(before, wanted)
@@ -134,6 +136,10 @@ def _ensure_rules(before: TableDescription | None, settled: TableDescription) ->
     _ensure_schema(before, settled)
     ensure_definitions(settled.schema, None if before is None else before.schema)
     ensure_expressions_fit(settled.schema, settled.configuration)
+    chosen = settled.properties.data_skipping_stats_columns
+    if chosen is not None and (before is None or before.properties.data_skipping_stats_columns != chosen):
+        for path in chosen:
+            resolve_path(settled.schema, path)
     ensure_iceberg_compatible(settled.protocol, TableView(settled.metadata), settled.properties)
 
 

@@ -25,7 +25,7 @@ def parse_path(path: ColumnPath, schema: StructType) -> Path:
         InvalidRequestError: It is no path.
     """
     if not isinstance(path, str):
-        names = tuple(path)
+        names = tuple(path) if isinstance(path, Sequence) else ()
         if not names or not all(isinstance(name, str) and name for name in names):
             raise InvalidRequestError(f"{path!r} is no path of a column", remedy="Write 'a.b' or ('a', 'b')")
         return names

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol import types as t
 
 
@@ -87,3 +87,42 @@ def test_columns_of_types_with_features_of_their_own_bring_them(rows, table):
     assert protocol.reader_features == ("timestampNtz",)
     assert set(protocol.writer_features) == {"appendOnly", "invariants", "timestampNtz"}
     assert [row["id"] for row in rows.pylist(table)] == [1, 2]
+
+
+def test_merge_reaches_into_arrays_and_maps(rows, table):
+    old, new = pa.struct([("a", pa.int64())]), pa.struct([("b", pa.string()), ("a", pa.int64())])
+    table.append(
+        rows.data(
+            pa.table(
+                {
+                    "id": pa.array([1], pa.int64()),
+                    "l": pa.array([[{"a": 1}, None]], pa.list_(old)),
+                    "m": pa.array([[("k", {"a": 1})]], pa.map_(pa.string(), old)),
+                }
+            )
+        )
+    )
+    later = pa.table(
+        {
+            "id": pa.array([2], pa.int64()),
+            "l": pa.array([[{"a": 2, "b": "x"}]], pa.list_(new)),
+            "m": pa.array([[("k", {"a": 2, "b": "y"})]], pa.map_(pa.string(), new)),
+        }
+    )
+    table.append(rows.data(later), schema_mode="merge")
+    scan = table.snapshot().scan()
+    read = scan.to_arrow() if rows.spark is None else rows.collect(scan.to_spark(rows.spark))
+    found = sorted(read.to_pylist(), key=lambda row: row["id"])
+    assert [row["l"] for row in found] == [[{"a": 1, "b": None}, None], [{"a": 2, "b": "x"}]]
+    assert [dict(row["m"]) for row in found] == [{"k": {"a": 1, "b": None}}, {"k": {"a": 2, "b": "y"}}]
+
+
+def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows, table):
+    table.append(rows.data(pa.table({"id": pa.array([1], pa.int64()), "n": [1]})))
+    table.alter().add_constraint("c", "id > 0").set_not_null("id").set_column_comment("id", "key").commit()
+    with pytest.raises(InvalidExpressionError, match="the constraint c"):
+        table.overwrite(rows.data(pa.table({"n": [1]})), schema_mode="overwrite")
+    table.overwrite(rows.data(pa.table({"m": ["x"], "id": pa.array([2], pa.int64())})), schema_mode="overwrite")
+    field = table.snapshot().schema.find("id")
+    assert (field.nullable, field.metadata) == (False, {"comment": "key"})
+    assert table.snapshot().schema.names == ("m", "id")

@@ -56,6 +56,8 @@ def alter(
     """
     if not changes:
         raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
+    if any(txn.scope is not None for txn in options.txns):
+        raise InvalidRequestError("An alteration is of the whole table", remedy="Pass transaction ids without scope")
     for attempt in range(_MAX_RESTARTS):
         draft, provenance = plan_alteration(read_snapshot(), changes)
         if _begins_to_track_rows(draft) and not options.dry_run and lacks_row_ids(draft.snapshot):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.operations.alter.alteration import plan_alteration
+from delta_orch.operations.alter.arguments import ensure_properties, ensure_text, ensure_texts, field_of
 from delta_orch.operations.alter.clustering import ClusterBy
 from delta_orch.operations.alter.columns import AddColumns, DropColumns, MoveColumn, NewColumn, Position, RenameColumn
 from delta_orch.operations.alter.constraints import AddConstraint, DropConstraint
@@ -16,7 +17,6 @@ from delta_orch.operations.alter.dropping import DropFeature
 from delta_orch.operations.alter.properties import SetProperties, SetTableTexts, UnsetProperties
 from delta_orch.operations.alter.protocol import AddFeatures, UpgradeProtocol
 from delta_orch.protocol.schema_edit import ColumnPath
-from delta_orch.protocol.type_text import parse_declared_type, parse_type
 from delta_orch.protocol.types import DataType, StructField
 
 if TYPE_CHECKING:
@@ -55,32 +55,32 @@ class Alteration:
         Unknown `delta.*` keys and values that are none of their kind are refused. `delta.feature.<name>` with the value
         `supported` adds a feature.
         """
-        return self._also(SetProperties(dict(properties)))
+        return self._also(SetProperties(ensure_properties(properties)))
 
     def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
         """Remove properties, so that their defaults hold; one that is not set is an error unless `if_exists`."""
-        return self._also(UnsetProperties(keys, if_exists))
+        return self._also(UnsetProperties(ensure_texts(keys, "The name of a property"), if_exists))
 
     def set_name(self, name: str) -> Alteration:
         """The table's name in its metadata; the empty text removes it."""
-        return self._also(SetTableTexts(name=name))
+        return self._also(SetTableTexts(name=ensure_text(name, "The table's name")))
 
     def set_description(self, description: str) -> Alteration:
         """The table's description; the empty text removes it."""
-        return self._also(SetTableTexts(description=description))
+        return self._also(SetTableTexts(description=ensure_text(description, "The description")))
 
     # Protocol
 
     def add_feature(self, *names: str) -> Alteration:
         """Support table features, and those they need. Older clients may no longer read or write the table."""
-        return self._also(AddFeatures(names))
+        return self._also(AddFeatures(ensure_texts(names, "The name of a table feature")))
 
     def drop_feature(self, name: str) -> Alteration:
         """Remove a table feature that nothing in the table uses any more; what still does is named.
 
         Where older versions may need it, the feature `checkpointProtection` takes its place until they are gone.
         """
-        return self._also(DropFeature(name))
+        return self._also(DropFeature(ensure_text(name, "The name of a table feature")))
 
     def upgrade_protocol(
         self, *, min_reader_version: int | None = None, min_writer_version: int | None = None
@@ -93,11 +93,11 @@ class Alteration:
     def add_constraint(self, name: str, expression: str) -> Alteration:
         """Add a CHECK constraint: true for every row from now on, and for every row there is, which `commit` reads.
         Null is a violation."""
-        return self._also(AddConstraint(name, expression))
+        return self._also(AddConstraint(ensure_text(name, "A constraint's name"), expression))
 
     def drop_constraint(self, name: str, *, if_exists: bool = False) -> Alteration:
         """Remove a CHECK constraint."""
-        return self._also(DropConstraint(name, if_exists))
+        return self._also(DropConstraint(ensure_text(name, "A constraint's name"), if_exists))
 
     # Columns
 
@@ -117,24 +117,24 @@ class Alteration:
             nullable: False only for a table, or a struct, without rows.
             first, after: Where it goes among its siblings; by default to the end.
         """
-        declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
-        given = {**metadata} if comment is None else {**metadata, "comment": comment}
-        field = StructField("", declared, nullable, given)
-        return self._also(AddColumns((NewColumn(path, field, Position(first, after)),)))
+        new = NewColumn(path, field_of(data_type, nullable, comment), _position(first, after))
+        return self._also(AddColumns((new,)))
 
     def add_columns(self, columns: Mapping[str, ColumnType] | Sequence[StructField]) -> Alteration:
         """Add several columns to the end."""
         if isinstance(columns, Mapping):
-            new = tuple(NewColumn(path, _field_of(data_type)) for path, data_type in columns.items())
-        else:
+            new = tuple(NewColumn(path, field_of(data_type)) for path, data_type in columns.items())
+        elif isinstance(columns, Sequence) and all(isinstance(field, StructField) for field in columns):
             new = tuple(NewColumn((field.name,), field) for field in columns)
+        else:
+            raise InvalidRequestError(f"{columns!r} are no columns", remedy="Pass {name: type}, or a list of column()")
         if not new:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
         return self._also(AddColumns(new))
 
     def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
         """Give a column another name, without touching a file. Needs column mapping."""
-        return self._also(RenameColumn(path, new_name))
+        return self._also(RenameColumn(path, ensure_text(new_name, "A column's name")))
 
     def drop_columns(self, *paths: ColumnPath) -> Alteration:
         """Remove columns, without touching a file: the values stay in files until those are rewritten. Needs column
@@ -147,11 +147,11 @@ class Alteration:
         """Put a column first, or after one of its siblings."""
         if not first and after is None:
             raise InvalidRequestError("Nothing says where the column goes", remedy="Pass first=True or after=")
-        return self._also(MoveColumn(path, Position(first, after)))
+        return self._also(MoveColumn(path, _position(first, after)))
 
     def change_type(self, path: ColumnPath, data_type: ColumnType) -> Alteration:
         """Widen a column's type, at any depth. Needs `delta.enableTypeWidening`."""
-        return self._also(ChangeType(path, parse_type(data_type) if isinstance(data_type, str) else data_type))
+        return self._also(ChangeType(path, field_of(data_type).data_type))
 
     def set_not_null(self, path: ColumnPath) -> Alteration:
         """Refuse nulls from now on, once `commit` has seen that there are none."""
@@ -163,7 +163,7 @@ class Alteration:
 
     def set_default(self, path: ColumnPath, expression: str) -> Alteration:
         """What rows that do not bring the column get in it, in Spark SQL; rows that are there do not change."""
-        return self._also(SetDefault(path, expression))
+        return self._also(SetDefault(path, ensure_text(expression, "A default")))
 
     def drop_default(self, path: ColumnPath) -> Alteration:
         """Remove a column's default."""
@@ -171,7 +171,7 @@ class Alteration:
 
     def set_column_comment(self, path: ColumnPath, comment: str) -> Alteration:
         """A column's comment; the empty text removes it."""
-        return self._also(SetComment(path, comment))
+        return self._also(SetComment(path, ensure_text(comment, "A comment")))
 
     # Clustering
 
@@ -203,6 +203,5 @@ class Alteration:
         return self._run(tuple(self._changes), **options)
 
 
-def _field_of(data_type: ColumnType) -> StructField:
-    declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
-    return StructField("", declared, metadata=metadata)
+def _position(first: bool, after: str | None) -> Position:
+    return Position(bool(first), None if after is None else ensure_text(after, "A column's name"))

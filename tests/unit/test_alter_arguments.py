@@ -1,0 +1,69 @@
+"""Whatever is passed to an alteration: it is one, or an error of ours, and the table stays as it is."""
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable, TxnId
+from delta_orch.errors import ColumnNotFoundError, DeltaError, InvalidRequestError
+from delta_orch.expressions.tree import partition_equality
+
+HOSTILE = [None, 5, b"x", [], (), "", "a..b", "`", {"a": 1}, [None], float("nan"), "\x00", True, object]
+CALLS = {
+    "add_column path": lambda a, b: a.add_column(b, "int"),
+    "add_column type": lambda a, b: a.add_column("n", b),
+    "add_column after": lambda a, b: a.add_column("n", "int", after=b),
+    "add_columns": lambda a, b: a.add_columns(b),
+    "rename_column path": lambda a, b: a.rename_column(b, "z"),
+    "rename_column name": lambda a, b: a.rename_column("id", b),
+    "drop_columns": lambda a, b: a.drop_columns(b),
+    "move_column path": lambda a, b: a.move_column(b, first=True),
+    "move_column after": lambda a, b: a.move_column("id", after=b),
+    "change_type path": lambda a, b: a.change_type(b, "double"),
+    "change_type type": lambda a, b: a.change_type("id", b),
+    "set_not_null": lambda a, b: a.set_not_null(b),
+    "set_default path": lambda a, b: a.set_default(b, "1"),
+    "set_default expression": lambda a, b: a.set_default("id", b),
+    "set_column_comment": lambda a, b: a.set_column_comment("id", b),
+    "cluster_by": lambda a, b: a.cluster_by(b),
+    "set_properties": lambda a, b: a.set_properties(b),
+    "set_properties value": lambda a, b: a.set_properties({"delta.appendOnly": b}),
+    "unset_properties": lambda a, b: a.unset_properties(b),
+    "add_feature": lambda a, b: a.add_feature(b),
+    "drop_feature": lambda a, b: a.drop_feature(b),
+    "add_constraint name": lambda a, b: a.add_constraint(b, "id > 0"),
+    "add_constraint expression": lambda a, b: a.add_constraint("c", b),
+    "set_description": lambda a, b: a.set_description(b),
+    "upgrade_protocol": lambda a, b: a.upgrade_protocol(min_writer_version=b),
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    table = DeltaTable(tmp_path / "t")
+    rows = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([{"x": 1}], pa.struct([("x", pa.int64())]))})
+    table.append(rows, properties={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"})
+    return table
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_arguments_of_any_kind(table, call):
+    refused = 0
+    for value in HOSTILE:
+        try:
+            call(table.alter(), value).preview()
+        except DeltaError:
+            refused += 1
+    assert refused >= 5
+    assert table.version() == 0
+
+
+def test_statistics_are_of_columns_that_are_there(table):
+    with pytest.raises(ColumnNotFoundError, match="nope"):
+        table.alter().set_properties({"delta.dataSkippingStatsColumns": "id,nope"}).commit()
+    table.alter().set_properties({"delta.dataSkippingStatsColumns": "ID,s"}).commit()
+
+
+def test_an_alteration_has_no_scope(table):
+    txn = TxnId("a", 1, partition_equality({"id": 1}))
+    with pytest.raises(InvalidRequestError, match="whole table"):
+        table.alter().set_properties({"a": "1"}).commit(txn=txn)
