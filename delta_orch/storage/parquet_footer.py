@@ -80,11 +80,11 @@ class ParquetFooter:
         Raises:
             pyarrow.ArrowException, OSError: Arrow does not take it; or its row groups do not add up to its rows.
         """
-        metadata = pq.ParquetFile(pa.BufferReader(self.tail)).metadata
-        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
-            raise pa.ArrowInvalid(f"The row groups have {sum(groups)} rows, the file says {metadata.num_rows}")
-        return metadata
+        return _consistent(pq.ParquetFile(pa.BufferReader(self.tail)).metadata)
+
+    def adopt(self, metadata: pq.FileMetaData) -> None:
+        """Take what Arrow has read from the very file for `metadata`, which costs nothing then. Raises as it does."""
+        self.__dict__["metadata"] = _consistent(metadata)
 
     @cached_property
     def calendar(self) -> LegacyCalendar | None:
@@ -104,6 +104,13 @@ class ParquetFooter:
                 continue
             for _ in range(walk.list_size()):
                 _ensure_sound_row_group(walk, self._leaves)
+
+
+def _consistent(metadata: pq.FileMetaData) -> pq.FileMetaData:
+    groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
+        raise pa.ArrowInvalid(f"The row groups have {sum(groups)} rows, the file says {metadata.num_rows}")
+    return metadata
 
 
 def read_footer(source: pa.NativeFile) -> ParquetFooter:

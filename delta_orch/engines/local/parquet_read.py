@@ -120,11 +120,13 @@ class FileReader:
         filesystem = self.store.data_filesystem()[0]
         is_local = isinstance(filesystem, pafs.LocalFileSystem)
         with filesystem.open_input_file(path) as source:
-            footer = footer or read_footer(source)
+            known, footer = footer is not None, footer or read_footer(source)
+            # Where reading the footer again costs no round trip, Arrow does so quicker than it takes it from elsewhere.
+            metadata = footer.metadata if known or not is_local else None
             # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
-            file = pq.ParquetFile(
-                source, metadata=footer.metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local
-            )
+            file = pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
+            if metadata is None:
+                footer.adopt(file.metadata)
             yield file, footer
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
