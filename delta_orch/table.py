@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.schema_evolution import parse_schema_mode
 from delta_orch.log.history import HistoryEntry
+from delta_orch.log.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import CommitResult
@@ -19,6 +20,8 @@ from delta_orch.operations.append import append
 from delta_orch.operations.change_range import ChangeRange
 from delta_orch.operations.changes import ChangeFeed, read_changes
 from delta_orch.operations.checkpoint import checkpoint
+from delta_orch.operations.checksum import ChecksumResult, write_checksum
+from delta_orch.operations.compact_log import LogCompactionResult, compact_log
 from delta_orch.operations.create import create
 from delta_orch.operations.domain_metadata import remove_domain_metadata, set_domain_metadata
 from delta_orch.operations.fsck import FsckReport, fsck
@@ -513,9 +516,47 @@ class DeltaTable:
             _ensure_version(version)
         return fsck(self.log, version, check_files=check_files)
 
-    def checkpoint(self) -> int:
-        """Write a checkpoint of the newest version, and return which one that is. Rows do not change."""
-        return checkpoint(self.log, self.snapshot())
+    def checkpoint(
+        self, policy: Literal["classic", "v2"] | None = None, v2_format: Literal["json", "parquet"] = "json"
+    ) -> int:
+        """Write a checkpoint of the newest version, and return which one that is. Rows do not change.
+
+        Writing does so by itself every `delta.checkpointInterval` versions. See `operations.checkpoint.checkpoint`.
+
+        Raises:
+            InvalidRequestError: `v2` for a table without the feature v2Checkpoint.
+        """
+        return checkpoint(self.log, self.snapshot(), policy=policy, v2_format=v2_format)
+
+    def compact_log(self, start_version: int | None = None, end_version: int | None = None) -> LogCompactionResult:
+        """Reconcile a run of commits into one file beside them, by default those since the last checkpoint. See
+        `operations.compact_log.compact_log`.
+
+        Raises:
+            InvalidRequestError: There is no such range.
+            VersionNotFoundError: A commit was cleaned up.
+        """
+        return compact_log(self.log, self.snapshot(), start_version, end_version)
+
+    def write_checksum(self, version: int | None = None) -> ChecksumResult:
+        """Write the checksum of a version (by default the newest) unless it has one, which is verified instead. See
+        `operations.checksum.write_checksum`.
+
+        Raises:
+            ChecksumMismatchError: It disagrees with the state.
+        """
+        if version is not None:
+            _ensure_version(version)
+        return write_checksum(self.log.snapshot(version))
+
+    def cleanup_log(self, dry_run: bool = False) -> CleanupResult:
+        """Remove the part of the log that `delta.logRetentionDuration` has expired. Versions from before cannot be read
+        afterwards. Writing does so by itself after checkpoints. See `log.log_cleanup.clean_up_log`.
+
+        Raises:
+            StorageError: A file could not be removed. Run it again.
+        """
+        return clean_up_log(self.log, self.log.snapshot(), dry_run=dry_run)
 
     def _snapshot_or_none(self) -> TableSnapshot | None:
         try:

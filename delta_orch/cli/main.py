@@ -21,7 +21,8 @@ import typer
 from delta_orch.cli.alter_commands import alter_app
 from delta_orch.cli.describe_commands import files, schema
 from delta_orch.cli.fsck_command import fsck
-from delta_orch.cli.maintenance_commands import checkpoint, optimize, vacuum
+from delta_orch.cli.log_commands import checkpoint, checksum, cleanup_log, compact_log
+from delta_orch.cli.maintenance_commands import optimize, vacuum
 from delta_orch.cli.output import print_error
 from delta_orch.cli.row_commands import changes, explain, read, show
 from delta_orch.cli.table_commands import history, snapshot, txn_list
@@ -49,6 +50,9 @@ app.command()(changes)
 txn_app.command("list")(txn_list)
 app.command()(optimize)
 app.command()(checkpoint)
+app.command()(compact_log)
+app.command()(checksum)
+app.command()(cleanup_log)
 app.command()(vacuum)
 app.command()(fsck)
 

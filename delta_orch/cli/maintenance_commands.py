@@ -1,4 +1,4 @@
-"""Commands that look after a table: `optimize`, `checkpoint`, `vacuum`."""
+"""Commands that look after a table: `optimize`, `vacuum`; `log_commands` has those for its log."""
 
 from __future__ import annotations
 
@@ -46,16 +46,6 @@ def _size_bytes(text: str) -> int:
         return parse_size_bytes(text)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--target-file-size") from None
-
-
-def checkpoint(uri: Uri, storage_option: StorageOption = None, json: Json = False) -> None:
-    """Write a checkpoint of the newest version."""
-    with working("Writing a checkpoint"):
-        version = open_table(uri, storage_option).checkpoint()
-    if json:
-        print_json({"version": version})
-    else:
-        print_line(f"Checkpoint of version {version} written")
 
 
 def vacuum(

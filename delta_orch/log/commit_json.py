@@ -110,6 +110,26 @@ def _add_fields(batch: pa.RecordBatch) -> pa.StringArray:
     )
 
 
+def serialize_tombstones(files: pa.Table) -> bytes:
+    """One `remove` line a row, each with its line break; columns of `file_columns.REMOVE_SCHEMA`, as they are."""
+    return _serialize(files, _tombstone_fields)
+
+
+def _tombstone_fields(batch: pa.RecordBatch) -> pa.StringArray:
+    return _concatenate(
+        _constant('{"remove":{"path":'),
+        _quoted(batch.column("path")),
+        _optional(batch, "deletion_timestamp", _plain),
+        _optional(batch, "data_change", _plain),
+        _optional(batch, "extended_file_metadata", _plain),
+        _optional(batch, "partition_values", _json_map),
+        _optional(batch, "size", _plain),
+        _optional(batch, "stats", _quoted),
+        *_shared_optional_fields(batch),
+        _constant("}}\n"),
+    )
+
+
 def _remove_fields(batch: pa.RecordBatch, constant: str) -> pa.StringArray:
     return _concatenate(
         _constant('{"remove":{"path":'),
@@ -144,6 +164,9 @@ def _shared_optional_fields(batch: pa.RecordBatch) -> list[pa.Array | None]:
 
 
 _JSON_NAMES = {
+    "data_change": "dataChange",
+    "deletion_timestamp": "deletionTimestamp",
+    "extended_file_metadata": "extendedFileMetadata",
     "partition_values": "partitionValues",
     "deletion_vector": "deletionVector",
     "base_row_id": "baseRowId",

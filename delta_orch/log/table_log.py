@@ -133,6 +133,10 @@ class TableLog:
             VersionNotFoundError: There is no such commit: never written, or cleaned up.
             CorruptLogError: It is damaged; the error names the file.
         """
+        return read_commit(self.store, self.find_commit(version), version)
+
+    def find_commit(self, version: int) -> FileMeta:
+        """The file of a commit. Raises VersionNotFoundError."""
         meta = self.store.head(commit_path(version))
         if meta is None:
             raise VersionNotFoundError(
@@ -141,7 +145,7 @@ class TableLog:
                 remedy="See the table's history for the commits that are there",
                 version=version,
             )
-        return read_commit(self.store, meta, version)
+        return meta
 
     def commits(self, start: int, end: int) -> Iterator[Commit]:
         """The commits of versions `start` to `end`, both inclusive, ascending, each read when it is asked for.

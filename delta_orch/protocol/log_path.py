@@ -94,6 +94,11 @@ def checkpoint_path(version: int) -> str:
     return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.parquet"
 
 
+def compaction_path(start_version: int, end_version: int) -> str:
+    """Path of the log compaction of a range of versions, both inclusive, relative to the table's root."""
+    return f"{LOG_DIRECTORY}/{start_version:020d}.{end_version:020d}.compacted.json"
+
+
 def checksum_path(version: int) -> str:
     """Path of the version checksum, relative to the table's root."""
     return f"{LOG_DIRECTORY}/{version:020d}.crc"

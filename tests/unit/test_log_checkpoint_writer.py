@@ -24,6 +24,7 @@ from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
 from delta_orch.log.txn import TxnId
+from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path
 from delta_orch.protocol.types import (
@@ -346,6 +347,52 @@ def test_named_statistics_columns(log: TableLog) -> None:
     stats_table(log, [STATS], **{"delta.dataSkippingStatsColumns": "name,inner.x"})
     assert set(parsed(log)[0]["minValues"]) == {"name", "inner"}
     assert set(parsed(log)[0]["minValues"]["inner"]) == {"x"}
+
+
+def test_parsed_statistics_go_by_physical_names(log: TableLog) -> None:
+    """PROTOCOL, "Checkpoint Schema": "For a table that uses column mapping"."""
+
+    def mapped(name: str, number: int, data_type: Any) -> StructField:
+        physical = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+        return StructField(name, data_type, metadata=physical)
+
+    inner = StructType((mapped("x", 4, LONG),))
+    schema = StructType((mapped("day", 1, DATE), mapped("n", 2, INTEGER), mapped("s", 3, inner)))
+    properties = {
+        "delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "4",
+        "delta.checkpoint.writeStatsAsStruct": "true", "delta.dataSkippingStatsColumns": "s.x",
+    }  # fmt: skip
+    metadata = new_metadata(schema, properties=properties)
+    stats = orjson.dumps({"numRecords": 1, "minValues": {"col-2": 1, "col-3": {"col-4": 5}}, "nullCount": {"col-2": 0}})
+    add = {"path": "a", "partitionValues": {"col-1": "2013-01-01"}, "size": 1, "modificationTime": 1}
+    add |= {"dataChange": True, "stats": stats.decode()}
+    lines = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"add": add}]
+    log.store.put(
+        "_delta_log/00000000000000000000.json", b"\n".join([*map(orjson.dumps, lines), serialize_action(metadata)])
+    )
+    write_checkpoint(log, log.snapshot())
+    (row,) = rows_of(log, 0, "add")
+    assert row["partitionValues_parsed"] == {"col-1": date(2013, 1, 1)}
+    assert row["stats_parsed"]["minValues"] == {"col-3": {"col-4": 5}}
+    assert row["stats_parsed"]["nullCount"] == {"col-3": None}
+    assert log.snapshot().files(["path"]).num_rows == 1
+
+
+def test_bounds_from_before_a_type_was_widened(log: TableLog) -> None:
+    """What was written as an integer or a date is a bound of the wider type."""
+    schema = StructType(
+        (StructField("day", DATE), StructField("n", LONG), StructField("d", DecimalType(20, 2)),
+         StructField("at", TIMESTAMP_NTZ), StructField("f", DOUBLE))
+    )  # fmt: skip
+    transaction = begin_creation(log, new_metadata(schema, properties={"delta.checkpoint.writeStatsAsStruct": "true"}))
+    transaction.update_protocol(protocol_for_new_table(schema, {}))
+    files = day_files("2013-01-01")
+    bounds = {"n": 7, "d": 7, "at": "2013-01-02", "f": 7}
+    stats = orjson.dumps({"numRecords": 1, "minValues": bounds, "maxValues": bounds}).decode()
+    transaction.add_files(files.set_column(files.schema.get_field_index("stats"), "stats", pa.array([stats])))
+    transaction.commit()
+    write_checkpoint(log, log.snapshot())
+    assert parsed(log)[0]["minValues"] == {"n": 7, "d": Decimal("7.00"), "at": datetime(2013, 1, 2), "f": 7.0}
 
 
 def test_without_json_the_statistics_come_back_from_the_columns(log: TableLog) -> None:
