@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from delta_orch.errors import IncompleteCheckpointError
 from delta_orch.log.checkpoint_writer import write_checkpoint
 from delta_orch.log.checksum_file import read_version_checksum
 from delta_orch.log.checksum_writer import compute_checksum, derive_checksum, write_checksum
@@ -62,7 +63,12 @@ def _write_checksum(store: LogStore, commit: Committed) -> None:
 
 def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> None:
     snapshot = log.snapshot(version) if read is None else log.advance(read, up_to=version)
-    write_checkpoint(log, snapshot)
+    try:
+        write_checkpoint(log, snapshot)
+    except IncompleteCheckpointError:
+        # What was read long ago may rest on a checkpoint that was cleaned up since.
+        snapshot = log.snapshot(version)
+        write_checkpoint(log, snapshot)
     if log.store.head(checksum_path(version)) is None:
         write_checksum(log.store, version, compute_checksum(snapshot))
 

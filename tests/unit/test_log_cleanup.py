@@ -19,9 +19,10 @@ from delta_orch.log.checkpoint_writer import write_checkpoint
 from delta_orch.log.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
 from delta_orch.storage.open import open_store
 from delta_orch.testing.fault_store import FaultStore
-from delta_orch.testing.table_builder import append_days, create_table
+from delta_orch.testing.table_builder import append_days, create_table, day_files
 
 DAY_S = 86_400
 NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)
@@ -439,3 +440,21 @@ def test_a_failing_cleanup_does_not_fail_the_commit(
     assert append_days(log, log.snapshot(), "1").version == 1
     assert "Could not clean up the log of version 1" in caplog.text
     assert log.snapshot().num_files == 1
+
+
+def test_a_writer_whose_checkpoint_was_cleaned_up_loads_the_table_again(log: TableLog, as_if_new_process: None) -> None:
+    make(log, range(50, 45, -1), (1,), **{"delta.checkpointInterval": "6"})
+    held = log.advance(log.snapshot(2))
+    assert held.checkpoint is not None
+    assert (held.version, held.checkpoint.version) == (4, 1)
+    write_checkpoint(log, log.snapshot())
+    date(log, f"{4:020d}.*", 46)
+    clean(log)
+    transaction = Transaction(log, held, operation="TEST")
+    transaction.add_files(day_files("1"))
+    assert transaction.commit().version == 5
+    transaction = Transaction(log, held, operation="TEST")
+    transaction.add_files(day_files("1"))
+    assert transaction.commit().version == 6
+    assert versions(log, ".checkpoint.parquet") == [4, 6]
+    assert log.snapshot().num_files == 7
