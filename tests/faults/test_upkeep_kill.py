@@ -1,0 +1,163 @@
+"""The log's upkeep killed anywhere, between any two calls of the store and any two system calls: the table reads as
+before, and done again it succeeds.
+
+Each attempt works on a copy of one prepared table, in a forked process that dies by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.checksum_writer import compute_checksum, write_checksum
+from delta_orch.log.log_cleanup import clean_up_log
+from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.table_log import TableLog
+from delta_orch.log.transaction import Transaction
+from delta_orch.operations.compact_log import compact_log
+from delta_orch.protocol.log_path import checksum_path
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.open import open_store
+from delta_orch.testing.fault_store import FaultStore
+from delta_orch.testing.kill_points import KillingOs
+from delta_orch.testing.table_builder import append_days, create_table
+
+DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    name: str
+    act: Callable[[TableLog], object]
+
+
+def check_sum(log: TableLog) -> None:
+    snapshot = log.snapshot()
+    write_checksum(log.store, snapshot.version, compute_checksum(snapshot))
+
+
+UPKEEP = [
+    Upkeep("classic checkpoint", lambda log: write_checkpoint(log, log.snapshot(), "classic")),
+    Upkeep("V2 checkpoint, JSON", lambda log: write_checkpoint(log, log.snapshot(), "v2", "json")),
+    Upkeep("V2 checkpoint, Parquet", lambda log: write_checkpoint(log, log.snapshot(), "v2", "parquet")),
+    Upkeep("log compaction", lambda log: compact_log(log, log.snapshot())),
+    Upkeep("version checksum", check_sum),
+    Upkeep("log cleanup", lambda log: clean_up_log(log, log.snapshot())),
+]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Versions 0 to 7, V2 checkpoints at 2 and 4, half a year old up to 5; the newest without a checksum."""
+    path = tmp_path_factory.mktemp("template")
+    log = TableLog(open_store(path))
+    create_table(log, "0", properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "1000"})
+    for version in range(1, 8):
+        append_days(log, log.snapshot(), str(version))
+        if version in (2, 4):
+            transaction_of_a_removal(log)
+            write_checkpoint(log, log.snapshot())
+    log.store.delete(checksum_path(log.snapshot().version))
+    old = time.time() - 180 * DAY_S
+    for file in (path / "_delta_log").rglob("*"):
+        if file.is_file() and not file.name.startswith(tuple(f"{v:020d}" for v in (7, 8, 9))):
+            os.utime(file, (old, old))
+    return path
+
+
+def transaction_of_a_removal(log: TableLog) -> None:
+    snapshot = log.snapshot()
+    transaction = Transaction(log, snapshot, operation="TEST")
+    transaction.remove_files(snapshot.files().slice(0, 1))
+    transaction.commit()
+
+
+@pytest.fixture
+def new_table(template: Path, tmp_path: Path) -> Callable[[], LogStore]:
+    numbers = itertools.count()
+    return lambda: open_store(shutil.copytree(template, tmp_path / f"table{next(numbers)}"))
+
+
+def described(snapshot: Snapshot) -> Any:
+    files, tombstones = snapshot.files(["path", "size", "stats"]), snapshot.tombstones(["path", "size"])
+    return (
+        snapshot.version, snapshot.metadata, snapshot.protocol, snapshot.txns,
+        files.sort_by("path").to_pylist(), tombstones.sort_by("path").to_pylist(),
+    )  # fmt: skip
+
+
+def is_killed(act: Callable[[], object]) -> bool:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0
+    return False
+
+
+def ensure_readable_and_again(store: LogStore, upkeep: Upkeep, before: Any) -> None:
+    log = TableLog(store)
+    assert described(log.snapshot()) == before
+    upkeep.act(log)
+    assert described(TableLog(store).snapshot()) == before
+    assert append_days(log, log.snapshot(), "9").version == before[0] + 1
+
+
+@pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
+def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
+    counting = FaultStore(new_table())
+    before = described(TableLog(counting).snapshot())
+    counting.forget_calls()
+    upkeep.act(TableLog(counting))
+    changing = [c for c in counting.calls if c.method in ("put", "put_if_absent", "delete", "stage")]
+    assert changing
+    for call in changing:
+        for when in ("before", "after"):
+            store = new_table()
+            dying = FaultStore(store)
+            dying.at_call(call.number, when, do=FaultStore.kill)  # type: ignore[arg-type]
+            assert is_killed(lambda dying=dying: upkeep.act(TableLog(dying))), (call, when)
+            ensure_readable_and_again(store, upkeep, before)
+
+
+@pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
+def test_killed_at_every_system_call(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
+    counting = KillingOs(None, "before")
+    store = new_table()
+    before = described(TableLog(store).snapshot())
+    counting.install()
+    try:
+        upkeep.act(TableLog(store))
+    finally:
+        counting.uninstall()
+    assert counting.names
+    for number, name in enumerate(counting.names):
+        if name not in ("write", "link", "unlink", "replace"):
+            # The others leave behind what these do, or nothing.
+            continue
+        store = new_table()
+
+        def act(store: LogStore = store, number: int = number) -> None:
+            KillingOs(number, "during").install()
+            upkeep.act(TableLog(store))
+
+        assert is_killed(act), (number, name)
+        ensure_readable_and_again(store, upkeep, before)
