@@ -352,6 +352,21 @@ def test_overflow_is_found_before_anything_is_committed(rows: Any, make: Any, ma
             table.append(pa.table({"n": [1]}))
 
 
+@pytest.mark.parametrize("partition_by", [(), ("n",), ("parity",)], ids=["flat", "by data", "by a generated column"])
+def test_columns_generated_from_identity_values(rows: Any, make: Any, partition_by: Any) -> None:
+    table = make(
+        identity(),
+        field("n"),
+        field("parity", LONG, delta__generationExpression="key % 2"),
+        field("twice", LONG, delta__generationExpression="n * 2"),
+        partition_by=partition_by,
+    )
+    table.append(rows.data(pa.table({"n": [1, 2, 3, 4]})))
+    found = rows.pylist(table)
+    assert len({r["key"] for r in found}) == 4
+    assert all(r["parity"] == r["key"] % 2 and r["twice"] == r["n"] * 2 for r in found)
+
+
 def test_no_rows_move_no_mark(rows: Any, make: Any) -> None:
     table = make(identity(), field("n"))
     table.append(rows.data(pa.table({"n": pa.array([], pa.int64())})))

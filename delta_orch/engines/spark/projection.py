@@ -8,22 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from delta_orch.engines.base import IdentityValues, RowCheck, WriteSpec
+from delta_orch.engines.base import RowCheck, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
 from delta_orch.engines.spark.errors import CHECK_MARK
+from delta_orch.engines.spark.filled_columns import SelectList, filled_columns, numbered_columns
 from delta_orch.engines.spark.partition_text import partition_text_sql
-from delta_orch.engines.spark.sql_text import convert_sql, same_values, type_sql
-from delta_orch.errors import SchemaMismatchError
+from delta_orch.engines.spark.sql_text import convert_sql, same_values
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
-from delta_orch.protocol.types import VARIANT, VOID, ArrayType, DataType, MapType, StructType, holds_variant
+from delta_orch.protocol.types import VARIANT, VOID, ArrayType, DataType, MapType, StructType
 
 _MAX_ROW_CHARS = 2000
-_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
-_ROW = "delta_orch_row"
-_ROW_IN_TASK = (1 << 33) - 1
-"""The part of `monotonically_increasing_id()` that counts the rows of one task; the rest is the task's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +37,20 @@ class WriteProjection:
     """SELECT lists, each over the one before.
 
     Attributes:
-        numbered: Numbers the rows for identity columns; empty without any.
-        converted: Every column of the table and the extra ones, in their types, but for generated ones.
-        generated: All of these, and the generated ones; empty without any.
+        filled: Every column of the table and the extra ones, in their types, but for those in `numbered`.
+        numbered: Identity columns, and what is generated from them; none without identity columns. Where a row gets its
+            values its file must be written as well, with no shuffle in between: a shuffle that Spark has to repeat may
+            see the rows in another order, and hand out values twice.
         written: The columns of the files, checked, then a text for each partition column.
         partition_columns: The names of those texts, as they become directory names.
         check_names: What the checks are called, by the index in their message.
     """
 
-    numbered: tuple[str, ...]
-    converted: tuple[str, ...]
-    generated: tuple[str, ...]
-    written: tuple[str, ...]
+    filled: tuple[SelectList, ...]
+    numbered: tuple[SelectList, ...]
+    written: SelectList
     partition_columns: tuple[str, ...]
     check_names: tuple[str, ...]
-
-    @property
-    def steps(self) -> tuple[tuple[str, ...], ...]:
-        """The lists that are there, in order."""
-        return tuple(step for step in (self.numbered, self.converted, self.generated, self.written) if step)
 
 
 def plan_projection(
@@ -92,9 +83,8 @@ def plan_projection(
         for name, label in zip(spec.partition_columns, labels, strict=True)
     ]
     return WriteProjection(
-        numbered=("*", f"monotonically_increasing_id() AS {_ROW}") if spec.identities else (),
-        converted=tuple(_converted(source, spec, max_tasks)),
-        generated=tuple(_generated(spec)) if spec.generated else (),
+        filled=filled_columns(source, spec),
+        numbered=numbered_columns(spec, max_tasks),
         written=(*(f"{v} AS {quote_identifier(n)}" for v, n in zip(written, names, strict=True)), *texts),
         partition_columns=labels,
         check_names=tuple(check.name for check in checks),
@@ -109,9 +99,8 @@ def plan_rows(source: StructType, spec: WriteSpec, *, max_tasks: int = 1) -> Wri
     if checks:
         written[0] = f"{_guarded(written[0], checks, spec.schema)} AS {written[0]}"
     return WriteProjection(
-        numbered=("*", f"monotonically_increasing_id() AS {_ROW}") if spec.identities else (),
-        converted=tuple(_converted(source, spec, max_tasks)),
-        generated=tuple(_generated(spec)) if spec.generated else (),
+        filled=filled_columns(source, spec),
+        numbered=numbered_columns(spec, max_tasks),
         written=tuple(written),
         partition_columns=spec.partition_columns,
         check_names=tuple(check.name for check in checks),
@@ -134,65 +123,10 @@ def _partition_text(spec: WriteSpec, name: str, is_time_zone_pinned: bool) -> st
     return partition_text_sql(value, field.data_type, is_time_zone_pinned=is_time_zone_pinned)
 
 
-def _converted(source: StructType, spec: WriteSpec, max_tasks: int) -> Iterator[str]:
-    folded = [name.lower() for name in source.names]
-    values = {column.name: f"({column.sql})" for column in spec.defaults}
-    values |= {identity.name: _identity_value(identity, max_tasks) for identity in spec.identities}
-    later = {column.name for column in spec.generated}
-    for f in spec.written_schema:
-        if f.name in later:
-            continue
-        if folded.count(f.name.lower()) > 1:
-            raise SchemaMismatchError(
-                f"Column {f.name} occurs twice in the data",
-                remedy="Give the data exactly the table's columns",
-                column=f.name,
-            )
-        found = None if f.name in values else source.find(f.name)
-        if found is not None:
-            _ensure_variants(found.data_type, f.data_type, f.name)
-            value = convert_sql(quote_identifier(found.name), found.data_type, f.data_type)
-        else:
-            value = f"CAST({values.get(f.name, 'NULL')} AS {type_sql(f.data_type)})"
-        yield f"{value} AS {quote_identifier(f.name)}"
-
-
-def _ensure_variants(source: DataType, target: DataType, name: str) -> None:
-    """Spark has variants of its own; structs of metadata and value, as Arrow has them, it could not tell apart."""
-    if holds_variant(target) and not holds_variant(source) and source != VOID:
-        raise SchemaMismatchError(
-            f"The column {name} is {source}, the table has {target}",
-            remedy="Give Spark a VARIANT column (parse_json), or write Arrow's variants with the local engine",
-            column=name,
-        )
-
-
-def _identity_value(identity: IdentityValues, max_tasks: int) -> str:
-    """The n-th row of task t takes value number `n * max_tasks + t`: no two rows take the same, and no task asks
-    another. Null once the values are used up, which a check finds."""
-    limit = _LONG_MAX if identity.step > 0 else _LONG_MIN
-    last = (limit - identity.first) // identity.step
-    number = f"(shiftright({_ROW}, 33) + {max_tasks}L * ({_ROW} & {_ROW_IN_TASK}L))"
-    value = f"{_long(identity.first)} + {_long(identity.step)} * {number}"
-    return f"CASE WHEN {number} <= {last}L THEN {value} END"
-
-
-def _long(value: int) -> str:
-    # The parser reads the minus apart from the digits, which the least long does not survive.
-    return f"({value}L)" if value > _LONG_MIN else f"({value + 1}L - 1L)"
-
-
 def _identity_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
     for identity in spec.identities:
         name = f"range of identity column {identity.name}, whose values are used up"
         yield SqlCheck(name, f"{quote_identifier(identity.name)} IS NOT NULL")
-
-
-def _generated(spec: WriteSpec) -> Iterator[str]:
-    computed = {column.name: column.sql for column in spec.generated}
-    for f in spec.written_schema:
-        name = quote_identifier(f.name)
-        yield f"CAST(({computed[f.name]}) AS {type_sql(f.data_type)}) AS {name}" if f.name in computed else name
 
 
 def _row_checks(spec: WriteSpec) -> tuple[SqlCheck, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.spark.filled_columns import SelectList, is_known_before_numbers
 from delta_orch.engines.spark.host import DataFrame, SparkHost
 from delta_orch.engines.spark.projection import WriteProjection
 from delta_orch.engines.spark.sql_text import escape_braces
@@ -13,21 +14,36 @@ from delta_orch.expressions.spark_literals import quote_identifier
 _DEFAULT_TASKS = 200
 
 
-def bounded(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> tuple[DataFrame, int]:
-    """The rows in no more tasks than identity values are shared out among, and how many those are: as many as the
-    session uses after a shuffle. Where the rows come from fewer, this is no step at all."""
+def task_limit(host: SparkHost, spec: WriteSpec) -> int:
+    """Among how many tasks identity values are shared out: as many as the session uses after a shuffle."""
     if not spec.identities:
-        return rows, 1
+        return 1
     setting = str(host.session.conf.get("spark.sql.shuffle.partitions"))
-    tasks = int(setting) if setting.isdigit() and int(setting) else _DEFAULT_TASKS
-    return rows.coalesce(tasks), tasks
+    return int(setting) if setting.isdigit() and int(setting) else _DEFAULT_TASKS
 
 
-def project(rows: DataFrame, projection: WriteProjection) -> DataFrame:
-    """The SELECT lists of a projection, one over the other."""
-    for step in projection.steps:
-        rows = rows.selectExpr(*step)
+def project(rows: DataFrame, projection: WriteProjection, spec: WriteSpec, max_tasks: int) -> DataFrame:
+    """The SELECT lists of a projection, one over the other; see `WriteProjection.numbered` for what comes between."""
+    rows = _selected(rows, projection.filled)
+    if projection.numbered:
+        if is_known_before_numbers(spec):
+            rows = clustered(rows, spec, spec.partition_columns)
+        # No step at all where the rows come from no more tasks than that.
+        rows = _selected(rows.coalesce(max_tasks), projection.numbered)
+    return rows.selectExpr(*projection.written)
+
+
+def _selected(rows: DataFrame, lists: Sequence[SelectList]) -> DataFrame:
+    for columns in lists:
+        rows = rows.selectExpr(*columns)
     return rows
+
+
+def brought_together(
+    rows: DataFrame, projection: WriteProjection, spec: WriteSpec, partition_columns: Sequence[str]
+) -> DataFrame:
+    """The projected rows, clustered now where they are not already."""
+    return rows if projection.numbered else clustered(rows, spec, partition_columns)
 
 
 def clustered(rows: DataFrame, spec: WriteSpec, partition_columns: Sequence[str]) -> DataFrame:

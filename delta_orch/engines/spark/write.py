@@ -16,7 +16,7 @@ from delta_orch.engines.spark.file_columns import with_file_names
 from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
 from delta_orch.engines.spark.partition_text import parse_partition_directory
 from delta_orch.engines.spark.projection import plan_projection
-from delta_orch.engines.spark.rows_to_write import bounded, clustered, project
+from delta_orch.engines.spark.rows_to_write import brought_together, project, task_limit
 from delta_orch.engines.spark.scan_files import hadoop_root
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, WRITE_OPTIONS, write_settings
 from delta_orch.engines.spark.write_in_tasks import write_in_tasks
@@ -43,17 +43,17 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
     settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
     with host.settings(ANALYSIS_SETTINGS), host.settings(settings):
         source = parse_schema(rows.schema.json())
-        rows, max_tasks = bounded(host, rows, spec)
+        max_tasks = task_limit(host, spec)
         projection = plan_projection(source, spec, is_time_zone_pinned=host.is_time_zone_pinned, max_tasks=max_tasks)
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
-            projected = host.analysed(project(host.pinned(rows, ANALYSIS_SETTINGS), projection))
+            projected = host.analysed(project(host.pinned(rows, ANALYSIS_SETTINGS), projection, spec, max_tasks))
             named = with_file_names(
                 projected, columns_in_files(spec), spec.column_mapping, projection.partition_columns
             )
-            brought_together = clustered(named, spec, projection.partition_columns)
+            ready = brought_together(named, projection, spec, projection.partition_columns)
         with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names):
             files = host.write_files(
-                host.pinned(brought_together, settings),
+                host.pinned(ready, settings),
                 spec.store,
                 root_uri,
                 _directory(spec),

@@ -13,7 +13,7 @@ from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.host import DataFrame, SparkHost
 from delta_orch.engines.spark.projection import plan_rows
-from delta_orch.engines.spark.rows_to_write import bounded, clustered, project
+from delta_orch.engines.spark.rows_to_write import brought_together, project, task_limit
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, write_settings
 from delta_orch.errors import DeltaError, MissingDependencyError
 from delta_orch.log.file_columns import ADD_SCHEMA
@@ -32,15 +32,15 @@ def write_in_tasks(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Tabl
     """
     settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
     with host.settings(ANALYSIS_SETTINGS), host.settings(settings):
-        rows, max_tasks = bounded(host, rows, spec)
+        max_tasks = task_limit(host, spec)
         projection = plan_rows(parse_schema(rows.schema.json()), spec, max_tasks=max_tasks)
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
-            projected = host.analysed(project(host.pinned(rows, ANALYSIS_SETTINGS), projection))
-            brought_together = host.pinned(clustered(projected, spec, spec.partition_columns), settings)
+            projected = host.analysed(project(host.pinned(rows, ANALYSIS_SETTINGS), projection, spec, max_tasks))
+            ready = host.pinned(brought_together(projected, projection, spec, spec.partition_columns), settings)
         # What is filled and checked already is not to be done again.
         plain = replace(spec, checks=(), defaults=(), generated=(), identities=())
         with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names):
-            results = _run(brought_together, task_writer(plain))
+            results = _run(ready, task_writer(plain))
     adds = [ADD_SCHEMA.empty_table()]
     for result in results.to_pylist():
         if result["error"] is not None:
