@@ -10,7 +10,7 @@ from benchmarks.synthetic_rows import plain_table, table_with_deletion_vectors
 
 TITLE = "G3 on Spark (two local threads, third run in a session): aggregates over all five columns"
 WARM_UPS = 2
-MOST_ROUNDS = 3
+MOST_ROUNDS = 2
 
 Run = Callable[[Path], object]
 
