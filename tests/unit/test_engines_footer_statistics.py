@@ -247,7 +247,9 @@ def test_column_a_file_lacks_is_absent(tmp_path: Path) -> None:
 def test_missing_and_broken_files_raise_our_errors(tmp_path: Path) -> None:
     schema = schema_from_arrow(pa.schema([("a", pa.int64())]))
     with pytest.raises(MissingFileError):
-        read_footer_statistics(pafs.LocalFileSystem(), [str(tmp_path / "no.parquet")], statistics_columns(schema, StatisticsPolicy()))
+        read_footer_statistics(
+            pafs.LocalFileSystem(), [str(tmp_path / "no.parquet")], statistics_columns(schema, StatisticsPolicy())
+        )
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 this is no footer PAR1")
     with pytest.raises(StorageError):
@@ -256,7 +258,9 @@ def test_missing_and_broken_files_raise_our_errors(tmp_path: Path) -> None:
 
 def test_no_paths_give_no_rows() -> None:
     schema = schema_from_arrow(pa.schema([("a", pa.int64())]))
-    assert read_footer_statistics(pafs.LocalFileSystem(), [], statistics_columns(schema, StatisticsPolicy())).num_rows == 0
+    assert (
+        read_footer_statistics(pafs.LocalFileSystem(), [], statistics_columns(schema, StatisticsPolicy())).num_rows == 0
+    )
 
 
 def test_reading_footers_does_not_import_pandas(tmp_path: Path) -> None:
