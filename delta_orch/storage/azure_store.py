@@ -192,7 +192,7 @@ class _Pages(Iterator[list[FileMeta]]):
     def __init__(self, store: AzureStore, container: str, prefix: str, start: str | None, recursive: bool) -> None:
         self._store = store
         self._container = container
-        self._options: dict[str, Any] = {"name_starts_with": prefix or None}
+        self._options: dict[str, Any] = {"name_starts_with": prefix or None, "results_per_page": store.page_objects}
         if start is not None:
             self._options["start_from"] = start
         self._recursive = recursive

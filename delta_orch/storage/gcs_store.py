@@ -12,7 +12,6 @@ from delta_orch.storage.object_content import Content, size_of
 from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
 from delta_orch.storage.requests_errors import never_connected
 
-_PAGE = 1000
 _NO_CREDENTIALS = (
     "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"
 )
@@ -78,7 +77,7 @@ class GcsStore(ObjectStore):
 
     def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
         delimiter = None if recursive else "/"
-        arguments = {"prefix": prefix, "delimiter": delimiter, "page_size": _PAGE, **self._timeout}
+        arguments = {"prefix": prefix, "delimiter": delimiter, "page_size": self.page_objects, **self._timeout}
         if start_key > prefix:
             arguments["start_offset"] = start_key
         return _Pages(self, bucket, arguments)

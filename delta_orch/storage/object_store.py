@@ -83,6 +83,9 @@ class ObjectStore(LogStore):
     label: ClassVar[str]
     """The store in error messages."""
 
+    page_objects = 1000
+    """How many objects one request lists."""
+
     def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
         self.location = location
         self.uri = location.uri

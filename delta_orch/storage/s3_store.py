@@ -131,7 +131,7 @@ class S3Store(ObjectStore):
         return FileMeta(key, int(found["ContentLength"]), _milliseconds(found["LastModified"]))
 
     def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
-        arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "MaxKeys": self.page_objects}
         if not recursive:
             arguments["Delimiter"] = "/"
         if start_after := before(start_key, prefix):

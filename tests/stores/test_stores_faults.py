@@ -163,6 +163,19 @@ def test_an_old_listing_costs_a_retry_and_nothing_else(proxies: Proxied, name: s
     assert sorted(fresh.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["s3", "gcs"])
+def test_a_page_of_a_listing_that_is_refused_is_asked_for_again(proxies: Proxied, name: str) -> None:
+    proxy, emulator = proxies(name)
+    store = _open(emulator)
+    store.page_objects = 2  # type: ignore[attr-defined]
+    for number in range(5):
+        store.put(f"_delta_log/{number}.json", b"x")
+    token = {"s3": "*continuation-token*", "gcs": "*pageToken*"}[name]
+    for fault in (Fault.THROTTLE, Fault.DROP_AFTER, Fault.ERROR_BEFORE):
+        proxy.at("GET", token, fault)
+        assert [f.path for f in store.list_from("_delta_log")] == [f"_delta_log/{n}.json" for n in range(5)]
+
+
 @pytest.mark.parametrize("name", CREATED)
 def test_what_is_never_sent_is_certain(emulator_named: Callable[[str], Emulator], name: str) -> None:
     emulator = emulator_named(name)

@@ -135,6 +135,20 @@ def test_absolute_paths_into_another_bucket(s3: Emulator) -> None:
         assert _ids(clone) == [0, 1, 2]
 
 
+def test_a_bucket_may_be_a_table(s3: Emulator) -> None:
+    from urllib.request import Request, urlopen
+
+    bucket = f"whole-{uuid.uuid4()}"
+    urlopen(Request(f"{s3.endpoint}/{bucket}", method="PUT")).close()
+    table = DeltaTable(f"s3://{bucket}/", s3.storage_options)
+    table.append(_rows(0), partition_by=["p"])
+    table.append(_rows(8))
+    table.checkpoint()
+    table.optimize()
+    assert table.vacuum(retention_hours=0, enforce_retention=False).num_files == 16
+    assert (table.uri, _ids(DeltaTable(f"s3a://{bucket}", s3.storage_options))) == (f"s3://{bucket}", list(range(16)))
+
+
 def test_a_file_that_is_gone_is_named(emulator: Emulator) -> None:
     table = _table(emulator)
     table.append(pa.table({"id": [1]}))
