@@ -49,6 +49,7 @@ class DeltaIncrementalOperator(DeltaTableOperator):
         consumer: The cursor's name; the last part of the target's location by default. (templated)
         partition_by: Partition columns, if the first commit creates the target.
         table_properties: Properties, if the first commit creates the target. (templated)
+        schema_mode: `merge` adds the columns that the target does not have; by default rows must have its columns.
         engine: `auto` (by the data), `spark` or `local`.
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
     """
@@ -80,6 +81,7 @@ class DeltaIncrementalOperator(DeltaTableOperator):
         consumer: str | None = None,
         partition_by: Sequence[str] | None = None,
         table_properties: Mapping[str, str] | None = None,
+        schema_mode: str | None = None,
         engine: str = "auto",
         spark_conf: Mapping[str, str] | None = None,
         **kwargs: Any,
@@ -96,9 +98,17 @@ class DeltaIncrementalOperator(DeltaTableOperator):
         self.consumer = consumer
         self.partition_by = partition_by
         self.table_properties = table_properties
+        self.schema_mode = schema_mode
         self.engine = engine
         self.spark_conf = spark_conf
         ensure_callable(python_callable, self.task_id)
+        if schema_mode not in (None, "merge"):
+            raise InvalidRequestError(
+                f"Task {self.task_id} has schema_mode={schema_mode!r}; possible is merge",
+                cause="An incremental step never replaces all rows",
+                remedy="Correct the operator's arguments",
+                task_id=self.task_id,
+            )
         if mode not in MODES:
             raise InvalidRequestError(
                 f"Task {self.task_id} has mode={mode!r}; possible are {', '.join(MODES)}",
@@ -153,10 +163,11 @@ class DeltaIncrementalOperator(DeltaTableOperator):
             "user_metadata": run.user_metadata(),
         }
         if self.mode == "append":
-            return table.append(data, txn=batch.txn, **options)
+            return table.append(data, txn=batch.txn, schema_mode=self.schema_mode, **options)
         from delta_orch.pipeline.first_write import ensure_table_for
 
         ensure_table_for(table, data, **options)
+        options["schema_mode"] = self.schema_mode
         if self.mode == "overwrite_partitions":
             return table.overwrite(data, partition_overwrite_mode="dynamic", txn=batch.txn, **options)
         return table.overwrite(data, replace_where=batch.partition_predicate(), txn=batch.txn, **options)

@@ -13,6 +13,7 @@ from delta_orch.dagster.identity import read_run_identity, user_metadata
 from delta_orch.dagster.metadata import commit_metadata, data_version, table_metadata
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.errors import InvalidRequestError
+from delta_orch.features.schema_evolution import parse_schema_mode
 from delta_orch.log.transaction import CommitResult
 from delta_orch.pipeline.first_write import ensure_table_for
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
@@ -37,6 +38,7 @@ def delta_asset(
     max_versions: int | None = None,
     partition_by: list[str] | None = None,
     table_properties: Mapping[str, str] | None = None,
+    schema_mode: str | None = None,
     engine: str = "auto",
     conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
     kinds: set[str] | None = None,
@@ -67,6 +69,8 @@ def delta_asset(
         max_versions: See `IncrementalReader`.
         partition_by: Partition columns of the table when it is created.
         table_properties: Its properties.
+        schema_mode: `merge` adds the columns that the table does not have; `overwrite`, with `write="overwrite"`, takes
+            those of the rows.
         engine: `auto`, `spark` or `local`.
         conflict_retries: How often the step runs again when another writer's commit stood in the way.
         kinds: Beside `deltalake`.
@@ -85,6 +89,7 @@ def delta_asset(
             cause="What it processes is told by its cursor",
             remedy="Leave partitions_def out",
         )
+    mode = parse_schema_mode(schema_mode)
     keys = {key for key in (incremental_from, table) if isinstance(key, str)}
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
@@ -112,6 +117,7 @@ def delta_asset(
                 "partition_by": None if target.exists() else partition_by,
                 "properties": table_properties,
                 "engine": engine,
+                "schema_mode": mode,
                 "user_metadata": user_metadata(read_run_identity(context), context.asset_key.to_user_string()),
             }
             with retry_conflicts(conflict_retries):

@@ -192,3 +192,15 @@ def test_missing_source_fails_at_once(runs, tmp_path: Path) -> None:  # type: ig
 def test_unknown_mode_is_refused_when_the_dag_is_parsed(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="mode='merge'"):
         double_of(tmp_path, "unknown_mode", Doubled(), mode="merge")
+
+
+def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    dag = double_of(tmp_path, "growing", lambda batch: batch.scan().to_arrow(), mode="append", schema_mode="merge")
+    runs.run(dag)
+    more = readings("b", 3).append_column("note", pa.array(["x"]))
+    source.append(more, schema_mode="merge")
+    runs.run(dag)
+    found = DeltaTable(str(tmp_path / "target")).snapshot().scan().to_arrow().sort_by("value")
+    assert found.column("note").to_pylist() == [None, None, "x"]
+    with pytest.raises(InvalidRequestError, match="schema_mode"):
+        double_of(tmp_path, "replacing", print, schema_mode="overwrite")

@@ -10,7 +10,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.engines.select import local_engine
-from delta_orch.errors import ConflictError, MetadataChangedError
+from delta_orch.errors import ColumnNotFoundError, ConflictError, MetadataChangedError
 from delta_orch.log.transaction import Transaction
 from delta_orch.operations.alter.alteration import alter
 from delta_orch.operations.alter.builder import Alteration
@@ -71,10 +71,28 @@ def test_changes_that_rows_cannot_contradict_are_ordered_after_them(table, chang
     assert table.snapshot().scan().to_arrow().num_rows == 3
 
 
-def test_two_changes_of_the_metadata_exclude_each_other(table):
+def test_a_change_of_the_definition_starts_anew_behind_another(table):
+    snapshots = [table.snapshot()]
+    table.alter().add_column("b", "int").commit()
+    changes = DeltaTable(table.uri).alter().add_column("a", "int", after="id")._changes
+
+    def read_snapshot():
+        return snapshots.pop() if snapshots else table.snapshot()
+
+    result = alter(table.log, read_snapshot, changes, local_engine, options=CommitOptions())
+    assert result.version == 2
+    assert table.snapshot().schema.names == ("id", "a", "b")
+    # What has become impossible meanwhile is told as such.
+    snapshots.append(table.snapshot())
+    table.alter().drop_columns("a").commit()
+    again = DeltaTable(table.uri).alter().rename_column("a", "c")._changes
+    with pytest.raises(ColumnNotFoundError):
+        alter(table.log, read_snapshot, again, local_engine, options=CommitOptions())
+
+
+def test_a_change_that_has_read_rows_does_not_read_them_again_by_itself(table):
     with pytest.raises(MetadataChangedError):
-        altered_late(table, lambda a: a.add_column("a", "int"), lambda: table.alter().add_column("b", "int").commit())
-    assert table.snapshot().schema.names == ("id", "b")
+        altered_late(table, lambda a: a.set_not_null("id"), lambda: table.alter().add_column("b", "int").commit())
 
 
 def test_rows_written_for_the_old_columns_do_not_follow_the_new_ones(table):

@@ -4,7 +4,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch.dagster import DeltaLakeIOManager
+from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaTableResource, delta_asset
 from delta_orch.dagster.settings import parse_settings
 from delta_orch.errors import InvalidRequestError
 from delta_orch.table import DeltaTable
@@ -23,6 +23,24 @@ def test_an_asset_may_let_its_schema_grow(tmp_path):
         assert dg.materialize([flights], resources=resources, partition_key=day).success
     rows = DeltaTable(tmp_path / "flights").snapshot().scan().to_arrow().sort_by("day")
     assert rows.column("note").to_pylist() == [None, "x"]
+
+
+def test_an_incremental_asset_may_follow_its_source(tmp_path):
+    bronze, silver = (DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("bronze", "silver"))
+
+    @delta_asset(incremental_from=bronze, table=silver, write="overwrite", schema_mode="merge")
+    def copied(context: dg.AssetExecutionContext, batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    source = DeltaTable(tmp_path / "bronze")
+    source.append(pa.table({"n": [1]}))
+    assert dg.materialize([copied]).success
+    source.append(pa.table({"n": [2], "note": ["x"]}), schema_mode="merge")
+    assert dg.materialize([copied]).success
+    rows = DeltaTable(tmp_path / "silver").snapshot().scan().to_arrow().sort_by("n")
+    assert rows.column("note").to_pylist() == [None, "x"]
+    with pytest.raises(InvalidRequestError, match="schema_mode"):
+        delta_asset(incremental_from=bronze, table=silver, schema_mode="grow")
 
 
 def test_the_output_may_say_so_and_only_what_there_is():

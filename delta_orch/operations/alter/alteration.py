@@ -52,7 +52,8 @@ def alter(
         InvalidRequestError and its kinds: A change cannot be; all or none are made.
         ConstraintViolationError: Rows stand against it.
         UnsupportedFeatureError: This release could not write the table afterwards.
-        ConflictError: Another commit changed the metadata, or brought rows that were not looked at.
+        ConflictError: Another commit changed the table while its rows were read, or time and again. A change that
+            depends on nothing but the table's definition starts anew by itself, from the version that won.
     """
     if not changes:
         raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
@@ -68,11 +69,16 @@ def alter(
             if draft.needs_checkpoint and result is not None and not result.skipped and not options.dry_run:
                 _write_checkpoint(table_log, read_snapshot())
             return result
-        except (ConflictError, CommitRetriesExhaustedError):
-            # Nothing of it depends on the caller's data, so it can start from the version that won.
-            if not draft.relies_on_version or attempt == _MAX_RESTARTS - 1:
+        except (ConflictError, CommitRetriesExhaustedError) as e:
+            # What was read of rows would have to be read again: that is for the caller to decide.
+            if attempt == _MAX_RESTARTS - 1 or not _depends_on_definition_alone(draft):
                 raise
+            _LOGGER.info("The alteration starts anew: %s", e)
     raise AssertionError("the last attempt raises or returns")
+
+
+def _depends_on_definition_alone(draft: Draft) -> bool:
+    return draft.relies_on_version or not (draft.proofs or draft.relies_on_files)
 
 
 def _write_checkpoint(table_log: TableLog, snapshot: Snapshot) -> None:
