@@ -126,3 +126,13 @@ def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows, table):
     field = table.snapshot().schema.find("id")
     assert (field.nullable, field.metadata) == (False, {"comment": "key"})
     assert table.snapshot().schema.names == ("m", "id")
+
+
+@pytest.mark.spark
+def test_a_variant_column_of_the_data_brings_its_feature(spark, table):
+    table.append(pa.table({"id": pa.array([1], pa.int64())}))
+    data = spark.sql("""SELECT 2L AS id, parse_json('{"a": 7}') AS v""")
+    table.append(data, schema_mode="merge")
+    assert table.snapshot().protocol.reader_features == ("variantType",)
+    frame = table.snapshot().scan().to_spark(spark).selectExpr("id", "v:a::int AS a").orderBy("id")
+    assert [tuple(row) for row in frame.collect()] == [(1, None), (2, 7)]
