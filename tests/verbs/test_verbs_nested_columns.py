@@ -16,7 +16,7 @@ import pytest
 from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
-from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, UnsupportedError
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.operations.scan import Scan
 from delta_orch.protocol.types import LONG, STRING, DataType, StructField, StructType
 
@@ -107,14 +107,6 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
     made.create(pa.schema([("x", pa.struct([("n", pa.int64())])), ("y", pa.struct([("N", pa.int64())]))]))
     with pytest.raises(InvalidRequestError, match="two columns would be called"):
         made.open().snapshot().scan(columns=["x.n", "y.n"])
-
-
-def test_an_engine_that_cannot_says_so(nested: DeltaTable) -> None:
-    class Old:
-        name = "old"
-
-    with pytest.raises(UnsupportedError, match="fields of structs as columns"):
-        nested.snapshot().scan(columns=["`a`.b"]).to_relation(Old())
 
 
 def test_only_the_leaves_asked_for_are_read(rows: Any, tmp_path: Path) -> None:
