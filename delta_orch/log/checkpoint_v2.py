@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from delta_orch.storage.base import FileMeta, LogStore
 
 V2Format = Literal["json", "parquet"]
+Watch = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 
 _LOGGER = logging.getLogger(__name__)
 _CHECKPOINTS_PER_CLASSIC_NAME = 10
@@ -72,21 +73,23 @@ class _Content:
         ).combine_chunks()
 
 
-def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format) -> None:
+def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format, watch: Watch = iter) -> bool:
     """Write the V2 checkpoint of a snapshot's version unless there is one, and make `_last_checkpoint` point at it.
 
     Sidecars come first, the file that refers to them after all of them: until then they are nobody's, and cleanup
     removes them once they are old.
 
+    Returns: Whether `watch` has seen all live files.
+
     Raises as `checkpoint_writer.write_checkpoint`.
     """
     if _find_uuid_named(store, snapshot.version) is not None:
         _LOGGER.debug("Version %d has a V2 checkpoint already", snapshot.version)
-        return
+        return False
     columns = CheckpointColumns.of_snapshot(snapshot)
     expired_ms = oldest_tombstone_ms(snapshot)
     plan = plan_reuse(snapshot, columns, expired_ms)
-    sidecars = [*plan.reused, *_write_sidecars(store, snapshot, columns, plan, expired_ms)]
+    sidecars = [*plan.reused, *_write_sidecars(store, snapshot, columns, plan, expired_ms, watch)]
     num_adds = sum(known.num_adds for known in sidecars)
     num_file_actions = num_adds + sum(known.num_removes for known in sidecars)
     content = _Content(
@@ -114,6 +117,7 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
             extra={"v2Checkpoint": _embedded(content, file)},
         ),
     )  # fmt: skip
+    return not plan.reused
 
 
 def write_classic_copy_of(store: LogStore, snapshot: Snapshot) -> None:
@@ -138,7 +142,7 @@ def _write_classic_copy(store: LogStore, content: _Content) -> None:
 
 
 def _write_sidecars(
-    store: LogStore, snapshot: Snapshot, columns: CheckpointColumns, plan: ReusePlan, expired_ms: int
+    store: LogStore, snapshot: Snapshot, columns: CheckpointColumns, plan: ReusePlan, expired_ms: int, watch: Watch
 ) -> list[KnownSidecar]:
     def adds() -> Iterator[pa.Table]:
         for group in plan.row_groups("add"):
@@ -151,7 +155,7 @@ def _write_sidecars(
         yield snapshot.tail.tombstones.select(list(TOMBSTONE_COLUMNS))
 
     # Adds and tombstones apart: tombstones expire, and adds stay what they are for long.
-    files = file_rows(columns, columns.sidecar_schema, adds(), unexpired(tombstones(), expired_ms), SIDECAR_ROWS)
+    files = file_rows(columns, columns.sidecar_schema, watch(adds()), unexpired(tombstones(), expired_ms), SIDECAR_ROWS)
     with ahead(files) as pieces:
         return [_write_sidecar(store, columns, piece) for piece in pieces]
 

@@ -18,7 +18,7 @@ from delta_orch.log.checkpoint_columns import TOMBSTONE_COLUMNS, CheckpointColum
 from delta_orch.log.checkpoint_pointer import point_at
 from delta_orch.log.checkpoint_reader import ParquetPart
 from delta_orch.log.checkpoint_rows import file_rows, oldest_tombstone_ms, parquet_writer, unexpired
-from delta_orch.log.checkpoint_v2 import V2Format, write_v2_checkpoint
+from delta_orch.log.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.log_path import LOG_DIRECTORY, checkpoint_path
 
@@ -34,8 +34,12 @@ _ROW_GROUP_ROWS = 100_000
 
 
 def write_checkpoint(
-    log: TableLog, snapshot: Snapshot, policy: CheckpointPolicy | None = None, v2_format: V2Format = "json"
-) -> None:
+    log: TableLog,
+    snapshot: Snapshot,
+    policy: CheckpointPolicy | None = None,
+    v2_format: V2Format = "json",
+    watch: Watch = iter,
+) -> bool:
     """Write the checkpoint of a snapshot's version, and make `_last_checkpoint` point at it.
 
     Where a checkpoint of that kind exists already it stays as it is. Tombstones older than
@@ -46,6 +50,9 @@ def write_checkpoint(
         policy: `classic` for one Parquet file (V1), `v2` for a file that refers to sidecars (`checkpoint_v2`); None
             for what the table asks for by `delta.checkpointPolicy`.
         v2_format: Of the file on top of a V2 checkpoint.
+        watch: Passes on the live files (columns of `ADD_SCHEMA`) on their way into the checkpoint.
+
+    Returns: Whether `watch` has seen all of them: not where a checkpoint is there, or sidecars are taken over.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
@@ -55,9 +62,8 @@ def write_checkpoint(
     """
     ensure_writable(snapshot.protocol, snapshot.metadata)
     if _is_v2(snapshot, policy):
-        write_v2_checkpoint(log.store, snapshot, v2_format)
-    else:
-        _write_v1_checkpoint(log.store, snapshot)
+        return write_v2_checkpoint(log.store, snapshot, v2_format, watch)
+    return _write_v1_checkpoint(log.store, snapshot, watch)
 
 
 def _is_v2(snapshot: Snapshot, policy: CheckpointPolicy | None) -> bool:
@@ -71,25 +77,26 @@ def _is_v2(snapshot: Snapshot, policy: CheckpointPolicy | None) -> bool:
     return supported and (policy or snapshot.properties.checkpoint_policy) == "v2"
 
 
-def _write_v1_checkpoint(store: LogStore, snapshot: Snapshot) -> None:
+def _write_v1_checkpoint(store: LogStore, snapshot: Snapshot, watch: Watch) -> bool:
     path = checkpoint_path(snapshot.version)
     last = None
     if store.head(path) is None:
         try:
-            last = _create_v1(store, snapshot, path)
+            last = _create_v1(store, snapshot, path, watch)
         except FileExistsInStoreError:
             _LOGGER.debug("Version %d has a checkpoint by another writer", snapshot.version)
     point_at(store, last or _describe(store, snapshot.version, path))
+    return last is not None
 
 
-def _create_v1(store: LogStore, snapshot: Snapshot, path: str) -> LastCheckpoint:
+def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> LastCheckpoint:
     columns = CheckpointColumns.of_snapshot(snapshot)
     schema, expired_ms = columns.arrow_schema, oldest_tombstone_ms(snapshot)
     small = small_actions(schema, snapshot)
     tombstones = unexpired(snapshot.iter_tombstones(TOMBSTONE_COLUMNS), expired_ms)
     counts = {"add": 0, "remove": 0}
     with store.stage_output(LOG_DIRECTORY) as output:
-        files = file_rows(columns, schema, snapshot.iter_files(), tombstones, _ROW_GROUP_ROWS)
+        files = file_rows(columns, schema, watch(snapshot.iter_files()), tombstones, _ROW_GROUP_ROWS)
         with parquet_writer(output.sink, schema, path) as writer, ahead(files) as pieces:
             writer.write_table(small)
             for piece in pieces:

@@ -8,7 +8,7 @@ together. The chain that breaks elsewhere begins again with the next checkpoint.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,35 +74,57 @@ def compute_checksum(snapshot: Snapshot) -> VersionChecksum:
     Raises:
         CorruptLogError: The log is damaged.
     """
-    has_vectors = _supports_vectors(snapshot.protocol)
-    names = ["size", "deletion_vector"] if has_vectors else ["size"]
-    sizes = _SizeCounter(FILE_SIZE_BOUNDARIES)
-    deleted = _VectorCounter()
-    for files in _iter_file_columns(snapshot, names):
-        sizes.add(_int64(files["size"]))
-        if has_vectors:
-            deleted.add(_deleted_records(files))
-    commit = read_own_commit(snapshot)
-    info = {} if commit is None or commit.commit_info is None else commit.commit_info
-    enabled = snapshot.properties.enable_in_commit_timestamps
-    txns = tuple(snapshot.txn_actions.values())
-    domains = tuple(DomainMetadata(name, text) for name, text in snapshot.domain_metadata.items())
-    return VersionChecksum(
-        table_size_bytes=sizes.num_bytes,
-        num_files=sizes.num_files,
-        num_metadata=1,
-        num_protocol=1,
-        metadata=snapshot.metadata,
-        protocol=snapshot.protocol,
-        txn_id=info.get("txnId") if isinstance(info.get("txnId"), str) else None,
-        in_commit_timestamp_ms=snapshot.timestamp_ms if enabled and "inCommitTimestamp" in info else None,
-        txns=_unless_many(txns),
-        domain_metadata=_unless_many(domains),
-        file_size_histogram=sizes.histogram(),
-        num_deleted_records=deleted.num_records if has_vectors else None,
-        num_deletion_vectors=deleted.num_vectors if has_vectors else None,
-        deleted_record_counts=tuple(deleted.counts.tolist()) if has_vectors else None,
-    )
+    counter = StateCounter(snapshot)
+    for _ in counter.watch(_iter_file_columns(snapshot, counter.columns)):
+        pass
+    return counter.checksum()
+
+
+class StateCounter:
+    """Makes the checksum of a version while its files pass by, on their way to somewhere else."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._has_vectors = _supports_vectors(snapshot.protocol)
+        self._sizes = _SizeCounter(FILE_SIZE_BOUNDARIES)
+        self._deleted = _VectorCounter()
+
+    @property
+    def columns(self) -> list[str]:
+        """What it looks at, of `ADD_SCHEMA`."""
+        return ["size", "deletion_vector"] if self._has_vectors else ["size"]
+
+    def watch(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Pass on the live files of the version, all of them once, in any pieces."""
+        for files in tables:
+            self._sizes.add(_int64(files["size"]))
+            if self._has_vectors:
+                self._deleted.add(_deleted_records(files))
+            yield files
+
+    def checksum(self) -> VersionChecksum:
+        """What was counted, and what else the version says. Raises CorruptLogError where its commit is damaged."""
+        snapshot, counted = self._snapshot, self._deleted if self._has_vectors else None
+        commit = read_own_commit(snapshot)
+        info = {} if commit is None or commit.commit_info is None else commit.commit_info
+        enabled = snapshot.properties.enable_in_commit_timestamps
+        domains = tuple(DomainMetadata(name, text) for name, text in snapshot.domain_metadata.items())
+        return VersionChecksum(
+            table_size_bytes=self._sizes.num_bytes,
+            num_files=self._sizes.num_files,
+            num_metadata=1,
+            num_protocol=1,
+            metadata=snapshot.metadata,
+            protocol=snapshot.protocol,
+            txn_id=info.get("txnId") if isinstance(info.get("txnId"), str) else None,
+            in_commit_timestamp_ms=snapshot.timestamp_ms if enabled and "inCommitTimestamp" in info else None,
+            txns=_unless_many(tuple(snapshot.txn_actions.values())),
+            domain_metadata=_unless_many(domains),
+            file_size_histogram=self._sizes.histogram(),
+            num_deleted_records=None if counted is None else counted.num_records,
+            num_deletion_vectors=None if counted is None else counted.num_vectors,
+            deleted_record_counts=None if counted is None else tuple(counted.counts.tolist()),
+        )
 
 
 def derive_checksum(before: VersionChecksum | None, commit: Committed) -> VersionChecksum | None:

@@ -5,7 +5,7 @@ next tries again. Nothing is done that is not due:
 
 * The checksum is derived from the one before and the commit, on stores where reading and writing a small file costs
   less than the commit itself by far. Across a network, each request would add to the time of every commit: there
-  versions with a checkpoint get one.
+  versions with a checkpoint get one, counted while the files pass by on their way into it.
 * A checkpoint is due every `delta.checkpointInterval` versions.
 * With it the log is cleaned up (`delta.enableExpiredLogCleanup`), once a day: its rules go by whole days.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from delta_orch.errors import IncompleteCheckpointError
 from delta_orch.log.checkpoint_writer import write_checkpoint
 from delta_orch.log.checksum_file import read_version_checksum
-from delta_orch.log.checksum_writer import compute_checksum, derive_checksum, write_checksum
+from delta_orch.log.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
 from delta_orch.log.committed import Committed
 from delta_orch.log.log_cleanup import clean_up_log, cut_off_ms
 from delta_orch.protocol.log_path import checksum_path
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_REMEMBERED = 1000
+_FEW_FILES = 100_000
 
 _cleaned_up: dict[str, int] = {}
 """The cut-off time of the last cleanup of a table by this process. Forgetting costs a listing."""
@@ -64,13 +65,27 @@ def _write_checksum(store: LogStore, commit: Committed) -> None:
 def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> None:
     snapshot = log.snapshot(version) if read is None else log.advance(read, up_to=version)
     try:
-        write_checkpoint(log, snapshot)
+        _write_watched_checkpoint(log, snapshot)
     except IncompleteCheckpointError:
         # What was read long ago may rest on a checkpoint that was cleaned up since.
-        snapshot = log.snapshot(version)
+        _write_watched_checkpoint(log, log.snapshot(version))
+
+
+def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
+    """A checkpoint, and the checksum of its version where that has none yet and it costs no reading of its own."""
+    if log.store.head(checksum_path(snapshot.version)) is not None:
         write_checkpoint(log, snapshot)
-    if log.store.head(checksum_path(version)) is None:
-        write_checksum(log.store, version, compute_checksum(snapshot))
+        return
+    counter = StateCounter(snapshot)
+    if write_checkpoint(log, snapshot, watch=counter.watch):
+        write_checksum(log.store, snapshot.version, counter.checksum())
+    elif _has_few_files(snapshot):
+        write_checksum(log.store, snapshot.version, compute_checksum(snapshot))
+
+
+def _has_few_files(snapshot: Snapshot) -> bool:
+    groups = [] if snapshot.checkpoint is None else snapshot.checkpoint.row_groups("add")
+    return sum(group.num_rows for group in groups) <= _FEW_FILES
 
 
 def _is_near(store: LogStore) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from delta_orch.log.arrow_building import string_scalar
 from delta_orch.log.arrow_plain import plain
 from delta_orch.log.checkpoint_columns import CheckpointColumns
 from delta_orch.log.checkpoint_decoding import has_deletion_vectors
@@ -38,6 +39,7 @@ SIDECAR_ROWS = 100_000
 _SMALL_ROWS = SIDECAR_ROWS // 4
 _DAY_MS = 24 * 60 * 60 * 1000
 _ACTIONS = ("add", "remove")
+_FILE_URIS, _AFTER_FILE_URIS = "file:", "file;"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ def _may_expire(group: RowGroup, expired_ms: int) -> bool:
 
 def _count_untouched(group: RowGroup, action: str, touched: TouchedFiles) -> int | None:
     """The number of actions in a row group; None where a commit has touched the file of one."""
+    nulls = group.null_count(f"{action}.path")
+    if nulls is not None and _lies_elsewhere(group, action, touched):
+        return group.num_rows - nulls
     vectors_matter = touched.any_vector or has_deletion_vectors(action, group)
     names = ["path", "deletionVector"] if vectors_matter and group.has(f"{action}.deletionVector") else ["path"]
     count = 0
@@ -146,3 +151,19 @@ def _count_untouched(group: RowGroup, action: str, touched: TouchedFiles) -> int
             return None
         count += present
     return count
+
+
+def _lies_elsewhere(group: RowGroup, action: str, touched: TouchedFiles) -> bool:
+    """Whether the footer proves that no touched path lies between the first and the last one of the group."""
+    leaf = group.part.leaves.index(f"{action}.path")
+    statistics = group.part.metadata.row_group(group.index).column(leaf).statistics
+    if statistics is None or not statistics.has_min_max:
+        return False
+    first, last = statistics.min, statistics.max
+    if not isinstance(first, str) or not isinstance(last, str) or (first < _AFTER_FILE_URIS and last >= _FILE_URIS):
+        # Such a path may be spelled in several ways, and bounds are of the one that was used.
+        return False
+    between = pc.and_(
+        pc.greater_equal(touched.paths, string_scalar(first)), pc.less_equal(touched.paths, string_scalar(last))
+    )
+    return not between.true_count

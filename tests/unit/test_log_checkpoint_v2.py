@@ -383,3 +383,23 @@ def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
     write_checkpoint(log, before)
     ensure_same_table(before, log.snapshot())
     assert parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH)).version == 1
+
+
+def test_where_paths_lie_proves_as_much_as_looking_at_them(
+    log: TableLog, small_sidecars: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of other days: the footers alone tell that sidecars are untouched."""
+    write_checkpoint(log, create_table(log, *"12345678", properties=V2))
+    first = referred(log)
+    looked_at = []
+    real = sidecar_reuse.live_mask
+    monkeypatch.setattr(sidecar_reuse, "live_mask", lambda *args: looked_at.append(1) or real(*args))
+    before = appended(log, "9")
+    write_checkpoint(log, before)
+    assert not looked_at
+    assert set(first) <= set(referred(log))
+    ensure_same_table(before, log.snapshot())
+    before = appended(log, "2")
+    write_checkpoint(log, before)
+    assert looked_at
+    ensure_same_table(before, log.snapshot())

@@ -241,3 +241,33 @@ def test_content_comes_back_as_it_was(log: TableLog) -> None:
     data = serialize_version_checksum(checksum)
     assert parse_version_checksum(data, "x.crc") == checksum
     assert None not in orjson.loads(data).values()
+
+
+def test_a_checkpoint_counts_what_passes_by(tmp_path: Path) -> None:
+    """Where nothing is near, versions with a checkpoint alone have a checksum, and nothing is decoded twice."""
+    store = FaultStore(open_store(tmp_path))
+    store.uri = "far://away"
+    log = TableLog(store)
+    snapshot = create_table(log, "1", properties={"delta.checkpointInterval": "3"})
+    for _ in range(7):
+        append_days(log, log.advance(snapshot), "1")
+    assert [version for version in range(8) if read_fields(log, version) is not None] == [3, 6]
+    assert log.snapshot(6).validate().checked
+    assert log.snapshot(3).validate().checked
+
+
+def test_a_v2_checkpoint_of_few_files_is_counted_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delta_orch.log.checkpoint_v2.SIDECAR_ROWS", 4)
+    monkeypatch.setattr("delta_orch.log.sidecar_reuse._SMALL_ROWS", 2)
+    for few, expected in ((100, [3, 6, 9]), (2, [3])):
+        monkeypatch.setattr("delta_orch.log.post_commit._FEW_FILES", few)
+        store = FaultStore(open_store(tmp_path / str(few)))
+        store.uri = "far://away"
+        log = TableLog(store)
+        properties = {"delta.checkpointInterval": "3", "delta.checkpointPolicy": "v2"}
+        create_table(log, *"12345", properties=properties)
+        for _ in range(9):
+            append_days(log, log.snapshot(), "1")
+        assert [version for version in range(10) if read_fields(log, version) is not None] == expected
+        for version in expected:
+            assert log.snapshot(version).validate().checked
