@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable, TxnId
-from delta_orch.errors import UnsupportedFeatureError
+from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.tree import partition_equality
 from delta_orch.testing.row_multiset import ensure_same_rows
 
@@ -232,10 +232,13 @@ def test_deltalake_goes_on_writing(tmp_path: Path) -> None:
     assert sorted(pa.table(again.to_pyarrow_table()).column("id").to_pylist()) == ids
 
 
-def test_features_deltalake_adds_are_refused_by_name(tmp_path: Path) -> None:
+def test_constraints_deltalake_adds_hold_here_and_ours_hold_there(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "table")
     appended(table)
     deltalake.DeltaTable(tmp_path / "table").alter.add_constraint({"positive": "id > 0"})
-    with pytest.raises(UnsupportedFeatureError, match="checkConstraints"):
-        table.append(rows(("a", 1)))
-    assert table.snapshot().scan().to_arrow().num_rows == 5
+    table.append(rows(("a", 6)))
+    with pytest.raises(ConstraintViolationError, match="positive"):
+        table.append(rows(("a", 0)))
+    with pytest.raises(deltalake.exceptions.DeltaError, match="failed validation"):
+        deltalake.write_deltalake(deltalake.DeltaTable(tmp_path / "table"), rows(("a", -1)), mode="append")
+    assert table.snapshot().scan().to_arrow().num_rows == 6
