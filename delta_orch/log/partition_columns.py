@@ -35,13 +35,19 @@ def partition_strings(partition_values: pa.Array | pa.ChunkedArray, partition_co
 
 
 def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_rows: int) -> pa.Array:
+    every_row = pc.cast(int64_range(0, num_rows), rows.type)
     mine = pc.equal(keys, string_scalar(name))
-    if not pc.any(mine).as_py():
-        mine = pc.equal(pc.utf8_lower(keys), string_scalar(name.lower()))
-    rows, values = rows.filter(mine), items.filter(mine)
-    if len(rows) == num_rows:
+    named, values = rows.filter(mine), items.filter(mine)
+    if named.equals(every_row):
         return values
-    return values.take(pc.index_in(pc.cast(int64_range(0, num_rows), rows.type), value_set=rows))
+    found = pc.index_in(every_row, value_set=named)
+    if found.null_count:
+        # Each file for itself, so that it does not matter which others it is looked at with.
+        folded = pc.equal(pc.utf8_lower(keys), string_scalar(name.lower()))
+        others, other_values = rows.filter(folded), items.filter(folded)
+        by_folded = other_values.take(pc.index_in(every_row, value_set=others))
+        return pc.if_else(found.is_null(), by_folded, values.take(found))
+    return values.take(found)
 
 
 def partition_keys(strings: pa.Table, schema: StructType) -> pa.Array:

@@ -19,6 +19,8 @@ from delta_orch.errors import (
     TableError,
     UnsupportedError,
 )
+from delta_orch.log.file_columns import STRING_MAP
+from delta_orch.log.partition_columns import partition_strings
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata
@@ -326,3 +328,12 @@ def test_a_checkpoint_with_two_fields_of_one_name(tmp_path):
     pq.write_table(table.set_column(table.column_names.index("metaData"), "metaData", twice), path)
     with pytest.raises(CorruptLogError, match="cannot be read"):
         DeltaTable(tmp_path).snapshot()
+
+
+def test_each_file_spells_its_partition_columns_for_itself():
+    maps = pa.array([[("P", "1")], [("p", "2")], [], [("P", "3"), ("p", "4")], [("q", "5")], [("p", None)]], STRING_MAP)
+    wanted = ["1", "2", None, "4", None, None]
+    assert partition_strings(maps, ["p"])["p"].to_pylist() == wanted
+    for index, value in enumerate(wanted):
+        assert partition_strings(maps.slice(index, 1), ["p"])["p"].to_pylist() == [value]
+    assert partition_strings(maps.slice(0, 0), ["p"]).num_rows == 0
