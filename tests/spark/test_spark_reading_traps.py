@@ -15,6 +15,7 @@ from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.protocol.types import DOUBLE, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, StructField, StructType
 from delta_orch.spark_source.source import DeltaOrchSource
 from delta_orch.testing.row_multiset import ensure_same_rows
@@ -120,6 +121,26 @@ def test_trap_5_zones_and_old_days_are_taken_from_the_session(engine: SparkEngin
     ):
         scan = made.open().snapshot().scan()
         ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
+
+
+def test_trap_6_the_sessions_zone_decides_what_a_predicate_means(engine: SparkEngine, tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "table")
+    made.create(StructType((StructField("at", TIMESTAMP), StructField("id", LONG))))
+    late = dt.datetime(2020, 1, 1, 23, 30, tzinfo=dt.UTC)
+    made.commit(made.add("f.parquet", pa.table({"at": [late, None], "id": [1, 2]})))
+    snapshot = made.open().snapshot()
+    with setting(engine.host.session, "spark.sql.session.timeZone", "Asia/Tokyo"):
+        for where in ("at = '2020-01-01 23:30:00'", "at >= TIMESTAMP'2020-01-01 23:30:00'", "id % 2 = 1"):
+            assert engine.to_arrow(snapshot.scan(where=where).to_relation(engine)).num_rows == 1, where
+        for where in ("CAST(at AS DATE) = DATE'2020-01-01'", "hour(at) = 23"):
+            if engine.host.is_time_zone_pinned:
+                assert engine.to_arrow(snapshot.scan(where=where).to_relation(engine)).num_rows == 1, where
+            else:
+                # Spark Connect has one zone for everything: better no rows than others.
+                with pytest.raises(UnsupportedExpressionError, match="Asia/Tokyo"):
+                    snapshot.scan(where=where).to_relation(engine)
+    for where in ("CAST(at AS DATE) = DATE'2020-01-01'", "hour(at) = 23"):
+        assert engine.to_arrow(snapshot.scan(where=where).to_relation(engine)).num_rows == 1, where
 
 
 @pytest.mark.parametrize("where", ["x > 5", "NOT (x <= 5)", "st.y >= 5", "x = double('NaN')", "x != 1", "x < 1"])

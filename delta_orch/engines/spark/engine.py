@@ -18,6 +18,7 @@ from delta_orch.engines.spark.live_rows import live_rows
 from delta_orch.engines.spark.rewrite import rewrite_files
 from delta_orch.engines.spark.scan_files import output_column_sql, prepare_scan, table_columns
 from delta_orch.engines.spark.scan_portable import listed_uris
+from delta_orch.engines.spark.session_zone import ensure_zone_does_not_matter
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS
 from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import is_arrow_like, is_spark_frame, value_to_frame
@@ -88,6 +89,8 @@ class SparkEngine:
         Raises:
             UnsupportedStoreError: The table lives where Spark cannot reach it.
             MissingFileError: A file is not there (when rows are pulled, on Connect at once).
+            UnsupportedExpressionError: `where` would mean something else in the time zone of a Connect session, or the
+                Arrow filter cannot be sent to workers.
             ProtocolViolationError: Row tracking is asked for, and the log lacks what it takes (when rows are pulled).
         """
         names = plan.schema.names if plan.columns is None else plan.columns
@@ -102,6 +105,7 @@ class SparkEngine:
             ]
             rows = self.union(parts)
             if plan.where is not None:
+                ensure_zone_does_not_matter(self.host, plan.where, plan.schema)
                 rows = self.host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where))
                 rows = self.host.unpinned(rows)
             if plan.arrow_filter is not None:

@@ -6,16 +6,19 @@ joined rows would travel with each of them; in the condition of an anti-join it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delta_orch.engines.read_errors import read_error
 from delta_orch.engines.spark.host import DataFrame
 from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import arrow_to_frame
-from delta_orch.errors import CorruptDeletionVectorError, MissingFileError, TableError
+from delta_orch.errors import CorruptDeletionVectorError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.log.arrow_building import string_array
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
@@ -26,6 +29,7 @@ from delta_orch.storage.base import LogStore
 FILE_COLUMN = "delta_orch_row_file"
 POSITION_COLUMN = "delta_orch_row_position"
 POSITION_FIELDS = (StructField(FILE_COLUMN, STRING), StructField(POSITION_COLUMN, LONG))
+_READERS = 16
 _KEY = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
 _ROWS = "delta_orch_positioned_rows"
@@ -56,7 +60,7 @@ def live_rows(
         keep_position: Keep the two position columns.
 
     Raises:
-        MissingFileError, CorruptDeletionVectorError: A vector, or its file, cannot be read.
+        MissingFileError, CorruptDeletionVectorError, TableError: A vector, or its file, cannot be read.
     """
     vectors = arrow_to_frame(session, _lookup_table(store, files, uris), _LOOKUP_SCHEMA)
     hidden = () if keep_position else (FILE_COLUMN, POSITION_COLUMN)
@@ -79,9 +83,9 @@ def live_rows(
 def _lookup_table(store: LogStore, files: pa.Table, uris: list[str]) -> pa.Table:
     vectors = read_deletion_vectors(store, deletion_vector_descriptors(files))
     words = []
-    for path, vector in zip(files.column("path").to_pylist(), vectors, strict=True):
+    for num_rows, vector in zip(_row_counts(store, files.column("path").to_pylist()), vectors, strict=True):
         assert vector is not None
-        words.append(_words(vector.row_indexes(_num_rows(store, path))))
+        words.append(_words(vector.row_indexes(num_rows)))
     offsets = np.concatenate(([0], np.cumsum([len(w) for w in words]))).astype(np.int64)
     if offsets[-1] >= 1 << 31:
         raise CorruptDeletionVectorError(
@@ -103,18 +107,15 @@ def _words(rows: Any) -> Any:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
+def _row_counts(store: LogStore, log_paths: Sequence[str]) -> list[int]:
+    with ThreadPoolExecutor(min(_READERS, len(log_paths)), thread_name_prefix="delta-row-counts") as executor:
+        return list(executor.map(lambda path: _num_rows(store, path), log_paths))
+
+
 def _num_rows(store: LogStore, log_path: str) -> int:
-    filesystem, _ = store.data_filesystem()
     path = store.resolve(log_path)
     try:
-        with filesystem.open_input_file(path) as source:
+        with store.data_filesystem()[0].open_input_file(path) as source:
             return int(pq.read_metadata(source).num_rows)
-    except FileNotFoundError as e:
-        raise MissingFileError(
-            f"The data file {path} is not there",
-            cause="The log names it, but vacuum or something else has deleted it",
-            remedy="Read a newer version, or restore the file",
-            path=path,
-        ) from e
-    except pa.ArrowException as e:
-        raise TableError(f"The data file {path} is not readable as Parquet", cause=str(e), path=path) from e
+    except (OSError, pa.ArrowException) as e:
+        raise read_error(e, path) from e
