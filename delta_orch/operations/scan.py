@@ -145,8 +145,12 @@ class Scan:
         return duckdb_relation(local_engine().scan(self.plan()), connection)
 
     def to_spark(self, spark: Any) -> Any:
-        """A lazy DataFrame of `spark`, on Spark's own Parquet reader. What you run on it is Spark's: so are its errors,
-        except through the engine (`to_relation`)."""
+        """A lazy DataFrame of `spark`, on Spark's own Parquet reader, that stays at this version.
+
+        What you run on it is Spark's: so are its errors, except through the engine (`to_relation`). In a classic
+        session your own filters leave out files by statistics like `where` does; over Spark Connect only `where` does
+        (docs/spark.md).
+        """
         return spark_engine(spark).scan(self.plan())
 
     def to_relation(self, engine: Engine) -> Any:
