@@ -16,10 +16,12 @@ from delta_orch.operations.alter.draft import Change
 from delta_orch.operations.alter.dropping import DropFeature
 from delta_orch.operations.alter.properties import SetProperties, SetTableTexts, UnsetProperties
 from delta_orch.operations.alter.protocol import AddFeatures, UpgradeProtocol
+from delta_orch.operations.request import CommitOptions, TxnArgument, parse_txns
 from delta_orch.protocol.schema_edit import ColumnPath
 from delta_orch.protocol.types import DataType, StructField
 
 if TYPE_CHECKING:
+    from delta_orch.engines.select import EngineChoice
     from delta_orch.features.table_rules import TableDescription
     from delta_orch.log.snapshot import Snapshot
     from delta_orch.log.transaction import CommitResult
@@ -38,7 +40,11 @@ class Alteration:
     arrays and maps.
     """
 
-    def __init__(self, read_snapshot: Callable[[], Snapshot], run: Callable[..., CommitResult]) -> None:
+    def __init__(
+        self,
+        read_snapshot: Callable[[], Snapshot],
+        run: Callable[[Sequence[Change], EngineChoice, CommitOptions], CommitResult],
+    ) -> None:
         self._read_snapshot = read_snapshot
         self._run = run
         self._changes: list[Change] = []
@@ -185,12 +191,22 @@ class Alteration:
         """The table as `commit` would leave it, without reading a row or writing anything. Raises as `commit`."""
         return plan_alteration(self._read_snapshot(), self._changes)[0].table
 
-    def commit(self, **options: Any) -> CommitResult:
+    def commit(
+        self,
+        *,
+        txn: TxnArgument | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
         """Make all changes, in their order, the table's next version.
 
         Args:
-            options: `txn`, `user_metadata`, `commit_info`, `engine` and `dry_run`, as for `DeltaTable.append`. The
-                engine reads the rows that a constraint or NOT NULL must be proven for.
+            engine: Reads the rows of which a constraint or NOT NULL must be proven; nothing else is read.
+            txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run: As for `DeltaTable.append`.
 
         Returns: `skipped` where the table is that way already, or the `txn` is recorded.
 
@@ -200,7 +216,10 @@ class Alteration:
             UnsupportedFeatureError: This release could not write the table afterwards. Nothing was changed.
             ConflictError: Another commit stands in the way. Nothing was changed; try again.
         """
-        return self._run(tuple(self._changes), **options)
+        options = CommitOptions(
+            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+        )
+        return self._run(tuple(self._changes), engine, options)
 
 
 def _position(first: bool, after: str | None) -> Position:
