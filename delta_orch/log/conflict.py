@@ -35,6 +35,7 @@ from delta_orch.log.commit_reader import Commit
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.read_set import ReadSet, keys_of
 from delta_orch.log.table_state import TableState
+from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.types import StructType
 
 SERIALIZABLE = "Serializable"
@@ -53,6 +54,7 @@ class Intent:
         keys_read: The keys of the files of its snapshot that its read set touches. Called only where a commit that won
             has removed rows.
         removed_keys: `replay.file_keys` of the files it removes.
+        added_again: Canonical paths of data files of the table that it adds once more (with another deletion vector).
         changes_data: False if it only rearranges rows.
         changes_metadata: Whether it replaces the table's metadata.
         begins_to_track_rows: Whether it enables row tracking, for which every file must have row ids.
@@ -67,6 +69,7 @@ class Intent:
     reads: ReadSet
     keys_read: Callable[[], pa.Array]
     removed_keys: pa.Array
+    added_again: pa.Array
     changes_data: bool
     changes_metadata: bool
     begins_to_track_rows: bool
@@ -135,6 +138,11 @@ def _ensure_files_untouched(intent: Intent, winner: Commit) -> None:
     if (path := _first_shared(removes, intent.removed_keys)) is not None:
         cause = f"it removed the file {path}, as this one would"
         raise _conflict(ConcurrentDeleteDeleteError, winner, cause + _yielding(intent), path=path)
+    if len(intent.added_again):
+        hit = pc.is_in(canonical_paths(winner.adds["path"]), value_set=intent.added_again)
+        if (path := _first_path(winner.adds, hit)) is not None:
+            cause = f"it added the file {path} anew, as this one would"
+            raise _conflict(ConcurrentAppendError, winner, cause, path=path)
     if not intent.changes_data:
         for keys in intent.reads.files:
             if (path := _first_shared(removes, keys)) is not None:

@@ -90,3 +90,8 @@ def keys_of(files: pa.Table) -> pa.Array:
     """`replay.file_keys` of a table of files; without a column `dv_id`, no file has a deletion vector."""
     dv_ids = files["dv_id"] if "dv_id" in files.column_names else pa.nulls(files.num_rows, pa.string())
     return file_keys(canonical_paths(files["path"]), dv_ids)
+
+
+def paths_of(keys: pa.Array) -> pa.Array:
+    """The canonical paths of files, from their keys."""
+    return pc.replace_substring_regex(keys, pattern="(?s)\x00.*", replacement="")

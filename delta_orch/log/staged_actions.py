@@ -13,7 +13,8 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.log.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
 from delta_orch.log.data_skipping import match_files
 from delta_orch.log.file_columns import ADD_SCHEMA
-from delta_orch.log.read_set import keys_of
+from delta_orch.log.partition_columns import one_chunk
+from delta_orch.log.read_set import keys_of, paths_of
 from delta_orch.log.record_counts import record_counts
 from delta_orch.log.table_state import TableState
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Txn
@@ -68,6 +69,20 @@ class StagedActions:
             if self.removes
             else pa.nulls(0, pa.string())
         )
+
+    def added_again(self, known_keys: Sequence[pa.Array]) -> pa.Array:
+        """Canonical paths of data files that the table has and that are added once more: with another deletion vector,
+        or with more said about them.
+
+        Args:
+            known_keys: Keys of files that were read; those that are removed count as well.
+        """
+        known = [paths_of(keys) for keys in (*known_keys, self.removed_keys())]
+        added = [canonical_paths(files["path"]) for files in self.adds if files.num_rows]
+        if not added or not any(len(paths) for paths in known):
+            return pa.nulls(0, pa.string())
+        value_set = pa.concat_arrays(known)
+        return pa.concat_arrays([paths.filter(pc.is_in(paths, value_set=value_set)) for paths in map(one_chunk, added)])
 
     def drop_files_in(self, scope: Expression, schema: StructType, partition_columns: Sequence[str]) -> None:
         """Leave out every file for whose partition `scope`, a predicate over partition columns, is true."""

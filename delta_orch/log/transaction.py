@@ -377,6 +377,7 @@ class Transaction(Staging):
             reads=self._reads,
             keys_read=self._files_read,
             removed_keys=self._staged.removed_keys(),
+            added_again=self._staged.added_again(self._reads.files),
             changes_data=self._staged.changes_data,
             changes_metadata=self._staged.metadata is not None,
             begins_to_track_rows=begins_to_track_rows(self._base, result),

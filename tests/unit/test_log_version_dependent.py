@@ -19,7 +19,7 @@ from delta_orch.errors import (
     ProtocolViolationError,
 )
 from delta_orch.features.row_tracking import parse_high_water_mark, serialize_high_water_mark
-from delta_orch.log.arrow_building import int64_array
+from delta_orch.log.arrow_building import bool_array, int64_array
 from delta_orch.log.record_counts import record_counts
 from delta_orch.log.row_ids import assign_row_ids
 from delta_orch.log.snapshot import Snapshot
@@ -321,6 +321,26 @@ def test_writers_from_before_conflict_with_enabling(log: TableLog) -> None:
     with_ids_for_all(begin_tracking(log, snapshot), snapshot).commit()
     with pytest.raises(ProtocolChangedError):
         stale.commit()
+
+
+def test_ids_that_two_writers_give_to_one_file_are_given_once(log: TableLog) -> None:
+    """Two backfills at once: the second finds its file described anew, and has to look again."""
+    snapshot = create_table(log, "1", "2", properties=SUPPORTED)
+    stripped = snapshot.files().drop_columns(["base_row_id", "default_row_commit_version", "data_change"])
+    stripped = stripped.append_column("data_change", bool_array([False, False]))
+
+    def begin(files: pa.Table) -> Transaction:
+        transaction = Transaction(log, snapshot, operation="ROW TRACKING BACKFILL")
+        transaction.read_files(files)
+        transaction.add_files(files)
+        return transaction
+
+    both, second, other = begin(stripped), begin(stripped.slice(1)), begin(stripped.slice(0, 1))
+    second.commit()
+    with pytest.raises(ConcurrentAppendError, match="anew"):
+        both.commit()
+    assert other.commit().version == 2
+    assert ids_in(log.snapshot()) == [(20, 1), (30, 2)]
 
 
 # Metadata domains
