@@ -90,20 +90,16 @@ def settle(
         UnsupportedFeatureError: It needs a feature this release does not write.
     """
     mapped = wanted if is_mapped else with_column_mapping(before, wanted)
-    metadata = replace(mapped.metadata, schema_string=serialize_schema(mapped.schema))
+    # A schema that stays is not spelled anew: other writers may have put more into it than is known here.
+    stays = before is not None and mapped.schema == before.schema
+    metadata = mapped.metadata if stays else replace(mapped.metadata, schema_string=serialize_schema(mapped.schema))
     protocol = protocol_for_existing_table(mapped.protocol, metadata, features)
     settled = replace(mapped, metadata=metadata, protocol=protocol)
-    if before is not None and protocol == before.protocol and _is_same(metadata, before):
+    if before is not None and protocol == before.protocol and metadata == before.metadata:
         return before
     _ensure_rules(before, settled)
     ensure_writable(protocol, metadata)
     return settled
-
-
-def _is_same(metadata: Metadata, before: TableDescription) -> bool:
-    """Whether two metadata say the same; another spelling of the schema's JSON is no difference."""
-    known = replace(before.metadata, schema_string=serialize_schema(before.schema))
-    return metadata == known and dict(metadata.configuration) == dict(known.configuration)
 
 
 def with_column_mapping(before: TableDescription | None, wanted: TableDescription) -> TableDescription:

@@ -1,9 +1,13 @@
 """`alter()`: properties, texts and the protocol."""
 
+from dataclasses import replace
+
+import orjson
 import pyarrow as pa
 import pytest
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
+from delta_orch.log.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]})
@@ -129,3 +133,14 @@ def test_a_preview_commits_nothing(filled):
     assert table.configuration == {"a": "1"}
     assert filled.alter().set_properties({"a": "1"}).commit(dry_run=True).preview is not None
     assert filled.version() == 0
+
+
+def test_a_schema_that_stays_keeps_its_spelling(filled):
+    snapshot = filled.snapshot()
+    spelled = orjson.dumps(orjson.loads(snapshot.metadata.schema_string) | {"unknown": 1}).decode()
+    transaction = Transaction(filled.log, snapshot, operation="TEST")
+    transaction.update_metadata(replace(snapshot.metadata, schema_string=spelled))
+    transaction.commit()
+    assert filled.alter().set_column_comment("id", "").commit().skipped
+    filled.alter().set_properties({"delta.columnMapping.mode": "none", "a": "1"}).commit()
+    assert filled.snapshot().metadata.schema_string == spelled
