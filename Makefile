@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz dagster airflow clean
+.PHONY: help setup demo test check format bench conformance interop fuzz torture dagster airflow clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -36,6 +36,10 @@ interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta o
 
 fuzz: setup ## Damage tables and read them all (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark)
 	@$(BIN)/python -m delta_orch.testing.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
+
+torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on S3 (TORTURE="--seconds 60")
+	@$(BIN)/python -m delta_orch.testing.torture $(BUILD)/torture $(TORTURE)
+	@$(BIN)/python -m delta_orch.testing.torture $(BUILD)/torture --store s3 --kill-seconds 5 $(TORTURE)
 
 bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -1,0 +1,70 @@
+"""What a worker does next, decided by its number and a counter: a restarted one goes on where it was killed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+DAYS = ("a", "b", "c", "d")
+MAX_ROWS = 4
+_IDS_PER_STEP = 10
+_IDS_PER_WORKER = 10_000_000
+_WEIGHTS = {
+    "append": 40,
+    "replace_day": 12,
+    "replace_ids": 6,
+    "replace_days_of_data": 8,
+    "set_property": 5,
+    "add_column": 1,
+    "optimize": 8,
+    "checkpoint": 5,
+    "compact_log": 3,
+    "vacuum": 3,
+    "cleanup_log": 4,
+}
+WRITES = frozenset({"append", "replace_day", "replace_ids", "replace_days_of_data"})
+COMMITS = WRITES | {"set_property", "add_column"}
+"""Operations that are one commit of their own, recognised by their id in `commitInfo.userMetadata`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of one worker.
+
+    Attributes:
+        op_id: Unique in the run.
+        rows: Pairs of day and id that it writes.
+        id_range: First id and the one after the last that `replace_ids` replaces, in the day of its rows.
+    """
+
+    worker: int
+    number: int
+    kind: str
+    rows: tuple[tuple[str, int], ...]
+    id_range: tuple[int, int]
+
+    @property
+    def op_id(self) -> str:
+        return f"{self.worker}-{self.number}"
+
+    @property
+    def day(self) -> str:
+        return self.rows[0][0]
+
+
+def plan_step(seed: int, worker: int, number: int) -> Step:
+    """The step of that number; the same one whenever it is asked for."""
+    chance = random.Random(f"{seed}-{worker}-{number}")
+    kind = chance.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
+    first = worker * _IDS_PER_WORKER + number * _IDS_PER_STEP
+    count = chance.randint(1, MAX_ROWS)
+    days = (
+        chance.choices(DAYS, k=count) if kind in ("append", "replace_days_of_data") else [chance.choice(DAYS)] * count
+    )
+    # What is replaced lies among the ids of some worker, up to and with those written now.
+    low = chance.randint(0, 8) * _IDS_PER_WORKER + chance.randint(0, max(number, 1)) * _IDS_PER_STEP
+    if kind == "replace_ids":
+        rows = tuple((days[0], low + i) for i in range(count))
+    else:
+        rows = tuple((day, first + i) for i, day in enumerate(days))
+    return Step(worker, number, kind, rows, (low, low + chance.randint(MAX_ROWS, 5 * _IDS_PER_STEP)))
