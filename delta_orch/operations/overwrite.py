@@ -231,18 +231,22 @@ def overwrite_partitions(
     session.transaction.read_partitions(distinct_partitions(adds, session.target.schema, columns))
     removed = None
     if snapshot is not None:
-        removed = files_in_same_partitions(snapshot, adds)
+        removed = files_in_same_partitions(snapshot, adds, session.target.schema)
         session.transaction.remove_files(removed)
     session.transaction.set_operation_metrics(write_metrics(adds, removed))
     return session.transaction.commit()
 
 
-def files_in_same_partitions(snapshot: Snapshot, adds: pa.Table) -> pa.Table:
-    """The live files whose partition has a file among `adds`; values compare as values, not as text."""
+def files_in_same_partitions(snapshot: Snapshot, adds: pa.Table, schema: StructType) -> pa.Table:
+    """The live files whose partition has a file among `adds`; values compare as values, not as text.
+
+    Args:
+        schema: In whose types: the table's as the write leaves it, as it may have widened a partition column.
+    """
     files = snapshot.files(REMOVED_FILE_COLUMNS)
     if files.num_rows == 0 or adds.num_rows == 0:
         return files.slice(0, 0)
-    schema, columns = snapshot.schema, snapshot.partition_columns
+    columns = snapshot.partition_columns
     written = pc.unique(partition_keys(adds, schema, columns))
     return files.filter(pc.is_in(partition_keys(files, schema, columns), value_set=written))
 

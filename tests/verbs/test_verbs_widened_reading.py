@@ -57,3 +57,16 @@ def test_partition_columns_widen(rows, table, value, kind, wider, where):
     table.overwrite(rows.data(again), partition_overwrite_mode="dynamic")
     assert len(rows.pylist(table)) == 1
     assert table.optimize().skipped
+
+
+def test_partitions_are_replaced_by_a_write_that_widens_their_column(rows, table):
+    table.append(
+        rows.data(pa.table({"p": pa.array([1, 2], pa.int32()), "n": [1, 1]})), partition_by=["p"], properties=WIDENING
+    )
+    wider = pa.table({"p": pa.array([2, 2**40], pa.int64()), "n": [2, 2]})
+    table.overwrite(rows.data(wider), partition_overwrite_mode="dynamic", schema_mode="merge")
+    assert rows.pylist(table) == [{"p": 1, "n": 1}, {"p": 2, "n": 2}, {"p": 2**40, "n": 2}]
+    again = pa.table({"p": pa.array([2], pa.int64()), "n": [4], "note": ["x"]})
+    table.overwrite(rows.data(again), replace_where="p = 2", schema_mode="merge")
+    assert [(row["p"], row["n"], row["note"]) for row in rows.pylist(table)] == [
+        (1, 1, None), (2, 4, "x"), (2**40, 2, None)]  # fmt: skip
