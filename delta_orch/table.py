@@ -23,6 +23,7 @@ from delta_orch.operations.checkpoint import checkpoint
 from delta_orch.operations.checksum import ChecksumResult, write_checksum
 from delta_orch.operations.compact_log import LogCompactionResult, compact_log
 from delta_orch.operations.create import create
+from delta_orch.operations.domain_metadata import remove_domain_metadata, set_domain_metadata
 from delta_orch.operations.fsck import FsckReport, fsck
 from delta_orch.operations.optimize import DEFAULT_MAX_DELETED_ROWS_RATIO, optimize
 from delta_orch.operations.overwrite import overwrite, overwrite_partitions
@@ -374,6 +375,44 @@ class DeltaTable:
         from delta_orch.operations.alter.alteration import alter
 
         result = alter(self.log, self.snapshot, changes, lambda: select_engine(None, engine), options=options)
+        return result or self._nothing_to_do()
+
+    def domain_metadata(self) -> Mapping[str, str]:
+        """The table's metadata domains, name → configuration (PROTOCOL, "Domain Metadata")."""
+        return self.snapshot().domain_metadata
+
+    def set_domain_metadata(
+        self,
+        domain: str,
+        configuration: str,
+        *,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Set a metadata domain of your own; `delta.…` is the protocol's. See `operations.domain_metadata`.
+
+        Raises:
+            InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
+            ConcurrentDomainMetadataError: Another commit changed the same domain.
+        """
+        options = CommitOptions(parse_txns(txn), user_metadata, commit_info, dry_run=dry_run)
+        return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options=options)
+
+    def remove_domain_metadata(
+        self,
+        domain: str,
+        *,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
+        `set_domain_metadata`."""
+        options = CommitOptions(parse_txns(txn), user_metadata, commit_info, dry_run=dry_run)
+        result = remove_domain_metadata(self.log, self.snapshot(), domain, options=options)
         return result or self._nothing_to_do()
 
     # Maintenance
