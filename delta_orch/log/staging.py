@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.registry import ensure_writable
-from delta_orch.log.commit_checks import ensure_may_remove, ensure_may_write_deletion_vectors
+from delta_orch.log.commit_checks import begins_to_track_rows, ensure_may_remove, ensure_may_write_deletion_vectors
 from delta_orch.log.commit_info import Provenance
+from delta_orch.log.conflict import Intent
 from delta_orch.log.read_set import ReadSet, keys_of
 from delta_orch.log.staged_actions import StagedActions, ensure_file_table
 from delta_orch.log.table_state import TableState
+from delta_orch.log.txn import TxnId
 from delta_orch.log.vector_replacement import with_deletion_vectors
 from delta_orch.protocol.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
 
@@ -38,6 +40,7 @@ class Staging:
         self._provenance = provenance
         self._reads = ReadSet()
         self._staged = StagedActions()
+        self._keys_read: pa.Array | None = None
 
     # What was read
 
@@ -129,3 +132,35 @@ class Staging:
             InvalidRequestError: The table is to be created, and one of them is missing.
         """
         return self._staged.result_after(self._base)
+
+    def _intend(
+        self, base: TableState, txns: Sequence[TxnId], skipped: Sequence[TxnId], isolation_level: str | None
+    ) -> Intent:
+        """What the commits that come first are held against.
+
+        Args:
+            base: The newest version this is known to fit behind.
+            txns, skipped: The identifiers it records, and those it found recorded.
+            isolation_level: None takes the table's.
+        """
+        result = self._result()
+        return Intent(
+            reads=self._reads,
+            keys_read=self._files_read,
+            removed_keys=self._staged.removed_keys(),
+            added_again=self._staged.added_again(self._reads.files),
+            changes_data=self._staged.changes_data,
+            changes_metadata=self._staged.metadata is not None,
+            begins_to_track_rows=begins_to_track_rows(self._base, result),
+            app_ids=frozenset(txn.app_id for txn in txns),
+            domains=frozenset(self._staged.domain_metadata),
+            isolation_level=isolation_level or result.properties.isolation_level,
+            settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),
+            schema=base.schema,
+            partition_columns=base.partition_columns,
+        )
+
+    def _files_read(self) -> pa.Array:
+        if self._keys_read is None:
+            self._keys_read = pa.nulls(0, pa.string()) if self.snapshot is None else self._reads.keys_in(self.snapshot)
+        return self._keys_read

@@ -29,7 +29,6 @@ from delta_orch.features.row_tracking import (
     with_materialized_columns,
 )
 from delta_orch.log.commit_checks import (
-    begins_to_track_rows,
     ensure_isolation_level,
     ensure_may_commit,
     outcome_unknown,
@@ -53,8 +52,6 @@ from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from delta_orch.log.snapshot import Snapshot
     from delta_orch.log.table_log import TableLog
     from delta_orch.storage.base import FileMeta, StagedFile
@@ -128,7 +125,6 @@ class Transaction(Staging):
         # Derived from what is staged, and kept while it stays the same.
         self._file: StagedFile | None = None
         self._intent: Intent | None = None
-        self._keys_read: pa.Array | None = None
         # Set while it is unknown whether the version tried last is ours.
         self._doubt: StorageError | None = None
         self._rebased: list[int] = []
@@ -246,7 +242,9 @@ class Transaction(Staging):
                 return self._skip(base, attempt)
             self._base = base
             self._follow_moved_rows(winner, base)
-            intent = self._intent or self._derive_intent(base)
+            intent = self._intent = self._intent or self._intend(
+                base, self._txns, self._skipped_txns, self._isolation_level
+            )
             ensure_no_conflict(intent, winner, base if before is None else before)
             note_moved_rows(intent, winner)
         if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
@@ -370,30 +368,6 @@ class Transaction(Staging):
 
     def _timestamp_ms(self, file: FileMeta) -> int:
         return file.modification_time_ms if self._in_commit_timestamp_ms is None else self._in_commit_timestamp_ms
-
-    def _derive_intent(self, base: TableState) -> Intent:
-        result = self._result()
-        self._intent = Intent(
-            reads=self._reads,
-            keys_read=self._files_read,
-            removed_keys=self._staged.removed_keys(),
-            added_again=self._staged.added_again(self._reads.files),
-            changes_data=self._staged.changes_data,
-            changes_metadata=self._staged.metadata is not None,
-            begins_to_track_rows=begins_to_track_rows(self._base, result),
-            app_ids=frozenset(txn.app_id for txn in self._txns),
-            domains=frozenset(self._staged.domain_metadata),
-            isolation_level=self._isolation_level or result.properties.isolation_level,
-            settled_scopes=tuple(txn.scope for txn in self._skipped_txns if txn.scope is not None),
-            schema=base.schema,
-            partition_columns=base.partition_columns,
-        )
-        return self._intent
-
-    def _files_read(self) -> pa.Array:
-        if self._keys_read is None:
-            self._keys_read = pa.nulls(0, pa.string()) if self.snapshot is None else self._reads.keys_in(self.snapshot)
-        return self._keys_read
 
     def _forget_derived(self) -> None:
         self._intent = None
