@@ -1,0 +1,75 @@
+"""What we write into rows and files beyond plain columns, under the eyes of Delta on Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from reference_client import Reference, ReferenceError
+
+from delta_orch import DeltaTable
+from delta_orch.errors import ConstraintViolationError
+from delta_orch.features.column_definitions import column, identity_column
+from delta_orch.protocol.types import LONG, STRING, VARIANT, StructType
+from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
+from delta_orch.testing.row_multiset import ensure_same_rows
+
+
+def test_values_we_and_they_fill_in(reference: Reference, tmp_path: Path) -> None:
+    table, it = DeltaTable(tmp_path), f"delta.`{tmp_path}`"
+    schema = StructType(
+        (
+            identity_column("key", start=5, step=3),
+            column("n", LONG),
+            column("twice", LONG, generated_as="n * 2"),
+            column("kind", STRING, default="'none'"),
+        )
+    )
+    table.create(schema, partition_by=["kind"], properties={"delta.constraints.positive": "n > 0"})
+    table.append(pa.table({"n": [1, 2, 3]}))
+    reference.run(f"INSERT INTO {it} (n) VALUES (4), (5)")
+    table.append(pa.table({"n": [6], "kind": ["given"]}))
+    reference.run(f"INSERT INTO {it} (n, kind) VALUES (7, NULL)")
+    table.append(pa.table({"n": [8]}))
+    rows = table.snapshot().scan().to_arrow()
+    ensure_same_rows(rows, reference.read(tmp_path))
+    found = sorted(rows.to_pylist(), key=lambda r: r["n"])
+    assert len({r["key"] for r in found}) == len(found) == 8
+    assert all((r["key"] - 5) % 3 == 0 and r["key"] >= 5 and r["twice"] == 2 * r["n"] for r in found)
+    assert [r["kind"] for r in found] == ["none"] * 5 + ["given", None, "none"]
+    with pytest.raises(ReferenceError, match="positive"):
+        reference.run(f"INSERT INTO {it} (n) VALUES (0)")
+    with pytest.raises(ConstraintViolationError, match="positive"):
+        table.append(pa.table({"n": [0]}))
+
+
+def test_changes_of_a_partial_overwrite(reference: Reference, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    data = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+    table.append(data, properties={"delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name"})
+    result = table.overwrite(pa.table({"id": [2, 2], "name": ["x", "y"]}), replace_where="id = 2")
+    names = "id, name, _change_type, _commit_version"
+    theirs = reference.query(f"SELECT {names} FROM table_changes_by_path('{tmp_path}', {result.version})")
+    ours = table.changes(starting_version=result.version).to_arrow().select(names.split(", "))
+    assert sorted(ours["_change_type"].to_pylist()) == ["delete", "insert", "insert"]
+    assert sorted(map(str, theirs.to_pylist())) == sorted(map(str, ours.to_pylist()))
+    ensure_same_rows(table.snapshot().scan().to_arrow(), reference.read(tmp_path))
+
+
+@pytest.mark.parametrize("properties", [{}, {"delta.enableVariantShredding": "true"}], ids=["plain", "shredded"])
+def test_variants(reference: Reference, tmp_path: Path, properties: dict[str, str]) -> None:
+    table = DeltaTable(tmp_path)
+    table.create(StructType((column("id", LONG), column("v", VARIANT))), properties=properties)
+    texts = ['{"a": 1, "b": "x"}', '{"a": 2, "c": [1, {"d": null}]}', None, "null", '"text"', '{"a": 5}'] * 5
+    table.append(pa.table({"id": range(len(texts)), "v": json_to_variant(pa.array(texts))}))
+    theirs = reference.query(f"SELECT id, to_json(v) AS v FROM delta.`{tmp_path}` ORDER BY id")["v"].to_pylist()
+    assert list(map(parsed, theirs)) == list(map(parsed, texts))
+    reference.run(f"INSERT INTO delta.`{tmp_path}` SELECT 1000, parse_json('{{\"a\": [7]}}')")
+    read = table.snapshot().scan(where="id = 1000").to_arrow()
+    assert variant_to_json(read["v"]).to_pylist() == ['{"a":[7]}']
+
+
+def parsed(text: str | None) -> object:
+    return "SQL NULL" if text is None else json.loads(text)
