@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something about the machine and its load, not about the code.
+settings.register_profile("delta_orch", deadline=None)
+settings.load_profile("delta_orch")
 
 _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
