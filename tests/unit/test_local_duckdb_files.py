@@ -161,10 +161,12 @@ def test_deletion_vectors_and_partition_values(files: Files, monkeypatch: pytest
     files.add(ids, partition={"p": "3", "q": ""})
     files.add(pa.table({"id": pa.array([], pa.int64())}), partition={"p": "4", "q": "d"}, deleted=[7])
     files.add(ids, partition={"p": "5", "q": "e"}, deleted=[3])
+    files.add(ids, partition={"p": "6", "q": "f"}, deleted=[*range(0, 1000, 7), *range(500, 600)], row_group_size=100)
     schema = schema_of(id=LONG, p=INTEGER, q=STRING)
-    assert len(ensure_same(files.plan(schema, "p", "q"))) == 996 + 1000 + 999
+    scattered = 1000 - len({*range(0, 1000, 7), *range(500, 600)})
+    assert len(ensure_same(files.plan(schema, "p", "q"))) == 996 + 1000 + 999 + scattered
     assert len(ensure_same(files.plan(schema, "p", "q", where="p = 1 AND id < 10"))) == 8
-    assert len(ensure_same(files.plan(schema, "p", "q", columns=("q",), where="id IN (1, 3)"))) == 1 + 2 + 1
+    assert len(ensure_same(files.plan(schema, "p", "q", columns=("q",), where="id IN (1, 3)"))) == 1 + 2 + 1 + 2
 
 
 def mapped(name: str, data_type: DataType, physical: str, number: int) -> StructField:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -49,9 +50,11 @@ _MOST_ROWS = (1 << 31) - 1  # what DuckDB's `get_bit` can address
 _MOST_KINDS = 16
 _MOST_BRANCHES = 64
 """Files with deletion vectors up to which each gets a query of its own, which is quicker by a tenth."""
+_MOST_RUNS = 8
 _NUMBERS = count()
 _FILES = "files"
 _FACTS = "facts"
+Runs = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +217,21 @@ class _Builder:
             return f"(SELECT {self._selected(texts)} FROM {self._read_parquet(paths)} AS {_FILES})"
         columns = {"file": int64_range(0, len(files))}
         columns |= {column: self._constants.column(name).take(int64_array(files)) for name, column in facts.items()}
+        deleted = [_deleted_rows(vectors[i], footers[i].num_rows) for i in files]
+        runs = [_few_runs(rows) if len(files) <= _MOST_BRANCHES else None for rows in deleted]
         if has_vectors:
-            columns["deleted"] = binary_array([_mask(vectors[i], footers[i].num_rows) for i in files])
+            columns["deleted"] = binary_array(
+                [
+                    _mask(rows, footers[i].num_rows) if few is None else b"\0"
+                    for i, rows, few in zip(files, deleted, runs, strict=True)
+                ]
+            )
         table = f"delta_orch_files_{next(_NUMBERS)}"
         self._tables[table] = pa.table(columns)
         if has_vectors and len(files) <= _MOST_BRANCHES:
-            return " UNION ALL ".join(self._branch(table, n, path, texts, facts) for n, path in enumerate(paths))
+            return " UNION ALL ".join(
+                self._branch(table, n, path, texts, facts, runs[n]) for n, path in enumerate(paths)
+            )
         return self._joined(table, paths, texts, facts, has_vectors=has_vectors)
 
     def _selected(self, texts: dict[str, str]) -> str:
@@ -237,9 +249,13 @@ class _Builder:
         where = f" WHERE {_is_live(f'{_FACTS}.deleted')}" if has_vectors else ""
         return f"({with_facts} SELECT {self._selected(texts)} FROM {source}{where})"
 
-    def _branch(self, table: str, number: int, path: str, texts: dict[str, str], facts: dict[str, str]) -> str:
+    def _branch(
+        self, table: str, number: int, path: str, texts: dict[str, str], facts: dict[str, str], runs: Runs | None
+    ) -> str:
         """One file with a deletion vector: a condition on constants is applied in the middle of decoding."""
-        texts, values = dict(texts), {"deleted": "CAST(deleted AS BIT)", **{c: c for c in facts.values()}}
+        texts, values = dict(texts), {column: column for column in facts.values()}
+        if runs is None:
+            values["deleted"] = "CAST(deleted AS BIT)"
         for column, value in values.items():
             variable = _variable(table, number, column)
             self._statements.append(f"SET VARIABLE {variable} = (SELECT {value} FROM {table} WHERE file = {number})")
@@ -247,6 +263,8 @@ class _Builder:
             data_type = type_name(next(w.steps[0].data_type for w in self._wanted if w.name == name))
             texts[name] = f"CAST(getvariable('{_variable(table, number, column)}') AS {data_type})"
         is_live = _is_live(f"getvariable('{_variable(table, number, 'deleted')}')")
+        if runs is not None:
+            is_live = " AND ".join(f"{_FILES}.file_row_number NOT BETWEEN {a} AND {b}" for a, b in runs) or "TRUE"
         return f"(SELECT {self._selected(texts)} FROM {self._read_parquet([path])} AS {_FILES} WHERE {is_live})"
 
     def _read_parquet(self, paths: list[str]) -> str:
@@ -328,9 +346,22 @@ def _never_null(footer: ParquetFooter, structs: set[Path]) -> frozenset[Path]:
     )
 
 
-def _mask(vector: DeletionVector | None, num_rows: int) -> bytes:
+def _deleted_rows(vector: DeletionVector | None, num_rows: int) -> npt.NDArray[np.int64]:
+    rows = np.zeros(0, dtype=np.uint64) if vector is None else vector.row_indexes(num_rows)
+    return rows.astype(np.int64)
+
+
+def _few_runs(rows: npt.NDArray[np.int64]) -> Runs | None:
+    """Ascending rows as a few runs of neighbours, of each the first and the last; None if they are no few."""
+    ends = np.flatnonzero(np.diff(rows) > 1)
+    if len(ends) >= _MOST_RUNS:
+        return None
+    firsts, lasts = [0, *(ends + 1)], [*ends, len(rows) - 1]
+    return [(int(rows[first]), int(rows[last])) for first, last in zip(firsts, lasts, strict=True)] if len(rows) else []
+
+
+def _mask(rows: npt.NDArray[np.int64], num_rows: int) -> bytes:
     """One bit a row, the first one highest; set where the row is deleted."""
     flags = np.zeros(num_rows, dtype=np.bool_)
-    if vector is not None:
-        flags[vector.row_indexes(num_rows)] = True
+    flags[rows] = True
     return np.packbits(flags).tobytes() or b"\0"
