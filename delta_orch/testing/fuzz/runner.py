@@ -223,7 +223,11 @@ def _work(
         limit = _address_bytes() + options.address_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection.send("ready")
+    parent = os.getppid()
     for number in numbers:
+        if os.getppid() != parent:
+            # Nobody is there to tell any more; the pipe would not say so, as later workers hold its other end, too.
+            return
         connection.send(_run_one(maker, number, options, save_to))
 
 
