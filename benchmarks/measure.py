@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def _process_tree() -> Iterator[Path]:
         process = found.pop()
         yield process
         for thread in (process / "task").iterdir():
-            found += [_PROCESSES / child for child in (thread / "children").read_text().split()]
+            with suppress(OSError):  # the thread has ended
+                found += [_PROCESSES / child for child in (thread / "children").read_text().split()]
 
 
 def _status_bytes(process: Path, name: str) -> int:

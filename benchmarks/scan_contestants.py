@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 Run = Callable[[Path], object]
+_WHOLE: dict[str, Callable[..., Any]] = {"sum": sum, "min": min, "max": max}
 _IMPORTED_LATER = (
     "sqlglot.dialects.spark",
     "delta_orch.storage.local",
     "delta_orch.engines.local.engine",
     "delta_orch.engines.local.duckdb_input",
+    "pyarrow.dataset",
 )
 
 
@@ -76,12 +78,12 @@ def delta_orch_table() -> Any:
 def _delta_orch_duckdb(query: Query) -> Run:
     import duckdb
 
-    table_class = delta_orch_table()
+    table_class, connection = delta_orch_table(), duckdb.connect()
     where = None if query.id_range is None else query.condition()
     terms = ", ".join(f"{function}({name.rpartition('.')[2]})" for function, name in query.aggregates)
 
     def run(table: Path) -> object:
-        rows = table_class(table).snapshot().scan(query.scanned, where).to_duckdb(duckdb.connect())
+        rows = table_class(table).snapshot().scan(query.scanned, where).to_duckdb(connection)
         return rows.aggregate(f"count(*), {terms}").fetchall()[0]
 
     return run
@@ -156,8 +158,9 @@ def _polars(query: Query) -> Run:
 def _duckdb_files(query: Query) -> Run:
     import duckdb
 
+    connection = duckdb.connect()
     names = {name: ".".join(f'"{part}"' for part in query.bare.get(name, name).split(".")) for name in _names(query)}
-    return lambda table: duckdb.execute(query.select(f"'{table}/*.parquet'", names)).fetchall()[0]
+    return lambda table: connection.execute(query.select(f"'{table}/*.parquet'", names)).fetchall()[0]
 
 
 def _pyarrow_files(query: Query) -> Run:
@@ -193,19 +196,16 @@ def _nested(query: Query) -> dict[str, str]:
 
 def _aggregated(batches: Any, query: Query) -> tuple[object, ...]:
     """The aggregates of a stream, batch by batch."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     count, parts = 0, []
     for batch in batches:
         count += batch.num_rows
+        if not batch.num_rows:
+            continue
         names = [name if name in batch.schema.names else name.rpartition(".")[2] for _, name in query.aggregates]
-        parts.append([getattr(pc, f)(batch.column(name)) for (f, _), name in zip(query.aggregates, names, strict=True)])
+        parts.append(
+            [getattr(pc, f)(batch.column(n)).as_py() for (f, _), n in zip(query.aggregates, names, strict=True)]
+        )
     columns = zip(*parts, strict=True)
-    return (
-        count,
-        *(
-            getattr(pc, function)(pa.array([value.as_py() for value in column])).as_py()
-            for (function, _), column in zip(query.aggregates, columns, strict=True)
-        ),
-    )
+    return (count, *(_WHOLE[f](values) for (f, _), values in zip(query.aggregates, columns, strict=True)))
