@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable, TxnId
-from delta_orch.errors import ConflictError
+from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.transaction import Transaction
 from delta_orch.storage.base import LogStore
@@ -143,7 +143,7 @@ SHORT = {
     "ConcurrentTransactionError": "transaction",
     "ConcurrentDomainMetadataError": "domain",
 }
-COMMITS, SKIPS = "✓", "skips"
+COMMITS, SKIPS, REFUSED = "✓", "skips", "refused"
 
 
 @cache
@@ -225,6 +225,8 @@ def run(table: DeltaTable, first: Verb, second: Verb, level: str | None, phase: 
         assert e.retryable
         assert e.context["winning_version"] == table.version()
         return SHORT[type(e).__name__]
+    except InvalidRequestError:
+        return REFUSED
     finally:
         assert overtaking.has_run, "the first operation did not run"
     return SKIPS if result.skipped else COMMITS
