@@ -37,6 +37,7 @@ def deltalake() -> Run:
 
 def pyarrow_floor() -> Run:
     """The change data files and nothing else."""
+    import pyarrow.dataset  # noqa: F401 - `read_table` would import it
     import pyarrow.parquet as pq
 
     return lambda table: pq.read_table(table / "_change_data").num_rows

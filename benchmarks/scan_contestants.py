@@ -16,7 +16,6 @@ _IMPORTED_LATER = (
     "delta_orch.storage.local",
     "delta_orch.engines.local.engine",
     "delta_orch.engines.local.duckdb_input",
-    "pyarrow.dataset",
 )
 
 
@@ -90,6 +89,7 @@ def _delta_orch_duckdb(query: Query) -> Run:
 
 
 def _delta_orch_reader(query: Query) -> Run:
+    import_module("pyarrow.dataset")
     table_class = delta_orch_table()
     where = None if query.id_range is None else query.condition()
     return lambda table: _aggregated(table_class(table).snapshot().scan(query.scanned, where).to_reader(), query)

@@ -133,12 +133,15 @@ class ChangeFeed:
 
 def _without_repeats(files: pa.Table) -> Iterable[pa.Table]:
     """The files in as few tables as possible of which none holds a path twice."""
-    while files.num_rows:
+    # Grouping imports Arrow's query engine and with it pandas: only where there is something to group.
+    while pc.count_distinct(files.column("path")).as_py() < files.num_rows:
         numbered = files.append_column("row", int64_array(range(files.num_rows)))
         first = numbered.group_by("path").aggregate([("row", "min")]).column("row_min")
         chosen = pc.is_in(numbered.column("row"), value_set=first.combine_chunks())
         yield files.filter(chosen)
         files = files.filter(pc.invert(chosen))
+    if files.num_rows:
+        yield files
 
 
 def _with_constants(files: pa.Table, *, with_change_type: bool) -> pa.Table:
@@ -199,13 +202,13 @@ def read_changes(
     shape = end if schema_version is None else schema_version
     snapshot = latest if shape == latest.version else table_log.snapshot(shape)
     if start > end:
-        return ChangeFeed(snapshot, start, end, CHANGED_FILE_SCHEMA.empty_table())
+        return ChangeFeed(snapshot, start, end, pa.Table.from_batches([], CHANGED_FILE_SCHEMA))
     commits = _with_adjusted_times(table_log, list(table_log.commits(start, end)))
     if require_change_data_feed is not False:
         _ensure_feed_enabled(table_log, latest, commits, always=bool(require_change_data_feed))
     _ensure_one_schema(table_log, snapshot, commits, is_chosen=schema_version is not None)
     parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
-    return ChangeFeed(snapshot, start, end, pa.concat_tables([CHANGED_FILE_SCHEMA.empty_table(), *parts]))
+    return ChangeFeed(snapshot, start, end, pa.concat_tables([pa.Table.from_batches([], CHANGED_FILE_SCHEMA), *parts]))
 
 
 def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Commit]:

@@ -221,7 +221,15 @@ def _typed_array(values: list[Any], data_type: DataType) -> pa.Array:
     if data_type in (DATE, BOOLEAN) or data_type in _INTEGER_BITS:
         # Through strings, which spares a cold process the import of pandas.
         return string_array(serialize_partition_value(v, data_type) for v in values).cast(arrow_type)
+    if data_type in (TIMESTAMP, TIMESTAMP_NTZ):
+        return string_array(None if v is None else str(_ticks(v)) for v in values).cast(pa.int64()).view(arrow_type)
     return pa.array(values, arrow_type)
+
+
+def _ticks(moment: datetime) -> int:
+    """Microseconds since the epoch, in UTC where it has a zone."""
+    naive = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    return (naive - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 
 def partition_directory(names: Sequence[str], values: Iterable[str | None]) -> str:
