@@ -8,6 +8,7 @@ together. The chain that breaks elsewhere begins again with the next checkpoint.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +24,6 @@ from delta_orch.log.checksum_file import file_size_histogram, histogram_counts, 
 from delta_orch.log.committed import Committed
 from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn
 from delta_orch.protocol.log_path import checksum_path
-from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.version_checksum import (
     DELETED_RECORD_BOUNDARIES,
     FILE_SIZE_BOUNDARIES,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 # Beyond that a checksum would cost each commit more than it tells anybody.
 _MAX_SMALL_ACTIONS = 100
+_FEW_FILES = 32
 _NO_BINS = (0,) * len(FILE_SIZE_BOUNDARIES)
 _EMPTY = VersionChecksum(
     table_size_bytes=0,
@@ -54,17 +55,20 @@ _EMPTY = VersionChecksum(
 Small = TypeVar("Small", Txn, DomainMetadata)
 
 
-def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> bool:
-    """Write the checksum of a version unless there is one. Returns whether it was written.
+def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> bytes | None:
+    """Write the checksum of a version unless there is one.
+
+    Returns: The content of the file; None where one is there already, which stays as it is.
 
     Raises:
         StorageError: There is none, or another writer's.
     """
+    data = serialize_version_checksum(checksum)
     try:
-        store.put_regenerable(checksum_path(version), serialize_version_checksum(checksum))
+        store.put_regenerable(checksum_path(version), data)
     except FileExistsInStoreError:
-        return False
-    return True
+        return None
+    return data
 
 
 def compute_checksum(snapshot: Snapshot) -> VersionChecksum:
@@ -178,15 +182,15 @@ def _may_add_again(adds: Sequence[pa.Table], removes: Sequence[pa.Table]) -> boo
     lack them, without any data change and without removing the file. Then the files cannot be counted from here."""
     if any(files.num_rows for files in removes):
         return False
-    flags = [files.column("data_change") for files in adds if "data_change" in files.column_names]
-    return any(pc.any(pc.invert(column)).as_py() for column in flags if len(column))
+    flags = (files.column("data_change") for files in adds if "data_change" in files.column_names)
+    return any(chunk.false_count for column in flags for chunk in column.chunks)
 
 
 def _derive_txns(before: Sequence[Txn] | None, commit: Committed) -> tuple[Txn, ...] | None:
     if before is None:
         return None
     merged = {txn.app_id: txn for txn in (*before, *commit.txns)}
-    retention_ms = TableProperties.parse(commit.metadata.configuration).set_transaction_retention_ms
+    retention_ms = commit.properties.set_transaction_retention_ms
     if retention_ms is not None:
         oldest_ms = time.time_ns() // 1_000_000 - retention_ms
         merged = {a: t for a, t in merged.items() if t.last_updated is None or t.last_updated >= oldest_ms}
@@ -208,11 +212,26 @@ def _derive_histogram(before: FileSizeHistogram | None, added: Numbers, removed:
     if before is None:
         return None
     boundaries = before.sorted_bin_boundaries
+    if len(added) + len(removed) <= _FEW_FILES:
+        return _move_few(before, added.tolist(), removed.tolist())
     plus, minus = (file_size_histogram(sizes, boundaries) for sizes in (added, removed))
     counts = _combined(before.file_counts, plus.file_counts, minus.file_counts)
     sizes = _combined(before.total_bytes, plus.total_bytes, minus.total_bytes)
     # The writer before us may have counted otherwise.
     return None if min(counts) < 0 or min(sizes) < 0 else FileSizeHistogram(boundaries, counts, sizes)
+
+
+def _move_few(before: FileSizeHistogram, added: list[int], removed: list[int]) -> FileSizeHistogram | None:
+    """As whole arrays would, without what it costs to make some: most commits add one file."""
+    counts, sizes = list(before.file_counts), list(before.total_bytes)
+    for sign, moved in ((1, added), (-1, removed)):
+        for size in moved:
+            place = max(bisect_right(before.sorted_bin_boundaries, size) - 1, 0)
+            counts[place] += sign
+            sizes[place] += sign * size
+    if min(counts) < 0 or min(sizes) < 0:
+        return None
+    return FileSizeHistogram(before.sorted_bin_boundaries, tuple(counts), tuple(sizes))
 
 
 def _combined(before: Sequence[int], plus: Sequence[int], minus: Sequence[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from delta_orch.log.staged_actions import StagedActions
 from delta_orch.log.table_state import TableState
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
+from delta_orch.protocol.table_properties import TableProperties
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Committed:
         txn_id: `commitInfo.txnId`.
         in_commit_timestamp_ms: None where the table has none.
         before: The state it was made on, that of `version` - 1; None where it created the table.
-        protocol, metadata: After it.
+        protocol, metadata, properties: After it.
     """
 
     version: int
@@ -31,3 +32,4 @@ class Committed:
     before: TableState | None
     protocol: Protocol
     metadata: Metadata
+    properties: TableProperties

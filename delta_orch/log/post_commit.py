@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import IncompleteCheckpointError
 from delta_orch.log.checkpoint_writer import write_checkpoint
-from delta_orch.log.checksum_file import read_version_checksum
+from delta_orch.log.checksum_file import read_checksum_content
 from delta_orch.log.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
 from delta_orch.log.committed import Committed
 from delta_orch.log.log_cleanup import clean_up_log, cut_off_ms
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum
 
 if TYPE_CHECKING:
     from delta_orch.log.snapshot import Snapshot
@@ -38,6 +39,9 @@ _FEW_FILES = 100_000
 _cleaned_up: dict[str, int] = {}
 """The cut-off time of the last cleanup of a table by this process. Forgetting costs a listing."""
 
+_last_written: list[tuple[bytes, VersionChecksum] | None] = [None]
+"""The content of the last checksum this process has derived, and what it says."""
+
 
 def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     """Do what is due after a commit of this process. Raises nothing.
@@ -45,8 +49,7 @@ def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
     Args:
         read: An older snapshot that spares reading the log again.
     """
-    store, version = log.store, commit.version
-    properties = TableProperties.parse(commit.metadata.configuration)
+    store, version, properties = log.store, commit.version, commit.properties
     if _is_near(store):
         _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
     if version and version % properties.checkpoint_interval == 0:
@@ -56,10 +59,19 @@ def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
 
 
 def _write_checksum(store: LogStore, commit: Committed) -> None:
-    before = None if commit.before is None else read_version_checksum(store, commit.version - 1)
+    before = None if commit.before is None else _read_checksum(store, commit.version - 1)
     checksum = derive_checksum(before, commit)
-    if checksum is not None:
-        write_checksum(store, commit.version, checksum)
+    if checksum is not None and (data := write_checksum(store, commit.version, checksum)) is not None:
+        _last_written[0] = (data, checksum)
+
+
+def _read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
+    """The checksum of a version: always read, but parsed only where it is not what this process has just written."""
+    data = read_checksum_content(store, version)
+    if data is None:
+        return None
+    last = _last_written[0]
+    return last[1] if last is not None and last[0] == data else parse_version_checksum(data, checksum_path(version))
 
 
 def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> None:

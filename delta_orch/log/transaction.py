@@ -319,6 +319,7 @@ class Transaction(Staging):
             before=self._base,
             protocol=actions.protocol or result.protocol,
             metadata=actions.metadata or result.metadata,
+            properties=result.properties,
         )
 
     def _skip(self, base: TableState, attempt: int) -> CommitResult:

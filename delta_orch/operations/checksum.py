@@ -39,7 +39,7 @@ def write_checksum(snapshot: Snapshot) -> ChecksumResult:
     """
     ensure_writable(snapshot.protocol, snapshot.metadata)
     checksum = checksum_writer.compute_checksum(snapshot)
-    written = checksum_writer.write_checksum(snapshot.store, snapshot.version, checksum)
+    written = checksum_writer.write_checksum(snapshot.store, snapshot.version, checksum) is not None
     if not written:
         snapshot.validate()
     path = checksum_path(snapshot.version)
