@@ -34,7 +34,7 @@ class RowCopies:
             self._loses_ids = supports(snapshot.protocol, "rowTracking")
 
     def plan(self, plan: ScanPlan) -> ScanPlan:
-        """The scan, its rows with their ids and commit versions; `plan.files` must have both columns of row tracking."""
+        """The scan, its rows with ids and commit versions; `plan.files` must have both columns of row tracking."""
         if self._tracking is None:
             return plan
         return replace(plan, schema=StructType((*plan.schema, *self._columns)), row_tracking=self._tracking)
