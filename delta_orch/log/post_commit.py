@@ -54,8 +54,8 @@ def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
         _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
     if version and version % properties.checkpoint_interval == 0:
         _attempt(log, version, "write the checkpoint", lambda: _write_checkpoint(log, read, version))
-        if properties.enable_expired_log_cleanup and _is_cleanup_due(store, properties):
-            _attempt(log, version, "clean up the log", lambda: clean_up_log(log, log.snapshot(version)))
+        if properties.enable_expired_log_cleanup:
+            _attempt(log, version, "clean up the log", lambda: _clean_up_once_a_day(log, version, properties))
 
 
 def _write_checksum(store: LogStore, commit: Committed) -> None:
@@ -104,15 +104,15 @@ def _is_near(store: LogStore) -> bool:
     return store.uri.startswith(("file:", "memory:"))
 
 
-def _is_cleanup_due(store: LogStore, properties: TableProperties) -> bool:
-    """Whether this process has not yet cleaned up to where it would today."""
+def _clean_up_once_a_day(log: TableLog, version: int, properties: TableProperties) -> None:
+    """Unless this process has already cleaned up to where it would today."""
     cut_off = cut_off_ms(properties, time.time_ns() // 1_000_000)
-    if _cleaned_up.get(store.uri) == cut_off:
-        return False
+    if _cleaned_up.get(log.store.uri) == cut_off:
+        return
+    clean_up_log(log, log.snapshot(version))
     if len(_cleaned_up) >= _MAX_REMEMBERED:
         _cleaned_up.clear()
-    _cleaned_up[store.uri] = cut_off
-    return True
+    _cleaned_up[log.store.uri] = cut_off
 
 
 def _attempt(log: TableLog, version: int, what: str, act: Callable[[], object]) -> None:
