@@ -28,8 +28,21 @@ DELETED_RECORD_BOUNDARIES = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 1
 """The smallest number of deleted records of each bin of `deleted_record_counts`."""
 
 
-FILE_SIZE_BOUNDARIES = (0, *(1 << exponent for exponent in range(13, 39)))
-"""The bins of histograms that begin here: below 8 KiB, then twice as large each, up to 256 GiB and above."""
+_MIB = 1 << 20
+FILE_SIZE_BOUNDARIES = (
+    0,
+    *(1 << exponent for exponent in range(13, 23)),
+    *range(8 * _MIB, 41 * _MIB, 4 * _MIB),
+    *range(48 * _MIB, 121 * _MIB, 8 * _MIB),
+    *range(124 * _MIB, 145 * _MIB, 4 * _MIB),
+    *range(160 * _MIB, 577 * _MIB, 16 * _MIB),
+    *range(640 * _MIB, 1409 * _MIB, 64 * _MIB),
+    *range(1536 * _MIB, 2049 * _MIB, 128 * _MIB),
+    *range(2304 * _MIB, 4097 * _MIB, 256 * _MIB),
+    *(1 << exponent for exponent in range(33, 39)),
+)
+"""The bins of histograms that begin here. They are the reference implementation's own, finest around the sizes that
+files usually have: with others it continues a histogram it can no longer verify, and writes no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
