@@ -25,7 +25,7 @@ def prepare(directory: Path) -> Path:
 
 
 def _make(table: Path) -> None:
-    from delta_orch.log.checkpoint_writer import write_checkpoint
+    from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
     from delta_orch.log.table_log import TableLog
     from delta_orch.storage.local import LocalStore
     from delta_orch.testing.table_builder import append_days
@@ -61,14 +61,14 @@ def untouched_sidecars_taken_over() -> Run:
 
 def everything_written_again() -> Run:
     """The same, nothing taken over."""
-    from delta_orch.log import sidecar_reuse
+    from delta_orch.log.checkpoints import sidecar_reuse
 
     vars(sidecar_reuse)["_SMALL_ROWS"] = 1 << 60
     return _write
 
 
 def _write(table: Path) -> str:
-    from delta_orch.log.checkpoint_writer import write_checkpoint
+    from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
     from delta_orch.log.table_log import TableLog
     from delta_orch.storage.local import LocalStore
 

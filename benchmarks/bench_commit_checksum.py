@@ -29,7 +29,7 @@ def with_checksums() -> Run:
 
 def without_checksums() -> Run:
     """The same, the checksum left out."""
-    from delta_orch.log import post_commit
+    from delta_orch.log.upkeep import post_commit
 
     vars(post_commit)["_is_near"] = lambda store: False
     return _append_all

@@ -20,7 +20,7 @@ Run = Callable[[Path], object]
 
 def delta_orch() -> Run:
     """V1, one file."""
-    from delta_orch.log.checkpoint_writer import write_checkpoint
+    from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
     from delta_orch.log.table_log import TableLog
     from delta_orch.storage.local import LocalStore
 

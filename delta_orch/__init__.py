@@ -13,7 +13,7 @@ from delta_orch._version import VERSION as __version__
 if TYPE_CHECKING:
     from delta_orch.errors import DeltaError
     from delta_orch.features.column_definitions import column, identity_column
-    from delta_orch.log.txn import TxnId
+    from delta_orch.log.commits.txn import TxnId
     from delta_orch.table import DeltaTable
 
 __all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "identity_column"]
@@ -21,7 +21,7 @@ __all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "identi
 _HOME = {
     "DeltaError": "delta_orch.errors",
     "DeltaTable": "delta_orch.table",
-    "TxnId": "delta_orch.log.txn",
+    "TxnId": "delta_orch.log.commits.txn",
     "column": "delta_orch.features.column_definitions",
     "identity_column": "delta_orch.features.column_definitions",
 }

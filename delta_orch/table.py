@@ -11,11 +11,11 @@ from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.schema_evolution import parse_schema_mode
+from delta_orch.log.commits.transaction import CommitResult
 from delta_orch.log.history import HistoryEntry
-from delta_orch.log.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import CommitResult
+from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.operations.append import append
 from delta_orch.operations.change_range import ChangeRange
 from delta_orch.operations.changes import ChangeFeed, read_changes

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.log.transaction import CommitResult
+    from delta_orch.log.commits.transaction import CommitResult
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
     from delta_orch.table import DeltaTable
 

@@ -16,7 +16,7 @@ from delta_orch.airflow.run_context import TaskRun
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_orch.log.transaction import CommitResult
+    from delta_orch.log.commits.transaction import CommitResult
     from delta_orch.table import DeltaTable
 
 

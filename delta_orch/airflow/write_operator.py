@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.log.txn import TxnId
+    from delta_orch.log.commits.txn import TxnId
     from delta_orch.table import DeltaTable
 
 MODES = ("append", "overwrite", "error", "ignore")

@@ -14,7 +14,7 @@ from delta_orch.dagster.metadata import commit_metadata, data_version, table_met
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.errors import InvalidRequestError
 from delta_orch.features.schema_evolution import parse_schema_mode
-from delta_orch.log.transaction import CommitResult
+from delta_orch.log.commits.transaction import CommitResult
 from delta_orch.pipeline.first_write import ensure_table_for
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
 from delta_orch.table import DeltaTable

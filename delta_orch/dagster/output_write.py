@@ -12,8 +12,8 @@ from delta_orch.dagster.settings import AssetSettings
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.transaction import CommitResult
-from delta_orch.log.txn import TxnId
+from delta_orch.log.commits.transaction import CommitResult
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.pipeline.first_write import ensure_table_for, schema_of_new_table
 from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.run_identity import (

@@ -14,7 +14,7 @@ from delta_orch.errors import (
     MissingFileError,
     StorageError,
 )
-from delta_orch.log.file_columns import DELETION_VECTOR_TYPE
+from delta_orch.log.columns.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import (
     DeletionVector,

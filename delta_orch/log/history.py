@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from delta_orch.errors import CorruptLogError
-from delta_orch.log.commit_reader import LogFile, in_commit_timestamp_ms, read_commits
+from delta_orch.log.commits.commit_reader import LogFile, in_commit_timestamp_ms, read_commits
 from delta_orch.log.time_travel import adjusted_file_times
 from delta_orch.storage.base import FileMeta, LogStore
 

@@ -16,7 +16,7 @@ from delta_orch.errors import (
     LogGapError,
     StorageError,
 )
-from delta_orch.log.checkpoint_reader import Checkpoint
+from delta_orch.log.checkpoints.checkpoint_reader import Checkpoint
 from delta_orch.log.listing import CheckpointFiles, LogListing
 from delta_orch.log.segment_replay import read_compaction
 from delta_orch.protocol.last_checkpoint import parse_last_checkpoint

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.arrow_building import int64_range, string_array, string_scalar
-from delta_orch.log.commit_reader import LogActions
-from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
-from delta_orch.log.partition_columns import one_chunk
+from delta_orch.log.columns.arrow_building import int64_range, string_array, string_scalar
+from delta_orch.log.columns.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.columns.partition_columns import one_chunk
+from delta_orch.log.commits.commit_reader import LogActions
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_orch.protocol.data_path import canonical_paths
 

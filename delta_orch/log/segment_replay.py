@@ -12,8 +12,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from delta_orch.errors import CorruptLogError, StorageError
-from delta_orch.log.checkpoint_reader import Checkpoint
-from delta_orch.log.commit_reader import LogActions, LogFile, parse_log_files, read_commits
+from delta_orch.log.checkpoints.checkpoint_reader import Checkpoint
+from delta_orch.log.commits.commit_reader import LogActions, LogFile, parse_log_files, read_commits
 from delta_orch.log.listing import CompactionFile
 from delta_orch.log.replay import Tail, file_keys
 from delta_orch.log.segment import LogSegment

@@ -16,14 +16,14 @@ from delta_orch.features.clustering import CLUSTERING_DOMAIN, logical_path, pars
 from delta_orch.features.column_dependencies import constraints_of
 from delta_orch.features.column_details import ColumnDetails, column_details
 from delta_orch.features.registry import ensure_readable, supported_features
-from delta_orch.log.checkpoint_files import CheckpointFileActions
-from delta_orch.log.checkpoint_reader import Checkpoint
-from delta_orch.log.checkpoint_stream import iter_live
-from delta_orch.log.commit_reader import commit_timestamp_ms, read_commit
-from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
-from delta_orch.log.pruning import Pruning
+from delta_orch.log.checkpoints.checkpoint_files import CheckpointFileActions
+from delta_orch.log.checkpoints.checkpoint_reader import Checkpoint
+from delta_orch.log.checkpoints.checkpoint_stream import iter_live
+from delta_orch.log.columns.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.commits.commit_reader import commit_timestamp_ms, read_commit
 from delta_orch.log.replay import Tail
 from delta_orch.log.segment import LogSegment
+from delta_orch.log.skipping.pruning import Pruning
 from delta_orch.log.time_travel import read_adjusted_file_times
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
 from delta_orch.protocol.log_path import commit_path
@@ -33,7 +33,7 @@ from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
-    from delta_orch.log.checksum_file import ChecksumValidation
+    from delta_orch.log.upkeep.checksum_file import ChecksumValidation
 
 
 class Snapshot:
@@ -272,7 +272,7 @@ class Snapshot:
             ChecksumMismatchError: They disagree; every field that does is named.
             CorruptLogError: The checksum cannot be read, or the log is damaged.
         """
-        from delta_orch.log.checksum_file import validate_snapshot
+        from delta_orch.log.upkeep.checksum_file import validate_snapshot
 
         return validate_snapshot(self)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.log import segment as segments
-from delta_orch.log.checkpoint_reader import Checkpoint
-from delta_orch.log.commit_reader import Commit, parse_log_files, read_commit, read_commits
+from delta_orch.log.checkpoints.checkpoint_reader import Checkpoint
+from delta_orch.log.commits.commit_reader import Commit, parse_log_files, read_commit, read_commits
 from delta_orch.log.history import HistoryEntry, read_history
 from delta_orch.log.listing import LogListing, list_log
 from delta_orch.log.segment import LogSegment

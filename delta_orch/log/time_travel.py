@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from delta_orch.errors import DeltaError, ProtocolViolationError, TimestampOutOfRangeError
-from delta_orch.log.commit_reader import in_commit_timestamp_ms, read_commit
+from delta_orch.log.commits.commit_reader import in_commit_timestamp_ms, read_commit
 from delta_orch.log.listing import LogListing, list_log
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.storage.base import FileMeta, LogStore

@@ -7,9 +7,9 @@ from typing import Any
 from delta_orch.engines.base import Engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.features.schema_evolution import SchemaMode
+from delta_orch.log.commits.transaction import CommitResult, Transaction
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import CommitResult, Transaction
 from delta_orch.operations.identity import allocate_again
 from delta_orch.operations.request import CommitOptions, TableDefinition
 from delta_orch.operations.write_session import begin_write, write_metrics

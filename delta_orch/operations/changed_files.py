@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from delta_orch.errors import CorruptLogError
-from delta_orch.log.arrow_building import int64_array, string_array
-from delta_orch.log.commit_reader import Commit
+from delta_orch.log.columns.arrow_building import int64_array, string_array
+from delta_orch.log.columns.file_columns import DELETION_VECTOR_TYPE, STRING_MAP
+from delta_orch.log.commits.commit_reader import Commit
 from delta_orch.log.deletion_vectors import (
     deletion_vector_array,
     deletion_vector_descriptors,
     read_deletion_vectors,
 )
-from delta_orch.log.file_columns import DELETION_VECTOR_TYPE, STRING_MAP
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.data_path import canonical_paths

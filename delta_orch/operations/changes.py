@@ -19,9 +19,9 @@ from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.features.column_mapping import column_mapping_mode, physical_name
-from delta_orch.log.arrow_building import int64_array, string_map_array
-from delta_orch.log.commit_reader import Commit, in_commit_timestamp_ms
-from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.columns.arrow_building import int64_array, string_map_array
+from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.commits.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.time_travel import read_adjusted_file_times

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.checkpoint_v2 import V2Format
-from delta_orch.log.checkpoint_writer import CheckpointPolicy, write_checkpoint
+from delta_orch.log.checkpoints.checkpoint_v2 import V2Format
+from delta_orch.log.checkpoints.checkpoint_writer import CheckpointPolicy, write_checkpoint
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.request import TableDefinition
@@ -32,9 +32,7 @@ def checkpoint(
     if policy not in (None, "classic", "v2"):
         raise InvalidRequestError(f"There is no checkpoint policy {policy!r}", remedy="Use classic or v2")
     if v2_format not in ("json", "parquet"):
-        raise InvalidRequestError(
-            f"V2 checkpoints have no format {v2_format!r}", remedy="Use json or parquet"
-        )
+        raise InvalidRequestError(f"V2 checkpoints have no format {v2_format!r}", remedy="Use json or parquet")
     existing_target(snapshot, TableDefinition())
     write_checkpoint(table_log, snapshot, policy, v2_format)
     return snapshot.version

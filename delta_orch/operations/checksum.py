@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delta_orch.features.registry import ensure_writable
-from delta_orch.log import checksum_writer
 from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.upkeep import checksum_writer
 from delta_orch.protocol.log_path import checksum_path
 
 

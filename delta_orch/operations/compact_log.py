@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.compaction_writer import write_compaction
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
+from delta_orch.log.upkeep.compaction_writer import write_compaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import orjson
 import pyarrow as pa
 
 from delta_orch.errors import DeltaError, InvalidRequestError, SchemaMismatchError, TableExistsError
+from delta_orch.log.commits.transaction import CommitResult
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import CommitResult
 from delta_orch.operations.request import CommitOptions, TableDefinition
 from delta_orch.operations.target import existing_target, new_target
 from delta_orch.protocol.arrow_types import schema_from_arrow

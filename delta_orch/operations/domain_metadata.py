@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.features.registry import supports
+from delta_orch.log.commits.transaction import CommitResult
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import CommitResult
 from delta_orch.operations.request import CommitOptions
 
 SYSTEM_PREFIX = "delta."

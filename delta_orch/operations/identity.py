@@ -25,7 +25,7 @@ from delta_orch.features.column_definitions import (
     IDENTITY_STEP,
 )
 from delta_orch.features.column_mapping import physical_path
-from delta_orch.log.commit_result import CommitResult
+from delta_orch.log.commits.commit_result import CommitResult
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.target import WriteTarget

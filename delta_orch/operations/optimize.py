@@ -12,11 +12,11 @@ from delta_orch.engines.base import Engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.features.registry import supports
-from delta_orch.log.arrow_building import all_booleans, bool_array, int64_array
-from delta_orch.log.record_counts import record_counts
+from delta_orch.log.columns.arrow_building import all_booleans, bool_array, int64_array
+from delta_orch.log.commits.transaction import CommitResult
+from delta_orch.log.skipping.record_counts import record_counts
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import CommitResult
 from delta_orch.operations.overwrite import REMOVED_FILE_COLUMNS
 from delta_orch.operations.partition_keys import partition_keys
 from delta_orch.operations.rehearsal import RehearsalEngine

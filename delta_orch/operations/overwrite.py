@@ -14,11 +14,11 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
 from delta_orch.features.schema_evolution import SchemaMode
-from delta_orch.log.data_skipping import match_files
-from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.commits.transaction import CommitResult, Transaction
+from delta_orch.log.skipping.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import CommitResult, Transaction
 from delta_orch.operations.change_files import INSERT, tells_changes, write_deleted_rows
 from delta_orch.operations.partition_keys import partition_keys, partition_strings
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_predicate

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from delta_orch.features.column_mapping import physical_path
-from delta_orch.log import partition_columns as log_partitions
-from delta_orch.log.arrow_building import string_array
+from delta_orch.log.columns import partition_columns as log_partitions
+from delta_orch.log.columns.arrow_building import string_array
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructType
 

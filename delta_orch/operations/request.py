@@ -12,10 +12,10 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import columns_of, is_opaque
+from delta_orch.log.commits.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.protocol.types import StructField, StructType
 
 TxnArgument = TxnId | tuple[str, int] | Sequence[TxnId | tuple[str, int]]

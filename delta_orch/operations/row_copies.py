@@ -11,8 +11,8 @@ from dataclasses import replace
 from delta_orch.engines.base import RowTracking, ScanPlan, WriteSpec
 from delta_orch.features.registry import supports
 from delta_orch.features.row_tracking import is_row_tracking_enabled, materialized_columns
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.transaction import Transaction
 from delta_orch.protocol.types import LONG, StructField, StructType
 
 

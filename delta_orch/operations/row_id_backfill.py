@@ -19,8 +19,8 @@ from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.features.protocol_upgrade import protocol_for_existing_table
 from delta_orch.features.registry import supports
 from delta_orch.features.row_tracking import assigns_row_ids
-from delta_orch.log.arrow_building import all_booleans, string_array
-from delta_orch.log.record_counts import record_counts, with_record_count
+from delta_orch.log.columns.arrow_building import all_booleans, string_array
+from delta_orch.log.skipping.record_counts import record_counts, with_record_count
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.request import CommitOptions

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from delta_orch.expressions.nodes import And, Column, Expression, Not, Opaque, Or
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
-from delta_orch.log.data_skipping import data_columns, match_files
+from delta_orch.log.skipping.data_skipping import data_columns, match_files
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.operations.scan_predicate import ScanPredicate
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.arrow_building import int64_range
+from delta_orch.log.columns.arrow_building import int64_range
 
 if TYPE_CHECKING:
     import pyarrow as pa

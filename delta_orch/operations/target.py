@@ -23,8 +23,8 @@ from delta_orch.features.protocol_upgrade import is_protocol_request, protocol_f
 from delta_orch.features.registry import ensure_writable, supports
 from delta_orch.features.schema_evolution import as_first_defined
 from delta_orch.features.table_rules import TableDescription, settle, with_dependent_properties
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.transaction import Transaction
 from delta_orch.operations.clustering import read_clustering
 from delta_orch.operations.request import TableDefinition, resolve_column_names
 from delta_orch.protocol.actions import Metadata, Protocol

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.features.registry import supported_features
-from delta_orch.log.arrow_building import int64_array
+from delta_orch.log.columns.arrow_building import int64_array
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
 from delta_orch.operations.request import TableDefinition
 from delta_orch.operations.target import existing_target
 from delta_orch.protocol.data_path import encode_path

@@ -21,11 +21,11 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Lit
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, disjunction
 from delta_orch.features.schema_evolution import SchemaMode, as_created_from_data
-from delta_orch.log.data_skipping import match_files
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
+from delta_orch.log.skipping.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.operations.evolve import evolve_target
 from delta_orch.operations.identity import with_moved_marks
 from delta_orch.operations.rehearsal import RehearsalEngine

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from delta_orch.log.arrow_building import int32_array
+from delta_orch.log.columns.arrow_building import int32_array
 
 ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 """What `count_rows` needs of a file table."""

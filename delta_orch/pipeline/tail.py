@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.commit_reader import Commit
+from delta_orch.log.commits.commit_reader import Commit
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.changed_files import read_changed_files

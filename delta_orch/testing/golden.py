@@ -33,7 +33,7 @@ from delta_orch.errors import (
     UnsupportedError,
     VersionNotFoundError,
 )
-from delta_orch.log.checksum_file import read_version_checksum
+from delta_orch.log.upkeep.checksum_file import read_version_checksum
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.table import DeltaTable, TableSnapshot
 from delta_orch.testing.row_multiset import ensure_same_rows

@@ -11,13 +11,13 @@ import orjson
 import pyarrow as pa
 
 from delta_orch.features.protocol_upgrade import is_protocol_request, protocol_for_new_table
-from delta_orch.log.arrow_building import bool_array, int64_array, string_array, string_map_array
-from delta_orch.log.commit_result import CommitResult
-from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.columns.arrow_building import bool_array, int64_array, string_array, string_map_array
+from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.commits.commit_result import CommitResult
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType

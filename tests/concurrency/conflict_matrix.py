@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import ConflictError, InvalidRequestError
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
 from delta_orch.storage.base import LogStore
 from delta_orch.table import TableSnapshot
 from delta_orch.testing.fault_store import FaultStore, Moment, StoreCall, When

@@ -11,7 +11,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import ColumnNotFoundError, ConflictError, MetadataChangedError
-from delta_orch.log.transaction import Transaction
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.operations.alter.alteration import alter
 from delta_orch.operations.alter.builder import Alteration
 from delta_orch.operations.request import CommitOptions

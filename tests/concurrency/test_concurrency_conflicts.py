@@ -22,11 +22,11 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
 )
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
-from delta_orch.log.arrow_building import string_array
+from delta_orch.log.columns.arrow_building import string_array
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.types import LONG, STRING
 from delta_orch.storage.open import open_store

@@ -10,11 +10,11 @@ from itertools import product
 import pytest
 
 from delta_orch.errors import ConcurrentDeleteDeleteError, ConflictError
-from delta_orch.log.commit_result import CommitResult
+from delta_orch.log.commits.commit_result import CommitResult
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.protocol.log_path import checkpoint_path
 from delta_orch.storage.open import open_store
 from delta_orch.testing.fault_store import FaultStore, Moment, When

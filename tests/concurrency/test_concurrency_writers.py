@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from delta_orch.errors import MetadataChangedError
-from delta_orch.log.commit_result import CommitResult
+from delta_orch.log.commits.commit_result import CommitResult
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.storage.open import open_store
 from delta_orch.testing.table_builder import (
     append_days,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.log.commit_reader import Commit
+from delta_orch.log.commits.commit_reader import Commit
 from delta_orch.testing.emulators import EmulatorMissingError, s3_emulator
 from delta_orch.testing.torture.model import replay
 from delta_orch.testing.torture.plan import Step

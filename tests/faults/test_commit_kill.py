@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.txn import TxnId
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 from delta_orch.testing.fault_store import FaultStore

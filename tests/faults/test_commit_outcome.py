@@ -13,9 +13,9 @@ from delta_orch.errors import (
     FileExistsInStoreError,
     StorageError,
 )
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
 from delta_orch.storage.open import open_store
 from delta_orch.testing.fault_store import FaultStore, Moment, StoreCall
 from delta_orch.testing.table_builder import append_days, create_table, day_files

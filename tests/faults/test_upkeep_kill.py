@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from delta_orch.log.checkpoint_writer import write_checkpoint
-from delta_orch.log.checksum_writer import compute_checksum, write_checksum
-from delta_orch.log.log_cleanup import clean_up_log
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
+from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
+from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.operations.compact_log import compact_log
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.storage.base import LogStore

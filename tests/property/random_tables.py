@@ -19,7 +19,7 @@ from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.features.column_mapping_ids import assign_column_mapping
-from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
 from delta_orch.protocol.actions import Add, Remove
 
 PARTITIONINGS: list[tuple[str, ...]] = [

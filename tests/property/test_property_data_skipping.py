@@ -25,8 +25,8 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.log.arrow_building import string_array, string_map_array
-from delta_orch.log.data_skipping import match_files
+from delta_orch.log.columns.arrow_building import string_array, string_map_array
+from delta_orch.log.skipping.data_skipping import match_files
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.types import (
     BOOLEAN,

@@ -19,8 +19,8 @@ from test_property_data_skipping import (
 )
 
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.checkpoint_reader import RowGroup
-from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.checkpoints.checkpoint_reader import RowGroup
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.actions import Add, Protocol, Remove
 from delta_orch.protocol.partition_values import serialize_partition_value

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delta_orch.errors import VersionNotFoundError
-from delta_orch.log import sidecar_reuse
-from delta_orch.log.checkpoint_writer import write_checkpoint
-from delta_orch.log.checksum_writer import compute_checksum, write_checksum
-from delta_orch.log.log_cleanup import clean_up_log
+from delta_orch.log.checkpoints import sidecar_reuse
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
+from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
+from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.operations.compact_log import compact_log
 from delta_orch.protocol.actions import (
     Action,
@@ -176,7 +176,7 @@ def test_upkeep_changes_nothing(parsed: bool, history: list[tuple[list[Action], 
     builder.create(schema, protocol=_PROTOCOL, configuration=properties)
     held = log.snapshot()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("delta_orch.log.checkpoint_v2.SIDECAR_ROWS", 3)
+        patch.setattr("delta_orch.log.checkpoints.checkpoint_v2.SIDECAR_ROWS", 3)
         patch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
         for actions, upkeep, from_held in history:
             version = builder.commit(CommitInfo({"operation": "TEST"}), *actions)

@@ -19,8 +19,8 @@ from delta_orch.errors import (
     TableError,
     UnsupportedError,
 )
-from delta_orch.log.file_columns import STRING_MAP
-from delta_orch.log.partition_columns import partition_strings
+from delta_orch.log.columns.file_columns import STRING_MAP
+from delta_orch.log.columns.partition_columns import partition_strings
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata

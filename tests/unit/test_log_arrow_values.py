@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_orch.log.arrow_building import (
+from delta_orch.log.checkpoints.stats_json import stats_to_json
+from delta_orch.log.columns.arrow_building import (
     bool_array,
     int32_array,
     int64_array,
@@ -26,9 +27,8 @@ from delta_orch.log.arrow_building import (
     string_map_array,
     string_scalar,
 )
-from delta_orch.log.arrow_plain import plain
-from delta_orch.log.literal_scalar import literal_array
-from delta_orch.log.stats_json import stats_to_json
+from delta_orch.log.columns.arrow_plain import plain
+from delta_orch.log.columns.literal_scalar import literal_array
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BINARY,

@@ -16,9 +16,9 @@ import pytest
 from delta_orch.errors import ColumnNotFoundError, CorruptLogError, IncompleteCheckpointError, ProtocolViolationError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log import checkpoint_reader
-from delta_orch.log.checkpoint_reader import RowGroup
-from delta_orch.log.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.checkpoints import checkpoint_reader
+from delta_orch.log.checkpoints.checkpoint_reader import RowGroup
+from delta_orch.log.columns.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.actions import Add, DeletionVectorDescriptor, DomainMetadata, Remove, Txn

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.errors import InvalidRequestError, StorageError
-from delta_orch.log import sidecar_reuse
-from delta_orch.log.checkpoint_writer import write_checkpoint
-from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.checkpoints import sidecar_reuse
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.protocol.last_checkpoint import checksum_json, parse_last_checkpoint
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, SIDECAR_DIRECTORY, checkpoint_path
 from delta_orch.storage.open import open_store
@@ -39,7 +39,7 @@ def log() -> TableLog:
 @pytest.fixture
 def small_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four actions fill a sidecar, and one with less than two is written again."""
-    monkeypatch.setattr("delta_orch.log.checkpoint_v2.SIDECAR_ROWS", 4)
+    monkeypatch.setattr("delta_orch.log.checkpoints.checkpoint_v2.SIDECAR_ROWS", 4)
     monkeypatch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
 
 
@@ -142,7 +142,7 @@ def test_the_pointer_repeats_the_checkpoint(log: TableLog) -> None:
 
 
 def test_what_is_long_is_not_repeated(log: TableLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_orch.log.checkpoint_v2._MAX_EMBEDDED_ACTIONS", 1)
+    monkeypatch.setattr("delta_orch.log.checkpoints.checkpoint_v2._MAX_EMBEDDED_ACTIONS", 1)
     write_checkpoint(log, busy_table(log))
     assert set(parse_last_checkpoint(log.store.read_bytes(LAST_CHECKPOINT_PATH)).extra["v2Checkpoint"]) == {
         "path", "sizeInBytes", "modificationTime",

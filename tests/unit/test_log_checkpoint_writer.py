@@ -18,12 +18,12 @@ import pytest
 
 from delta_orch.errors import StorageError, UnsupportedFeatureError
 from delta_orch.features.protocol_upgrade import protocol_for_new_table
-from delta_orch.log.checkpoint_writer import write_checkpoint
-from delta_orch.log.file_columns import ADD_SCHEMA
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path
@@ -209,7 +209,7 @@ def test_checkpoints_come_by_interval(log: TableLog, interval: str, expected: li
 
 
 def test_many_files_make_several_row_groups(log: TableLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    from delta_orch.log import checkpoint_writer
+    from delta_orch.log.checkpoints import checkpoint_writer
 
     monkeypatch.setattr(checkpoint_writer, "_ROW_GROUP_ROWS", 7)
     snapshot = create_table(log, *(f"{n}" for n in range(20)))
@@ -220,7 +220,7 @@ def test_many_files_make_several_row_groups(log: TableLog, monkeypatch: pytest.M
 
 
 def test_deletion_vectors_survive(log: TableLog) -> None:
-    from delta_orch.log.checkpoint_columns import CheckpointColumns
+    from delta_orch.log.checkpoints.checkpoint_columns import CheckpointColumns
 
     snapshot = create_table(log, "1")
     files = day_files("1", "2")

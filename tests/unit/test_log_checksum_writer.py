@@ -11,13 +11,13 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from delta_orch.log.checkpoint_writer import write_checkpoint
-from delta_orch.log.checksum_file import read_version_checksum
-from delta_orch.log.checksum_writer import compute_checksum, write_checksum
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
+from delta_orch.log.upkeep.checksum_file import read_version_checksum
+from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum, serialize_version_checksum
 from delta_orch.storage.open import open_store
@@ -257,10 +257,10 @@ def test_a_checkpoint_counts_what_passes_by(tmp_path: Path) -> None:
 
 
 def test_a_v2_checkpoint_of_few_files_is_counted_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_orch.log.checkpoint_v2.SIDECAR_ROWS", 4)
-    monkeypatch.setattr("delta_orch.log.sidecar_reuse._SMALL_ROWS", 2)
+    monkeypatch.setattr("delta_orch.log.checkpoints.checkpoint_v2.SIDECAR_ROWS", 4)
+    monkeypatch.setattr("delta_orch.log.checkpoints.sidecar_reuse._SMALL_ROWS", 2)
     for few, expected in ((100, [3, 6, 9]), (2, [3])):
-        monkeypatch.setattr("delta_orch.log.post_commit._FEW_FILES", few)
+        monkeypatch.setattr("delta_orch.log.upkeep.post_commit._FEW_FILES", few)
         store = FaultStore(open_store(tmp_path / str(few)))
         store.uri = "far://away"
         log = TableLog(store)

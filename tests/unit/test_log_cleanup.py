@@ -14,12 +14,13 @@ import orjson
 import pytest
 
 from delta_orch.errors import StorageError, TimestampOutOfRangeError, UnsupportedFeatureError, VersionNotFoundError
-from delta_orch.log import post_commit, sidecar_reuse
-from delta_orch.log.checkpoint_writer import write_checkpoint
-from delta_orch.log.log_cleanup import CleanupResult, clean_up_log
+from delta_orch.log.checkpoints import sidecar_reuse
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
+from delta_orch.log.upkeep import post_commit
+from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.storage.open import open_store
 from delta_orch.testing.fault_store import FaultStore
 from delta_orch.testing.table_builder import append_days, create_table, day_files
@@ -221,7 +222,7 @@ def test_leftovers_of_killed_writers_go_once_they_are_old(log: TableLog) -> None
 
 @pytest.fixture
 def small_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_orch.log.checkpoint_v2.SIDECAR_ROWS", 4)
+    monkeypatch.setattr("delta_orch.log.checkpoints.checkpoint_v2.SIDECAR_ROWS", 4)
     monkeypatch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
 
 

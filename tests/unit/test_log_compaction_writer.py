@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
-from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.listing import list_log
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.operations.compact_log import LogCompactionResult, compact_log
 from delta_orch.protocol.log_path import commit_path, compaction_path
 from delta_orch.storage.open import open_store

@@ -16,10 +16,10 @@ import pytest
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import ConflictError, DeltaError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.nodes import Column, Comparison, Literal
-from delta_orch.log.checkpoint_writer import write_checkpoint
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
-from delta_orch.log.txn import TxnId
 from delta_orch.protocol.actions import Protocol, Txn
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.protocol.types import STRING

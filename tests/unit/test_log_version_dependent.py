@@ -19,12 +19,12 @@ from delta_orch.errors import (
     ProtocolViolationError,
 )
 from delta_orch.features.row_tracking import parse_high_water_mark, serialize_high_water_mark
-from delta_orch.log.arrow_building import bool_array, int64_array
-from delta_orch.log.record_counts import record_counts
-from delta_orch.log.row_ids import assign_row_ids
+from delta_orch.log.columns.arrow_building import bool_array, int64_array
+from delta_orch.log.commits.row_ids import assign_row_ids
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.skipping.record_counts import record_counts
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.open import open_store

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError
-from delta_orch.log.checksum_file import file_size_histogram, histogram_counts, read_version_checksum
 from delta_orch.log.table_log import TableLog
+from delta_orch.log.upkeep.checksum_file import file_size_histogram, histogram_counts, read_version_checksum
 from delta_orch.protocol.actions import (
     Add,
     CommitInfo,

@@ -15,7 +15,7 @@ from delta_orch.errors import (
 )
 from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
 from delta_orch.features.type_widening import TYPE_CHANGES
-from delta_orch.log.transaction import Transaction
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.protocol import types as t
 from delta_orch.protocol.schema import serialize_schema
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
-from delta_orch.log.transaction import Transaction
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]})

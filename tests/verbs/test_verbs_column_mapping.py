@@ -18,7 +18,7 @@ from handmade import HandmadeTable
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME
-from delta_orch.log.transaction import Transaction
+from delta_orch.log.commits.transaction import Transaction
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
 

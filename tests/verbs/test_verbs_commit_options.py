@@ -16,7 +16,7 @@ from delta_orch.errors import (
     ConstraintViolationError,
     InvalidRequestError,
 )
-from delta_orch.log.txn import TxnId
+from delta_orch.log.commits.txn import TxnId
 
 WITH_DOMAINS = {"delta.feature.domainMetadata": "supported"}
 

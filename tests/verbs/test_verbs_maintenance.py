@@ -19,7 +19,7 @@ from delta_orch.errors import (
     MissingFileError,
     TableNotFoundError,
 )
-from delta_orch.log.file_columns import DELETION_VECTOR_TYPE
+from delta_orch.log.columns.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.operations.optimize import pack_bins
 from delta_orch.operations.vacuum import log_paths
 

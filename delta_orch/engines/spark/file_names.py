@@ -19,7 +19,7 @@ from delta_orch.engines.file_lookup import find_in_file
 from delta_orch.engines.read_errors import read_error
 from delta_orch.features.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
 from delta_orch.features.type_widening import TYPE_CHANGES
-from delta_orch.log.arrow_building import int64_array
+from delta_orch.log.columns.arrow_building import int64_array
 from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 from delta_orch.storage.base import LogStore
 

@@ -20,7 +20,7 @@ from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import arrow_to_frame
 from delta_orch.errors import CorruptDeletionVectorError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
-from delta_orch.log.arrow_building import string_array
+from delta_orch.log.columns.arrow_building import string_array
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.types import LONG, STRING, ArrayType, StructField, StructType
 from delta_orch.storage.base import LogStore

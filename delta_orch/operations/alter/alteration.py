@@ -13,9 +13,9 @@ from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, Invali
 from delta_orch.features.clustering import ensure_can_cluster
 from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.features.table_rules import TableDescription, settle, with_column_mapping
+from delta_orch.log.commits.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.log.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
 from delta_orch.operations.alter.draft import Change, Draft
 from delta_orch.operations.alter.evidence import (
     ensure_files_fit_iceberg,

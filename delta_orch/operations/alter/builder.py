@@ -23,8 +23,8 @@ from delta_orch.protocol.types import DataType, StructField
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.features.table_rules import TableDescription
+    from delta_orch.log.commits.transaction import CommitResult
     from delta_orch.log.snapshot import Snapshot
-    from delta_orch.log.transaction import CommitResult
 
 ColumnType = DataType | str
 """A type, or its text in Spark SQL: `bigint`, `decimal(10,2)`, `array<struct<a:int>>`, `varchar(20)`."""

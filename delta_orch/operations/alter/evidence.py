@@ -13,9 +13,9 @@ from delta_orch.errors import ColumnNotFoundError, ConstraintViolationError, Inv
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.features.table_rules import TableDescription
-from delta_orch.log.record_counts import record_counts
+from delta_orch.log.checkpoints.stats_columns import parse_stats
+from delta_orch.log.skipping.record_counts import record_counts
 from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.stats_columns import parse_stats
 from delta_orch.operations.alter.draft import RowProof
 from delta_orch.operations.scan import SCAN_COLUMNS
 from delta_orch.protocol.schema_edit import Path, quote_path

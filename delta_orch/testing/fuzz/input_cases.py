@@ -17,8 +17,8 @@ from pyroaring import BitMap64
 from delta_orch.errors import CorruptDeletionVectorError, CorruptLogError, DeltaError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.commit_reader import LogFile, parse_log_files
-from delta_orch.log.data_skipping import match_files
+from delta_orch.log.commits.commit_reader import LogFile, parse_log_files
+from delta_orch.log.skipping.data_skipping import match_files
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.deletion_vector import (

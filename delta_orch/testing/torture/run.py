@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from delta_orch.errors import VersionNotFoundError
-from delta_orch.log.commit_reader import Commit
+from delta_orch.log.commits.commit_reader import Commit
 from delta_orch.table import DeltaTable
 from delta_orch.testing.torture.model import Row, replay
 from delta_orch.testing.torture.plan import COMMITS, plan_step

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from delta_orch.errors import ConflictError
-from delta_orch.log import log_cleanup
-from delta_orch.log.commit_result import CommitResult
+from delta_orch.log.commits.commit_result import CommitResult
+from delta_orch.log.upkeep import log_cleanup
 from delta_orch.table import DeltaTable
 from delta_orch.testing.torture.plan import COMMITS, Step, plan_step
 

@@ -1,0 +1,1 @@
+"""Commits: read, staged, held against those of others, and made."""

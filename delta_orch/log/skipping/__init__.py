@@ -1,0 +1,1 @@
+"""Which files a predicate can concern, from partition values and statistics."""

@@ -1,0 +1,215 @@
+"""Removing the part of the log that nobody needs any more (PROTOCOL, "Metadata Cleanup").
+
+What stays: every version since the cut-off, and the checkpoint they are loaded from with the commit of its own
+version, which alone tells its time. What goes: commits, checkpoints, version checksums and log compactions before that
+checkpoint, sidecars that no checkpoint refers to, and what killed writers have left unfinished. Nothing else.
+
+Only whole days count, so that all who clean up the same day agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import CorruptLogError, StorageError
+from delta_orch.features.registry import ensure_writable, supported_features
+from delta_orch.log.checkpoints.checkpoint_reader import Checkpoint
+from delta_orch.log.checkpoints.checkpoint_v2 import write_classic_copy_of
+from delta_orch.log.listing import CheckpointFiles, LogListing, build_listing
+from delta_orch.log.log_check import ensure_complete
+from delta_orch.log.time_travel import adjusted_file_times
+from delta_orch.protocol.log_path import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
+from delta_orch.protocol.table_properties import TableProperties
+
+if TYPE_CHECKING:
+    from delta_orch.log.snapshot import Snapshot
+    from delta_orch.log.table_log import TableLog
+    from delta_orch.storage.base import FileMeta, LogStore
+
+_LOGGER = logging.getLogger(__name__)
+_DAY_MS = 24 * 60 * 60 * 1000
+_DELETE_THREADS = 8
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """What a cleanup removed, or would remove.
+
+    Attributes:
+        dry_run: Nothing was removed.
+        cut_off_ms: Midnight UTC of the day that `delta.logRetentionDuration` reaches back to; milliseconds since the
+            epoch.
+        earliest_version: The oldest version that can be loaded afterwards; None where no version has expired that a
+            checkpoint could stand for, and none is removed.
+        paths: Of the files, relative to the table's root, in the order they are removed in.
+        size_bytes: Their sizes together.
+    """
+
+    dry_run: bool
+    cut_off_ms: int
+    earliest_version: int | None
+    paths: tuple[str, ...]
+    size_bytes: int
+
+
+def clean_up_log(
+    log: TableLog, snapshot: Snapshot, *, dry_run: bool = False, now_ms: int | None = None
+) -> CleanupResult:
+    """Remove what has expired.
+
+    Interrupted anywhere, the table is as readable as before, and the next cleanup goes on.
+
+    Args:
+        snapshot: The newest version; its properties decide. `delta.enableExpiredLogCleanup` does not: whoever calls
+            this wants it.
+        now_ms: Milliseconds since the epoch, by default the clock's.
+
+    Raises:
+        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was removed.
+        StorageError: A file could not be listed or removed. Those before it in the plan are gone.
+    """
+    ensure_writable(snapshot.protocol, snapshot.metadata)
+    store = log.store
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    files = list(store.list_recursive(LOG_DIRECTORY))
+    listing = build_listing(sorted((f for f in files if _is_in_log(f)), key=lambda f: f.path))
+    cut_off = cut_off_ms(snapshot.properties, now_ms)
+    checkpoint = _cut_off_checkpoint(store, listing, cut_off)
+    if checkpoint is not None and _is_protected(snapshot, checkpoint.version):
+        _LOGGER.info("The log of %s is protected beyond its cut-off checkpoint: nothing is removed", store.uri)
+        checkpoint = None
+    expired: list[FileMeta] = []
+    if checkpoint is not None:
+        expired = _expired_files(files, checkpoint.version, commits_first=_has_protection(snapshot))
+    if expired and not dry_run and checkpoint is not None:
+        _keep_a_classic_name(log, snapshot, listing, checkpoint.version)
+    expired += _orphaned_sidecars(store, files, listing, 0 if checkpoint is None else checkpoint.version, now_ms)
+    expired += [f for f in files if _is_temporary(f) and f.modification_time_ms < _safe_ms(now_ms)]
+    if not dry_run:
+        _delete(store, [f.path for f in expired])
+    earliest = checkpoint.version if checkpoint is not None and expired else None
+    return CleanupResult(dry_run, cut_off, earliest, tuple(f.path for f in expired), sum(f.size for f in expired))
+
+
+def cut_off_ms(properties: TableProperties, now_ms: int) -> int:
+    """Midnight UTC of the day that the retention reaches back to."""
+    return (now_ms - properties.log_retention_ms) // _DAY_MS * _DAY_MS
+
+
+def _safe_ms(now_ms: int) -> int:
+    """What is older than that belongs to nothing that is still being written: a day, as of midnight UTC."""
+    return now_ms // _DAY_MS * _DAY_MS - _DAY_MS
+
+
+def _cut_off_checkpoint(store: LogStore, listing: LogListing, cut_off: int) -> CheckpointFiles | None:
+    """The newest checkpoint not newer than the newest commit not newer than the cut-off; only one that is whole may
+    stand for what is removed."""
+    times = adjusted_file_times(listing.commits)
+    cut_off_commit = max((version for version, time_ms in times.items() if time_ms <= cut_off), default=-1)
+    for version in sorted((v for v in listing.checkpoints if v <= cut_off_commit), reverse=True):
+        checkpoint = listing.checkpoints[version][0]
+        try:
+            ensure_complete(Checkpoint(store, checkpoint))
+        except CorruptLogError as e:
+            _LOGGER.warning("A checkpoint of %s cannot stand for the commits before it: %s", store.uri, e)
+            continue
+        return checkpoint
+    return None
+
+
+def _has_protection(snapshot: Snapshot) -> bool:
+    return "checkpointProtection" in supported_features(snapshot.protocol)
+
+
+def _is_protected(snapshot: Snapshot, version: int) -> bool:
+    """Whether history that must go in one piece, or not at all, would go in part (`checkpointProtection`)."""
+    before = snapshot.properties.require_checkpoint_protection_before_version or 0
+    return _has_protection(snapshot) and version < before
+
+
+def _expired_files(files: Iterable[FileMeta], kept: int, *, commits_first: bool) -> list[FileMeta]:
+    """What lies before version `kept`, version by version from the oldest on, so that the log always begins somewhere
+    and goes on from there.
+
+    Args:
+        commits_first: All commits before any checkpoint: protected checkpoints must outlive the commits they shield.
+    """
+    found = []
+    for file in files:
+        path = parse_log_path(file.path.rpartition("/")[2]) if _is_in_log(file) else None
+        if path is None:
+            continue
+        is_compaction = path.kind is LogFileKind.COMPACTION
+        if path.version < kept or (is_compaction and path.version == kept):
+            found.append((commits_first and path.is_checkpoint, path.version, path.is_checkpoint, file.path, file))
+    return [file for *_, file in sorted(found, key=lambda entry: entry[:-1])]
+
+
+def _keep_a_classic_name(log: TableLog, snapshot: Snapshot, listing: LogListing, kept: int) -> None:
+    """See to it that readers that do not know UUID-named checkpoints find one (PROTOCOL, "Handling Backward
+    compatibility while moving to UUID-named v2 Checkpoints")."""
+    if "v2Checkpoint" not in supported_features(snapshot.protocol):
+        return
+    remaining = {version: found for version, found in listing.checkpoints.items() if version >= kept}
+    if any(c.kind is not LogFileKind.CHECKPOINT_UUID for found in remaining.values() for c in found):
+        return
+    for version in sorted(remaining, reverse=True):
+        try:
+            write_classic_copy_of(log.store, log.snapshot(version))
+        except CorruptLogError as e:
+            _LOGGER.warning("A checkpoint of %s cannot be copied: %s", log.store.uri, e)
+        else:
+            return
+
+
+def _orphaned_sidecars(
+    store: LogStore, files: Sequence[FileMeta], listing: LogListing, kept: int, now_ms: int
+) -> list[FileMeta]:
+    """Sidecars that no checkpoint from version `kept` on refers to, but for those of the last day or two: their
+    checkpoint may be in the making."""
+    old = [
+        file
+        for file in files
+        if file.path.startswith(f"{SIDECAR_DIRECTORY}/")
+        and not _is_temporary(file)
+        and file.modification_time_ms < _safe_ms(now_ms)
+    ]
+    if not old:
+        return []
+    checkpoints = [c for version, found in listing.checkpoints.items() if version >= kept for c in found]
+    try:
+        referred = {path for c in checkpoints for path in Checkpoint(store, c).sidecar_paths}
+    except (CorruptLogError, StorageError) as e:
+        _LOGGER.warning(
+            "Keeping all sidecars of %s, as one checkpoint does not tell which are its own: %s", store.uri, e
+        )
+        return []
+    return [file for file in old if file.path not in referred]
+
+
+def _is_in_log(file: FileMeta) -> bool:
+    return file.path.rpartition("/")[0] == LOG_DIRECTORY
+
+
+def _is_temporary(file: FileMeta) -> bool:
+    """What a killed writer leaves of a file that never got its name."""
+    directory, _, name = file.path.rpartition("/")
+    return directory in (LOG_DIRECTORY, SIDECAR_DIRECTORY) and _TEMPORARY.fullmatch(name) is not None
+
+
+def _delete(store: LogStore, paths: Sequence[str]) -> None:
+    if len(paths) < 2 or store.uri.startswith(("file:", "memory:")):
+        for path in paths:
+            store.delete(path)
+        return
+    # In about the order of the plan: whatever is left when this is interrupted, the log begins somewhere.
+    with ThreadPoolExecutor(_DELETE_THREADS, thread_name_prefix="delta-log-cleanup") as pool:
+        for start in range(0, len(paths), _DELETE_THREADS):
+            list(pool.map(store.delete, paths[start : start + _DELETE_THREADS]))

@@ -1,0 +1,123 @@
+"""What is due once a commit stands: its version checksum, a checkpoint now and then, and the end of what has expired.
+
+Nothing here can fail the commit, which is there for everybody already: what goes wrong is logged, and whoever comes
+next tries again. Nothing is done that is not due:
+
+* The checksum is derived from the one before and the commit, on stores where reading and writing a small file costs
+  less than the commit itself by far. Across a network, each request would add to the time of every commit: there
+  versions with a checkpoint get one, counted while the files pass by on their way into it.
+* A checkpoint is due every `delta.checkpointInterval` versions.
+* With it the log is cleaned up (`delta.enableExpiredLogCleanup`), once a day: its rules go by whole days.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import IncompleteCheckpointError
+from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.commits.committed import Committed
+from delta_orch.log.upkeep.checksum_file import read_checksum_content
+from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
+from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
+from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum
+
+if TYPE_CHECKING:
+    from delta_orch.log.snapshot import Snapshot
+    from delta_orch.log.table_log import TableLog
+    from delta_orch.storage.base import LogStore
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_REMEMBERED = 1000
+_FEW_FILES = 100_000
+
+_cleaned_up: dict[str, int] = {}
+"""The cut-off time of the last cleanup of a table by this process. Forgetting costs a listing."""
+
+_last_written: list[tuple[bytes, VersionChecksum] | None] = [None]
+"""The content of the last checksum this process has derived, and what it says."""
+
+
+def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
+    """Do what is due after a commit of this process. Raises nothing.
+
+    Args:
+        read: An older snapshot that spares reading the log again.
+    """
+    store, version, properties = log.store, commit.version, commit.properties
+    if _is_near(store):
+        _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
+    if version and version % properties.checkpoint_interval == 0:
+        _attempt(log, version, "write the checkpoint", lambda: _write_checkpoint(log, read, version))
+        if properties.enable_expired_log_cleanup:
+            _attempt(log, version, "clean up the log", lambda: _clean_up_once_a_day(log, version, properties))
+
+
+def _write_checksum(store: LogStore, commit: Committed) -> None:
+    before = None if commit.before is None else _read_checksum(store, commit.version - 1)
+    checksum = derive_checksum(before, commit)
+    if checksum is not None and (data := write_checksum(store, commit.version, checksum)) is not None:
+        _last_written[0] = (data, checksum)
+
+
+def _read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
+    """The checksum of a version: always read, but parsed only where it is not what this process has just written."""
+    data = read_checksum_content(store, version)
+    if data is None:
+        return None
+    last = _last_written[0]
+    return last[1] if last is not None and last[0] == data else parse_version_checksum(data, checksum_path(version))
+
+
+def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> None:
+    snapshot = log.snapshot(version) if read is None else log.advance(read, up_to=version)
+    try:
+        _write_watched_checkpoint(log, snapshot)
+    except IncompleteCheckpointError:
+        # What was read long ago may rest on a checkpoint that was cleaned up since.
+        _write_watched_checkpoint(log, log.snapshot(version))
+
+
+def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
+    """A checkpoint, and the checksum of its version where that has none yet and it costs no reading of its own."""
+    if log.store.head(checksum_path(snapshot.version)) is not None:
+        write_checkpoint(log, snapshot)
+        return
+    counter = StateCounter(snapshot)
+    if write_checkpoint(log, snapshot, watch=counter.watch):
+        write_checksum(log.store, snapshot.version, counter.checksum())
+    elif _has_few_files(snapshot):
+        write_checksum(log.store, snapshot.version, compute_checksum(snapshot))
+
+
+def _has_few_files(snapshot: Snapshot) -> bool:
+    groups = [] if snapshot.checkpoint is None else snapshot.checkpoint.row_groups("add")
+    return sum(group.num_rows for group in groups) <= _FEW_FILES
+
+
+def _is_near(store: LogStore) -> bool:
+    return store.uri.startswith(("file:", "memory:"))
+
+
+def _clean_up_once_a_day(log: TableLog, version: int, properties: TableProperties) -> None:
+    """Unless this process has already cleaned up to where it would today."""
+    cut_off = cut_off_ms(properties, time.time_ns() // 1_000_000)
+    if _cleaned_up.get(log.store.uri) == cut_off:
+        return
+    clean_up_log(log, log.snapshot(version))
+    if len(_cleaned_up) >= _MAX_REMEMBERED:
+        _cleaned_up.clear()
+    _cleaned_up[log.store.uri] = cut_off
+
+
+def _attempt(log: TableLog, version: int, what: str, act: Callable[[], object]) -> None:
+    try:
+        act()
+    except Exception:
+        # The commit stands; whoever commits next will try again.
+        _LOGGER.warning("Could not %s of version %d of %s", what, version, log.store.uri, exc_info=True)
