@@ -8,8 +8,9 @@ not touch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from delta_orch.protocol.data_path import canonical_paths
 
 _BEFORE_ALL = -1
 _MAX_CHUNKS = 16
+_MAX_PENDING = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,59 @@ class TouchedFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class TailFiles:
+    """The files of a run of commits, reconciled.
+
+    Attributes:
+        adds: Files that are live, columns of `ADD_SCHEMA`.
+        tombstones: Files that are not, columns of `REMOVE_SCHEMA`.
+        touched: Every file some commit added or removed.
+    """
+
+    adds: pa.Table
+    tombstones: pa.Table
+    touched: TouchedFiles
+
+    @classmethod
+    def none(cls) -> TailFiles:
+        return cls(pa.Table.from_batches([], ADD_SCHEMA), pa.Table.from_batches([], REMOVE_SCHEMA), TouchedFiles.none())
+
+
+class _PendingFiles:
+    """Files that are reconciled when somebody asks for them: a writer that only appends never does.
+
+    Safe to share between threads: at worst two do the same work.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, before: TailFiles, runs: tuple[LogActions, ...]) -> None:
+        # Both at once, for who reads them while another thread replaces them.
+        self._state = before, runs
+
+    def plus(self, actions: LogActions) -> _PendingFiles:
+        if not (actions.adds.num_rows or actions.removes.num_rows):
+            return self
+        before, runs = self._state
+        if len(runs) >= _MAX_PENDING:
+            before, runs = self.reconciled(), ()
+        return _PendingFiles(before, (*runs, actions))
+
+    def reconciled(self) -> TailFiles:
+        before, runs = self._state
+        if runs:
+            before = _reconcile(before, runs)
+            self._state = before, ()
+        return before
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """The reconciled state of a run of commits.
 
     Attributes:
         protocol, metadata: The newest ones, None where no commit has one.
         txns, domain_metadata: The newest of each app id and domain, removed domains included.
-        adds: Files that are live, columns of `ADD_SCHEMA`.
-        tombstones: Files that are not, columns of `REMOVE_SCHEMA`.
-        touched: Every file some commit added or removed: what the checkpoint says of them no longer counts.
         commit_info: Of the newest commit.
     """
 
@@ -74,27 +120,33 @@ class Tail:
     metadata: Metadata | None = None
     txns: Mapping[str, Txn] = field(default_factory=dict)
     domain_metadata: Mapping[str, DomainMetadata] = field(default_factory=dict)
-    adds: pa.Table = field(default_factory=lambda: pa.Table.from_batches([], ADD_SCHEMA))
-    tombstones: pa.Table = field(default_factory=lambda: pa.Table.from_batches([], REMOVE_SCHEMA))
-    touched: TouchedFiles = field(default_factory=TouchedFiles.none)
     commit_info: Mapping[str, Any] | None = None
+    _files: _PendingFiles = field(default_factory=lambda: _PendingFiles(TailFiles.none(), ()), repr=False)
+
+    @property
+    def adds(self) -> pa.Table:
+        """Files that are live, columns of `ADD_SCHEMA`."""
+        return self._files.reconciled().adds
+
+    @property
+    def tombstones(self) -> pa.Table:
+        """Files that are not, columns of `REMOVE_SCHEMA`."""
+        return self._files.reconciled().tombstones
+
+    @property
+    def touched(self) -> TouchedFiles:
+        """Every file some commit added or removed: what the checkpoint says of them no longer counts."""
+        return self._files.reconciled().touched
 
     def fold(self, actions: LogActions) -> Tail:
         """This state and the commits that follow it."""
-        adds, tombstones = self.adds, self.tombstones
-        touched = self.touched
-        if actions.adds.num_rows or actions.removes.num_rows:
-            touched = touched.plus(_touched(actions))
-            adds, tombstones = _reconcile(self, actions)
         return Tail(
             protocol=actions.protocol or self.protocol,
             metadata=actions.metadata or self.metadata,
             txns={**self.txns, **actions.txns},
             domain_metadata={**self.domain_metadata, **actions.domain_metadata},
-            adds=adds,
-            tombstones=tombstones,
-            touched=touched,
             commit_info=actions.commit_info,
+            _files=self._files.plus(actions),
         )
 
 
@@ -105,28 +157,37 @@ def file_keys(paths: pa.Array | pa.ChunkedArray, dv_ids: pa.Array | pa.ChunkedAr
     )
 
 
-def _touched(actions: LogActions) -> TouchedFiles:
-    adds, removes = actions.adds, actions.removes
-    paths = _concat(canonical_paths(adds["path"]), canonical_paths(removes["path"]))
-    vectors = _concat(adds["dv_id"], removes["dv_id"])
-    return TouchedFiles(pc.unique(paths), pc.unique(file_keys(paths, vectors)), vectors.null_count < len(vectors))
-
-
-def _reconcile(before: Tail, actions: LogActions) -> tuple[pa.Table, pa.Table]:
-    """Live files and tombstones after the commits. Older state takes part as if it were one commit before them all."""
-    adds = pa.concat_tables([before.adds, actions.adds])
-    removes = pa.concat_tables([before.tombstones, actions.removes])
+def _reconcile(before: TailFiles, runs: Sequence[LogActions]) -> TailFiles:
+    """The files after some runs of commits. Older state takes part as if it were one commit before them all."""
+    starts = list(accumulate((2 * run.num_log_files for run in runs), initial=0))
+    adds = pa.concat_tables([before.adds, *(run.adds for run in runs)])
+    removes = pa.concat_tables([before.tombstones, *(run.removes for run in runs)])
     orders = _concat(
         _constant(_BEFORE_ALL, before.adds.num_rows),
-        actions.add_order,
+        *(_later(run.add_order, start) for run, start in zip(runs, starts, strict=False)),
         _constant(_BEFORE_ALL, before.tombstones.num_rows),
-        actions.remove_order,
+        *(_later(run.remove_order, start) for run, start in zip(runs, starts, strict=False)),
     )
     paths = _concat(canonical_paths(adds["path"]), canonical_paths(removes["path"]))
     keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
     newest = _first_of_each(keys, pc.array_sort_indices(orders, order="descending"))
     is_winner = pc.is_in(int64_range(0, len(keys)), value_set=newest)
-    return _winners(adds, is_winner[: adds.num_rows]), _winners(removes, is_winner[adds.num_rows :])
+    return TailFiles(
+        _winners(adds, is_winner[: adds.num_rows]),
+        _winners(removes, is_winner[adds.num_rows :]),
+        before.touched.plus(_touched(runs)),
+    )
+
+
+def _touched(runs: Sequence[LogActions]) -> TouchedFiles:
+    files = [*(run.adds for run in runs), *(run.removes for run in runs)]
+    paths = _concat(*(canonical_paths(table["path"]) for table in files))
+    vectors = _concat(*(table["dv_id"] for table in files))
+    return TouchedFiles(pc.unique(paths), pc.unique(file_keys(paths, vectors)), vectors.null_count < len(vectors))
+
+
+def _later(orders: pa.ChunkedArray, start: int) -> pa.ChunkedArray:
+    return pc.add(orders, int64_range(start, start + 1)[0]) if start and len(orders) else orders
 
 
 def _winners(files: pa.Table, is_winner: pa.BooleanArray) -> pa.Table:

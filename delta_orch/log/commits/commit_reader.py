@@ -53,6 +53,7 @@ class LogActions:
         commit_info: The newest commit's, None where it has none.
         sidecars: Of a V2 checkpoint; commits have none.
         num_superseded: How many actions that are no files were replaced by a later one; none within reconciled files.
+        num_log_files: Of how many files it was made. Every order is below twice that.
     """
 
     protocol: Protocol | None
@@ -67,6 +68,7 @@ class LogActions:
     commit_info: Mapping[str, Any] | None = None
     sidecars: tuple[Sidecar, ...] = ()
     num_superseded: int = 0
+    num_log_files: int = 1
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,7 @@ class _Run:
             commit_info=self.commit_info,
             sidecars=tuple(self.sidecars),
             num_superseded=self.num_superseded,
+            num_log_files=self.num_files,
         )
 
 
