@@ -15,6 +15,7 @@ from delta_orch.log.segment import LogSegment
 from delta_orch.log.segment_replay import replay_segment
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.time_travel import resolve_timestamp
+from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.base import FileMeta, LogStore
 
@@ -80,7 +81,7 @@ class TableLog:
         tail = replay_segment(self.store, segment, checkpoint)
         return self._snapshot_class(self.store, segment, checkpoint, tail)
 
-    def advance(self, snapshot: Snapshot, up_to: int | None = None) -> Snapshot:
+    def advance(self, snapshot: Snapshot, up_to: int | None = None, *, may_rebase: bool = True) -> Snapshot:
         """The newest version, from a snapshot of an older one: only commits that are new are read.
 
         With nothing new it costs one metadata request and returns the very same object. Every 50 commits it looks for
@@ -89,6 +90,7 @@ class TableLog:
 
         Args:
             up_to: Go no further than this version.
+            may_rebase: Whether to look for a newer checkpoint, which a snapshot of short life is not worth.
 
         Raises as `snapshot`.
         """
@@ -98,14 +100,24 @@ class TableLog:
         if not commits:
             return snapshot
         version = snapshot.version + len(commits)
-        if self._should_rebase(snapshot.segment, version):
-            return self.snapshot(version)
-        files = read_commits(self.store, commits, range(snapshot.version + 1, version + 1))
-        tail = snapshot.tail.fold(parse_log_files(files))
+        tail = snapshot.tail.fold(
+            parse_log_files(read_commits(self.store, commits, range(snapshot.version + 1, version + 1)))
+        )
+        if may_rebase and self._should_rebase(snapshot.segment, version):
+            return self._rebase(version, tail.protocol or snapshot.protocol, tail.metadata or snapshot.metadata)
         segment = replace(
             snapshot.segment, version=version, commits=(*snapshot.segment.commits, *commits), version_file=commits[-1]
         )
         return self._snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
+
+    def _rebase(self, version: int, protocol: Protocol, metadata: Metadata) -> Snapshot:
+        """A version from its newest checkpoint, which need not be read for what the commits have told."""
+        segment = segments.resolve_segment(self.store, version)
+        checkpoint = None if segment.checkpoint is None else Checkpoint(self.store, segment.checkpoint)
+        tail = replay_segment(self.store, segment, checkpoint)
+        return self._snapshot_class(
+            self.store, segment, checkpoint, replace(tail, protocol=protocol, metadata=metadata)
+        )
 
     def _should_rebase(self, segment: LogSegment, version: int) -> bool:
         """Whether a snapshot of `version` is better loaded from a checkpoint newer than the segment's."""

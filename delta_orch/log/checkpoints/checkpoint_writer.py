@@ -9,6 +9,7 @@ are.
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError
@@ -31,6 +32,7 @@ CheckpointPolicy = Literal["classic", "v2"]
 
 _LOGGER = logging.getLogger(__name__)
 _ROW_GROUP_ROWS = 100_000
+_FEW_ROWS = 20_000
 
 
 def write_checkpoint(
@@ -97,7 +99,9 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
     counts = {"add": 0, "remove": 0}
     with store.stage_output(LOG_DIRECTORY) as output:
         files = file_rows(columns, schema, watch(snapshot.iter_files()), tombstones, _ROW_GROUP_ROWS)
-        with parquet_writer(output.sink, schema, path) as writer, ahead(files) as pieces:
+        # A thread to decode ahead gains nothing where there is little to decode.
+        source = nullcontext(files) if _has_few_rows(snapshot) else ahead(files)
+        with parquet_writer(output.sink, schema, path) as writer, source as pieces:
             writer.write_table(small)
             for piece in pieces:
                 writer.write_table(piece.rows, row_group_size=piece.rows.num_rows)
@@ -105,6 +109,13 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
         file = output.put_if_absent(path)
     size = small.num_rows + sum(counts.values())
     return LastCheckpoint(snapshot.version, size, size_in_bytes=file.size, num_of_add_files=counts["add"])
+
+
+def _has_few_rows(snapshot: Snapshot) -> bool:
+    if snapshot.checkpoint is None:
+        return True
+    groups = (group for action in ("add", "remove") for group in snapshot.checkpoint.row_groups(action))
+    return sum(group.num_rows for group in groups) <= _FEW_ROWS
 
 
 def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:

@@ -75,7 +75,7 @@ def _read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
 
 
 def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> None:
-    snapshot = log.snapshot(version) if read is None else log.advance(read, up_to=version)
+    snapshot = log.snapshot(version) if read is None else log.advance(read, up_to=version, may_rebase=False)
     try:
         _write_watched_checkpoint(log, snapshot)
     except IncompleteCheckpointError:
