@@ -103,7 +103,9 @@ class Snapshot:
         of its checkpoint as it is.
         """
         if self._has_commit and not self.properties.enable_in_commit_timestamps:
-            return read_adjusted_file_times(self.store, self.version)[self.version]
+            times = read_adjusted_file_times(self.store, self.version)
+            # Cleaned up since this version was read, or not listed yet: then the time of the file as it was found.
+            return times.get(self.version, self.recorded_timestamp_ms)
         return self.recorded_timestamp_ms
 
     @cached_property

@@ -71,6 +71,17 @@ def test_history_tells_the_times_that_lead_to_its_versions(builder: LogBuilder) 
     assert TableLog(builder.store).history(1) == entries[:-2:-1]
 
 
+def test_a_version_whose_commit_was_cleaned_up_since_it_was_read_has_the_time_of_its_file(builder: LogBuilder) -> None:
+    builder.create()
+    _commit(builder)
+    _date(builder, 5000, 4000)
+    held, read_before = (TableLog(builder.store).snapshot() for _ in range(2))
+    assert read_before.timestamp_ms == 5001
+    for version in (0, 1):
+        builder.store.delete(commit_path(version))
+    assert held.timestamp_ms == 4000
+
+
 def test_history_with_both_clocks(builder: LogBuilder) -> None:
     builder.create()
     _commit(builder)
