@@ -128,6 +128,18 @@ def test_what_rides_along(filled):
     assert filled.txns() == {"app": 1}
 
 
+def test_a_recorded_alteration_is_skipped_though_it_could_not_be_made_twice(filled):
+    def alteration():
+        return filled.alter().add_column("note", "string").add_constraint("positive", "id >= 0")
+
+    assert alteration().commit(txn=("app", 1)).version == 1
+    again = alteration().commit(txn=("app", 1))
+    assert (again.version, again.skipped) == (1, True)
+    with pytest.raises(InvalidRequestError, match="already"):
+        alteration().commit(txn=("app", 2))
+    assert filled.version() == 1
+
+
 def test_a_preview_commits_nothing(filled):
     table = filled.alter().set_properties({"a": "1"}).preview()
     assert table.configuration == {"a": "1"}

@@ -60,7 +60,10 @@ def alter(
     if any(txn.scope is not None for txn in options.txns):
         raise InvalidRequestError("An alteration is of the whole table", remedy="Pass transaction ids without scope")
     for attempt in range(_MAX_RESTARTS):
-        draft, provenance = plan_alteration(read_snapshot(), changes)
+        snapshot = read_snapshot()
+        if options.txns and (skipped := _skip_if_recorded(table_log, snapshot, options)) is not None:
+            return skipped
+        draft, provenance = plan_alteration(snapshot, changes)
         if _begins_to_track_rows(draft) and not options.dry_run and lacks_row_ids(draft.snapshot):
             give_rows_ids(table_log, read_snapshot, options=options)
             draft, provenance = plan_alteration(read_snapshot(), changes)
@@ -75,6 +78,13 @@ def alter(
                 raise
             _LOGGER.info("The alteration starts anew: %s", e)
     raise AssertionError("the last attempt raises or returns")
+
+
+def _skip_if_recorded(table_log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitResult | None:
+    """The end of an alteration that is in the table already: before its changes are looked at, which may be impossible
+    a second time (a column that is there)."""
+    transaction = options.begin(table_log, snapshot, "ALTER TABLE", {})
+    return transaction.commit() if transaction.stale_txns() else None
 
 
 def _depends_on_definition_alone(draft: Draft) -> bool:
