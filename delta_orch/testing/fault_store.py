@@ -5,6 +5,7 @@ store.at(Moment.COMMIT_PUT, "before", do=store.fail)      # nothing written
 store.at(Moment.COMMIT_PUT, "after", do=store.lose_answer)  # written, but nobody is told
 gate = store.gate(Moment.COMMIT_PUT, "before")            # hold a writer right before its commit
 store.at_call(7, "after", do=store.kill)                  # SIGKILL after the 8th call
+store.instead(("list_from", 0), lambda call, act: old_listing)  # what the first listing answers
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from delta_orch.errors import StorageError, StorageOutcomeUnknownError
-from delta_orch.storage.base import FileMeta, LogStore, StagedFile
+from delta_orch.storage.base import FileMeta, LogStore, StagedFile, StagedOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +45,17 @@ class Moment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """`number` counts from 0; `path` is the first argument, or the directory of a listing."""
+    """`number` counts from 0; `path` is the first argument, or the directory of a listing, which asks for names from
+    `start_name` on."""
 
     number: int
     method: str
     path: str
+    start_name: str = ""
+
+
+Instead = Callable[[StoreCall, Callable[[], Any]], Any]
+"""Is given a call and what would do it, and answers in its place."""
 
 
 @dataclass(slots=True)
@@ -82,14 +89,24 @@ class _Rule:
 class FaultStore(LogStore):
     """Passes every call on to another store, and does what it was told to do before or after it.
 
+    Args:
+        inner: The store.
+        watch_data: Count the calls of `data_filesystem()`, too, as `data_…` (`fault_filesystem`). Engines then take it
+            for the file system of no store they know.
+
     Attributes:
         calls: Every call so far, in order.
+        keeps_staged: Staged files stay usable after they are discarded: for requests that take effect late.
     """
 
-    def __init__(self, inner: LogStore) -> None:
+    def __init__(self, inner: LogStore, *, watch_data: bool = False) -> None:
         self.inner = inner
         self.uri = inner.uri
         self.calls: list[StoreCall] = []
+        self.keeps_staged = False
+        self._watch_data = watch_data
+        self._seen: Counter[str] = Counter()
+        self._instead: dict[tuple[str, int], Instead] = {}
         self._rules: list[_Rule] = []
         self._lock = threading.Lock()
 
@@ -109,6 +126,15 @@ class FaultStore(LogStore):
         """Do something at the call of that number, whatever it is."""
         self._rules.append(_Rule(lambda call: call.number == number, when, do, 1))
 
+    def instead(self, nth: tuple[str, int], do: Instead) -> None:
+        """Let something else answer the n-th call of a method, from 0."""
+        self._instead[nth] = do
+
+    @property
+    def is_obeyed(self) -> bool:
+        """Whether every call that `instead` waits for has come."""
+        return not self._instead
+
     def gate(self, moment: Moment, when: When) -> Gate:
         """A gate that holds the next call of a phase."""
         gate = Gate()
@@ -126,6 +152,7 @@ class FaultStore(LogStore):
     def forget_calls(self) -> None:
         """Count from 0 again."""
         self.calls = []
+        self._seen.clear()
 
     @staticmethod
     def fail(call: StoreCall) -> None:
@@ -154,7 +181,9 @@ class FaultStore(LogStore):
         return self.watch("head", path, lambda: self.inner.head(path))
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        return self.watch("list_from", directory, lambda: iter(list(self.inner.list_from(directory, start_name))))
+        return self.watch(
+            "list_from", directory, lambda: iter(list(self.inner.list_from(directory, start_name))), start_name
+        )
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         return self.watch("list_recursive", directory, lambda: iter(list(self.inner.list_recursive(directory))))
@@ -162,8 +191,14 @@ class FaultStore(LogStore):
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         return self.watch("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
 
+    def put_regenerable(self, path: str, data: bytes) -> FileMeta:
+        return self.watch("put_if_absent", path, lambda: self.inner.put_regenerable(path, data))
+
     def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
         return _WatchedFile(self, self.watch("stage", directory, lambda: self.inner.stage(directory, data)))
+
+    def stage_output(self, directory: str) -> StagedOutput:
+        return _WatchedOutput(self, self.watch("stage", directory, lambda: self.inner.stage_output(directory)))
 
     def put(self, path: str, data: bytes) -> FileMeta:
         return self.watch("put", path, lambda: self.inner.put(path, data))
@@ -175,18 +210,28 @@ class FaultStore(LogStore):
         self.inner.ensure_can_commit()
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
-        return self.inner.data_filesystem()
+        filesystem, root = self.inner.data_filesystem()
+        if not self._watch_data:
+            return filesystem, root
+        from delta_orch.testing.fault_filesystem import watched_filesystem
+
+        return watched_filesystem(self, filesystem), root
 
     def resolve(self, log_path: str) -> str:
         return self.inner.resolve(log_path)
 
-    def watch(self, method: str, path: str, call_inner: Callable[[], T]) -> T:
-        """Count a call, and do what is due before and after it."""
+    def watch(self, method: str, path: str, call_inner: Callable[[], T], start_name: str = "") -> T:
+        """Count a call, and do what is due before and after it, or instead."""
         with self._lock:
-            call = StoreCall(len(self.calls), method, path)
+            call = StoreCall(len(self.calls), method, path, start_name)
             self.calls.append(call)
+            instead = self._instead.pop((method, self._seen[method]), None)
+            self._seen[method] += 1
         self._obey(call, "before")
         try:
+            if instead is not None:
+                answer: T = instead(call, call_inner)
+                return answer
             return call_inner()
         finally:
             # After a call that failed, too; what is raised here takes the place of its error.
@@ -210,4 +255,13 @@ class _WatchedFile(StagedFile):
         return self._store.watch("put_if_absent", path, lambda: self._inner.put_if_absent(path))
 
     def discard(self) -> None:
-        self._inner.discard()
+        if not self._store.keeps_staged:
+            self._inner.discard()
+
+
+class _WatchedOutput(_WatchedFile, StagedOutput):
+    """What is written to it is not watched: it is no request of its own."""
+
+    def __init__(self, store: FaultStore, inner: StagedOutput) -> None:
+        super().__init__(store, inner)
+        self.sink = inner.sink

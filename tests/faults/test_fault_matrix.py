@@ -1,0 +1,45 @@
+"""Every storage call of every verb × everything that can go wrong with it; `python -m delta_orch.testing.fault_matrix`
+also kills where nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from delta_orch.testing.fault_matrix.cases import Fault
+from delta_orch.testing.fault_matrix.run import MatrixReport, run_matrix
+from delta_orch.testing.fault_matrix.tables import make_templates
+from delta_orch.testing.fault_matrix.verbs import VERBS, Verb
+
+WRITES = [verb for verb in VERBS if not verb.is_read and verb.name != "create, is there"]
+
+
+@pytest.fixture(scope="module")
+def total() -> Iterator[MatrixReport]:
+    """What all verbs together have had; shown at the end, with `-s`."""
+    report = MatrixReport()
+    yield report
+    print(f"\n{report.table()}")  # noqa: T201
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_nothing_is_lost_doubled_or_half_there(verb: Verb, total: MatrixReport) -> None:
+    report = run_matrix([verb])
+    assert report.failures == []
+    # The calls of threads come in any order, but not in any number.
+    assert report.missed == []
+    total.add(report)
+    assert report.calls[verb.name]
+    assert report.count(fault=Fault.BEFORE) == report.count(fault=Fault.HANG) == report.calls[verb.name]
+    assert report.count(fault=Fault.KILL_BEFORE)
+    if verb in WRITES:
+        assert report.count(fault=Fault.AFTER)
+        assert report.count(fault=Fault.KILL_AFTER)
+    if verb.template != "none":
+        assert report.count(fault=Fault.STALE)
+
+
+def test_every_template_has_a_past_that_listings_may_show() -> None:
+    for name, template in make_templates().items():
+        assert (template.past.keys() != template.now.keys()) == (name != "none")
