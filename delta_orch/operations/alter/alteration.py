@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, InvalidRequestError, StorageError
+from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, DeltaError, InvalidRequestError
 from delta_orch.features.clustering import ensure_can_cluster
 from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.features.table_rules import TableDescription, settle, with_column_mapping
@@ -70,7 +70,7 @@ def alter(
         try:
             result = _commit(table_log, draft, provenance, engine, options)
             if draft.needs_checkpoint and result is not None and not result.skipped and not options.dry_run:
-                _write_checkpoint(table_log, read_snapshot())
+                _write_checkpoint(table_log, read_snapshot, result.version)
             return result
         except (ConflictError, CommitRetriesExhaustedError) as e:
             # What was read of rows would have to be read again: that is for the caller to decide.
@@ -91,12 +91,13 @@ def _depends_on_definition_alone(draft: Draft) -> bool:
     return draft.relies_on_version or not (draft.proofs or draft.relies_on_files)
 
 
-def _write_checkpoint(table_log: TableLog, snapshot: Snapshot) -> None:
-    """So that the log from here on can be read alone. The change stands without it; the next checkpoint will do."""
+def _write_checkpoint(table_log: TableLog, read_snapshot: Callable[[], Snapshot], version: int) -> None:
+    """So that the log from here on can be read alone. The change stands without it, whatever goes wrong with reading
+    the table again or with writing; the next checkpoint will do."""
     try:
-        checkpoint(table_log, snapshot)
-    except StorageError as e:
-        _LOGGER.warning("No checkpoint of version %d after a feature was dropped: %s", snapshot.version, e)
+        checkpoint(table_log, read_snapshot())
+    except DeltaError as e:
+        _LOGGER.warning("No checkpoint after version %d, which dropped a feature: %s", version, e)
 
 
 def _begins_to_track_rows(draft: Draft) -> bool:

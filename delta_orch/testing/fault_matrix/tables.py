@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyroaring import BitMap64
 
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.deletion_vector_writer import write_deletion_vectors
+from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.storage.memory import FILES, MemoryFile
 from delta_orch.table import DeltaTable
@@ -158,6 +162,21 @@ def _grow_rich(table: DeltaTable) -> None:
     table.overwrite(rows("d", 9), replace_where="id = 9")
 
 
+def _create_marked(table: DeltaTable) -> None:
+    table.append(rows("a", 1, 2, 3), properties={"delta.enableDeletionVectors": "true"})
+    table.append(rows("b", 4, 5, 6))
+
+
+def _mark(table: DeltaTable) -> None:
+    """Delete the second row of every file, by a deletion vector in a file."""
+    snapshot = table.snapshot()
+    files = snapshot.files()
+    vectors = [DeletionVector(BitMap64([1])) for _ in range(files.num_rows)]
+    transaction = Transaction(table.log, snapshot, operation="DELETE")
+    transaction.replace_deletion_vectors(files, write_deletion_vectors(table.store, vectors, inline_bytes=0))
+    transaction.commit()
+
+
 def _litter(table: DeltaTable) -> None:
     """Files that no version names: of a writer that never committed."""
     _grow_plain(table)
@@ -170,6 +189,8 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "empty": (_nothing, lambda table: table.create(rows("a").schema, partition_by=["day"])),
     "plain": (_create_plain, _grow_plain),
     "littered": (_create_plain, _litter),
+    "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
+    "marked": (_create_marked, _mark),
     "rich": (_create_rich, _grow_rich),
     "rich, checkpoint due": (lambda table: _create_rich(table, "5"), _grow_rich),
 }

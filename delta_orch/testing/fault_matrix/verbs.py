@@ -93,6 +93,13 @@ VERBS = (
     _commit("add column", "plain", lambda t: _alter(t, lambda a: a.add_column("more", "string"))),
     _commit("add constraint", "plain", lambda t: _alter(t, lambda a: a.add_constraint("c", "id > 0"))),
     _commit("add feature", "plain", lambda t: _alter(t, lambda a: a.add_feature("deletionVectors"))),
+    _commit(
+        "drop feature",
+        "markable",
+        lambda t: _alter(
+            t, lambda a: a.set_properties({"delta.enableDeletionVectors": "false"}).drop_feature("deletionVectors")
+        ),
+    ),
     Verb(
         "enable row tracking",
         "plain",
@@ -102,6 +109,7 @@ VERBS = (
     _commit("set domain", "rich", lambda t: t.set_domain_metadata("mine", "after", txn=TXN)),
     _commit("remove domain", "rich", lambda t: t.remove_domain_metadata("mine", txn=TXN)),
     _commit("optimize", "plain", lambda t: t.optimize(txn=TXN)),
+    _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),
@@ -112,6 +120,7 @@ VERBS = (
     _read("scan", "plain", described),
     _read("scan, V2 checkpoint", "rich", described),
     _read("scan, filtered", "rich", lambda t: t.snapshot().scan(["id"], "id > 4").to_arrow()["id"].to_pylist()),
+    _read("scan, marked rows", "marked", described),
     _read("advance", "plain", described, holds=True),
     _read("time travel", "plain", lambda t: serialize_schema(t.snapshot(1).schema)),
     _read("history", "plain", _history),
