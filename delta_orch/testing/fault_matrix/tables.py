@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from delta_orch.features.column_definitions import column, identity_column
 from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.deletion_vector_writer import write_deletion_vectors
 from delta_orch.protocol.deletion_vector import DeletionVector
@@ -177,6 +178,17 @@ def _mark(table: DeltaTable) -> None:
     transaction.commit()
 
 
+def _create_counted(table: DeltaTable) -> None:
+    """Columns that are numbered, rows that are tracked, commits that tell the time, columns under other names."""
+    properties = {
+        "delta.enableRowTracking": "true",
+        "delta.enableInCommitTimestamps": "true",
+        "delta.columnMapping.mode": "name",
+    }
+    table.create([column("day", "string"), column("id", "long"), identity_column("number")], properties=properties)
+    table.append(rows("a", 1, 2))
+
+
 def _litter(table: DeltaTable) -> None:
     """Files that no version names: of a writer that never committed."""
     _grow_plain(table)
@@ -191,6 +203,7 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "littered": (_create_plain, _litter),
     "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
     "marked": (_create_marked, _mark),
+    "counted": (_create_counted, lambda table: table.append(rows("b", 3, 4))),
     "rich": (_create_rich, _grow_rich),
     "rich, checkpoint due": (lambda table: _create_rich(table, "5"), _grow_rich),
 }

@@ -81,6 +81,10 @@ VERBS = (
         "plain",
         lambda t: t.append(rows("a", 9).append_column("more", [["x"]]), txn=TXN, schema_mode="merge"),
     ),
+    _commit("append, identity column", "counted", lambda t: t.append(rows("a", 9), txn=TXN)),
+    _commit(
+        "overwrite, tracked rows", "counted", lambda t: t.overwrite(rows("b", 3), replace_where="id IN (1, 3)", txn=TXN)
+    ),
     _commit("overwrite", "plain", lambda t: t.overwrite(rows("z", 9), txn=TXN)),
     _commit("overwrite a partition", "plain", lambda t: t.overwrite(rows("a", 9), replace_where="day = 'a'", txn=TXN)),
     _commit("overwrite in files", "rich", lambda t: t.overwrite(rows("b", 5), replace_where="id IN (2, 5)", txn=TXN)),
