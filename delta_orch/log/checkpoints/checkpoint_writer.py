@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 CheckpointPolicy = Literal["classic", "v2"]
 
 _LOGGER = logging.getLogger(__name__)
-_ROW_GROUP_ROWS = 100_000
+# As many as are decoded at a time: larger ones took longer to write, and more memory.
+_ROW_GROUP_ROWS = 64 * 1024
 _FEW_ROWS = 20_000
 
 
