@@ -162,6 +162,40 @@ def test_a_file_that_comes_and_goes(builder: LogBuilder) -> None:
     assert (_paths(fresh), fresh.tombstones().num_rows) == ([], 1)
 
 
+def test_files_nobody_asked_for_are_reconciled_later(builder: LogBuilder) -> None:
+    builder.create()
+    log = TableLog(builder.store)
+    snapshot = log.snapshot()
+    for n in range(150):
+        builder.commit(_add("a", size=n), _add(f"f{n}") if n % 2 == 0 else Remove(f"f{n - 1}", True, n))
+        if n % 3 == 0:
+            builder.commit(Remove("a", True, n))
+        snapshot = log.advance(snapshot)
+    fresh = log.snapshot()
+    assert _paths(snapshot) == _paths(fresh) == ["a"]
+    assert snapshot.size_bytes == fresh.size_bytes == 149
+    assert snapshot.tombstones().num_rows == fresh.tombstones().num_rows == 75
+
+
+def test_moving_to_a_newer_checkpoint_does_not_read_it(builder: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_log, "_REBASE_COMMITS", 5)
+    builder.create()
+    store = FaultStore(builder.store)
+    log = TableLog(store)
+    snapshot = log.snapshot()
+    for version in range(1, 9):
+        metadata = [Metadata("t", '{"type":"struct","fields":[]}', configuration={"k": "v"})] if version == 3 else []
+        builder.commit(_add(f"f{version}"), *metadata)
+        if version == 4:
+            builder.checkpoint(version)
+        snapshot = log.advance(snapshot)
+        assert snapshot.metadata.configuration == ({"k": "v"} if version >= 3 else {})
+    assert snapshot.segment.checkpoint is not None
+    assert store.count("open_input") == 0
+    assert _paths(snapshot) == [f"f{version}" for version in range(1, 9)]
+    assert store.count("open_input") > 0
+
+
 def test_a_subclass_stays_what_it_is(builder: LogBuilder) -> None:
     class Mine(Snapshot):
         pass
