@@ -21,6 +21,14 @@ _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:Tiered
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _memory_is_given_back() -> Iterator[None]:
+    """Tables in memory end with the module that made them: property tests leave thousands."""
+    yield
+    if "delta_orch.storage.memory" in sys.modules:
+        sys.modules["delta_orch.storage.memory"].FILES.clear()
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -103,9 +103,9 @@ class MemoryStore(LogStore):
     def _below(self, prefix: str) -> Iterator[FileMeta]:
         start = f"{self.root}/{prefix}"
         cut = len(self.root) + 1
-        for key, file in sorted(FILES.copy().items()):
-            if key.startswith(start):
-                yield _file_meta(key[cut:], file)
+        # Other tables are many more: what is sorted is this one's alone.
+        for key, file in sorted(item for item in FILES.copy().items() if item[0].startswith(start)):
+            yield _file_meta(key[cut:], file)
 
 
 def _file_meta(path: str, file: MemoryFile) -> FileMeta:
