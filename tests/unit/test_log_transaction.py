@@ -70,7 +70,7 @@ def test_commit_info_comes_first_and_says_everything(log: TableLog) -> None:
         "userMetadata": "by hand",
         "dagster": {"run_id": "r1"},
     }
-    assert result.timestamp_ms == log.snapshot().timestamp_ms
+    assert result.timestamp_ms == log.snapshot().recorded_timestamp_ms
     assert result.operation_metrics == {"numFiles": 1}
 
 
