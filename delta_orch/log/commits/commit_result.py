@@ -24,7 +24,7 @@ class CommitResult:
         operation_metrics: As written to `commitInfo`.
         attempts: How often the commit was tried; 0 where `skipped` was known before the first.
         rebased_versions: Versions of other writers that this commit was ordered after, ascending.
-        timestamp_ms: When `version` was committed, milliseconds since the epoch, as recorded: of two commits of the same
+        timestamp_ms: When `version` was committed, milliseconds since the epoch, as recorded: of two commits of one
             moment, history gives the second a later time.
         preview: Of a dry run, which has committed nothing: what it would have. None otherwise.
     """
