@@ -10,8 +10,7 @@ import pytest
 from reference_client import Reference
 
 from delta_orch import DeltaTable
-from delta_orch.errors import UnsupportedFeatureError
-from delta_orch.features.registry import ensure_writable, supported_features
+from delta_orch.features.registry import supported_features
 from delta_orch.testing.row_multiset import ensure_same_rows
 
 
@@ -168,11 +167,6 @@ def test_read_append_checkpoint(reference: Reference, tmp_path: Path, name: str)
     before = table.snapshot().scan(columns=["id"]).to_arrow().num_rows
     ids, names = zip(*made.rows, strict=True)
     rows = pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array(names)})
-    if refused := _not_written_yet(table):
-        with pytest.raises(UnsupportedFeatureError) as caught:
-            table.append(_completed(table, rows))
-        assert set(caught.value.context["features"]) == refused
-        return
     table.append(_completed(table, rows), txn=("interop", 1))
     assert table.append(_completed(table, rows), txn=("interop", 1)).skipped
     ensure_agreed(reference, table, tmp_path)
@@ -181,16 +175,6 @@ def test_read_append_checkpoint(reference: Reference, tmp_path: Path, name: str)
     reference.run("CLEAR CACHE", f"REFRESH TABLE delta.`{tmp_path}`")
     ensure_agreed(reference, DeltaTable(tmp_path), tmp_path)
     assert table.snapshot().scan(columns=["id"]).to_arrow().num_rows == before + len(ids)
-
-
-def _not_written_yet(table: DeltaTable) -> set[str]:
-    """Features that the registry still refuses to write; a table that has one must be refused by just those names."""
-    snapshot = table.snapshot()
-    try:
-        ensure_writable(snapshot.protocol, snapshot.metadata)
-    except UnsupportedFeatureError as e:
-        return set(e.context["features"])
-    return set()
 
 
 def _completed(table: DeltaTable, rows: pa.Table) -> pa.Table:
