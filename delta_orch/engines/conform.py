@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.to_arrow import literal_array
-from delta_orch.protocol.types import INTEGER, LONG
+from delta_orch.protocol.types import BINARY, INTEGER, LONG
 
 Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
 _NANOS_PER_MICRO = 1_000
@@ -41,7 +41,7 @@ def conform_table(table: pa.Table, target: pa.Schema, *, lossless: bool) -> pa.T
 def _column_or_nulls(rows: pa.RecordBatch | pa.Table, field: pa.Field, lossless: bool) -> pa.Array | pa.ChunkedArray:
     index = find_name(field.name, rows.schema.names)
     if index is None:
-        return pa.nulls(rows.num_rows, field.type)
+        return _nulls(rows.num_rows, field.type)
     return conform_column(rows.column(index), field.type, lossless=lossless, path=field.name)
 
 
@@ -94,7 +94,7 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
     if types.is_null(target) or types.is_null(array.type):
         if types.is_null(target) and array.null_count < len(array):
             raise SchemaMismatchError(f"Column {path} is void and takes nothing but null", column=path)
-        return pa.nulls(len(array), target)
+        return _nulls(len(array), target)
     if types.is_struct(target):
         return _conform_struct(array, target, lossless, path)
     if types.is_map(target):
@@ -120,11 +120,28 @@ def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path
             conformed.append(pa.nulls(len(array), field.type))
         else:
             values = children[index] if field.nullable else array.field(index)
-            conformed.append(conform_column(values, field.type, lossless=lossless, path=child))
+            values = conform_column(values, field.type, lossless=lossless, path=child)
+            conformed.append(values if field.nullable else _blank_below(array, values))
     mask = array.is_null() if array.null_count else None
     if not conformed:
         return pa.array([{}] * len(array), target, mask=mask)
     return pa.StructArray.from_arrays(conformed, fields=list(target), mask=mask)
+
+
+def _nulls(count: int, target: pa.DataType) -> pa.Array:
+    """Nulls of a type, as a file can hold them: see `_blank_below`."""
+    nulls = pa.nulls(count, target)
+    if not pa.types.is_struct(target) or all(field.nullable for field in target):
+        return nulls
+    fields = [nulls.field(i) if f.nullable else _blank_below(nulls, nulls.field(i)) for i, f in enumerate(target)]
+    return pa.StructArray.from_arrays(fields, fields=list(target), mask=nulls.is_null())
+
+
+def _blank_below(parent: pa.Array, values: pa.Array) -> pa.Array:
+    """The bytes of a variant where there is none: Parquet refuses nulls in NOT NULL fields, below null, too."""
+    if not pa.types.is_binary(values.type) or not values.null_count:
+        return values
+    return pc.if_else(pc.and_(parent.is_null(), values.is_null()), literal_array([b""], BINARY)[0], values)
 
 
 def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str) -> pa.Array:

@@ -258,3 +258,12 @@ def test_timestamps_without_a_zone(rows: Any, make: Any) -> None:
     assert rows.read(table)["t"].to_pylist() == data["t"].to_pylist()
     (file, *_) = files_of(table)
     assert pq.read_schema(file).field("t").type == pa.timestamp("us")
+
+
+@pytest.mark.parametrize("given", ["fields of null", "null", "absent"])
+def test_variants_that_are_all_null(make: Any, given: str) -> None:
+    table = make(StructField("id", LONG), StructField("v", VARIANT), reader_features=["variantType"])
+    fields = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
+    columns = {"fields of null": {"v": pa.nulls(2, fields)}, "null": {"v": pa.nulls(2)}, "absent": {}}[given]
+    table.append(pa.table({"id": pa.array([1, 2], pa.int64()), **columns}), schema_mode="merge")
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 1, "v": None}, {"id": 2, "v": None}]
