@@ -389,6 +389,8 @@ class DeltaTable:
         txn: TxnArgument | None = None,
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
         dry_run: bool = False,
     ) -> CommitResult:
         """Set a metadata domain of your own; `delta.…` is the protocol's. See `operations.domain_metadata`.
@@ -397,7 +399,9 @@ class DeltaTable:
             InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
             ConcurrentDomainMetadataError: Another commit changed the same domain.
         """
-        options = CommitOptions(parse_txns(txn), user_metadata, commit_info, dry_run=dry_run)
+        options = CommitOptions(
+            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+        )
         return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options=options)
 
     def remove_domain_metadata(
@@ -407,11 +411,15 @@ class DeltaTable:
         txn: TxnArgument | None = None,
         user_metadata: str | None = None,
         commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
         dry_run: bool = False,
     ) -> CommitResult:
         """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
         `set_domain_metadata`."""
-        options = CommitOptions(parse_txns(txn), user_metadata, commit_info, dry_run=dry_run)
+        options = CommitOptions(
+            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
+        )
         result = remove_domain_metadata(self.log, self.snapshot(), domain, options=options)
         return result or self._nothing_to_do()
 

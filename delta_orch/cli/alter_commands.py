@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from delta_orch.cli.arguments import EngineName, Json, StorageOption, Uri, open_engine, open_table
-from delta_orch.cli.output import print_json, print_line
+from delta_orch.cli.commits import DryRun, Isolation, report_commit
 
 if TYPE_CHECKING:
     from delta_orch.operations.alter.builder import Alteration
@@ -24,29 +26,47 @@ First = Annotated[bool, typer.Option("--first", help="Before all its siblings.")
 After = Annotated[str | None, typer.Option("--after", metavar="COLUMN", help="Behind this sibling.")]
 
 
-class _Command:
-    """One invocation: the table, and what is told at the end."""
+def _change(*, reads_rows: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that adds one change to an alteration.
 
-    def __init__(self, uri: str, storage_option: list[str] | None, as_json: bool) -> None:
-        self.alteration: Alteration = open_table(uri, storage_option).alter()
-        self._as_json = as_json
+    Args:
+        reads_rows: The change must be proven on the rows: the command lets one choose the engine that does.
+    """
 
-    def commit(self, engine: str = "local") -> None:
-        result = self.alteration.commit(engine=open_engine(engine))
-        if self._as_json:
-            print_json({"version": result.version, "skipped": result.skipped})
-        elif result.skipped:
-            print_line(f"Nothing to change: version {result.version} is that way already")
-        else:
-            print_line(f"Version {result.version} committed")
+    def register(add_change: Callable[..., None]) -> Callable[..., None]:
+        def command(
+            uri: Uri,
+            *,
+            engine: EngineName = "local",
+            isolation: Isolation = None,
+            dry_run: DryRun = False,
+            storage_option: StorageOption = None,
+            json: Json = False,
+            **arguments: Any,
+        ) -> None:
+            alteration = open_table(uri, storage_option).alter()
+            add_change(alteration, **arguments)
+            result = alteration.commit(engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run)
+            done = f"Version {result.version} committed"
+            nothing = f"Nothing to change: version {result.version} is that way already"
+            report_commit(result, done=done, nothing=nothing, as_json=json)
+
+        # What typer shows: the location, what the change needs, and what all of these commands take.
+        _, *own = signature(add_change, locals={"Alteration": object}, eval_str=True).parameters.values()
+        at, *shared, _ = signature(command, eval_str=True).parameters.values()
+        shown = [at, *own, *(p for p in shared if reads_rows or p.name != "engine")]
+        command.__signature__ = Signature([p.replace(kind=Parameter.KEYWORD_ONLY) for p in shown])  # type: ignore[attr-defined]
+        command.__name__, command.__doc__ = add_change.__name__, add_change.__doc__
+        alter_app.command()(command)
+        return add_change
+
+    return register
 
 
-@alter_app.command()
+@_change()
 def set_properties(
-    uri: Uri,
+    alteration: Alteration,
     properties: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Set table properties, and what they ask for."""
     parsed = {}
@@ -55,242 +75,177 @@ def set_properties(
         if not (key and separator):
             raise typer.BadParameter(f"{text!r} is no KEY=VALUE")
         parsed[key] = value
-    command = _Command(uri, storage_option, json)
-    command.alteration.set_properties(parsed)
-    command.commit()
+    alteration.set_properties(parsed)
 
 
-@alter_app.command()
+@_change()
 def unset_properties(
-    uri: Uri,
+    alteration: Alteration,
     keys: Annotated[list[str], typer.Argument(metavar="KEY…")],
     if_exists: IfExists = False,
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Remove table properties, so that their defaults hold."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.unset_properties(*keys, if_exists=if_exists)
-    command.commit()
+    alteration.unset_properties(*keys, if_exists=if_exists)
 
 
-@alter_app.command()
+@_change()
+def set_name(alteration: Alteration, name: Annotated[str, typer.Argument(help="The empty text removes it.")]) -> None:
+    """Set the table's name."""
+    alteration.set_name(name)
+
+
+@_change()
 def set_description(
-    uri: Uri,
+    alteration: Alteration,
     description: Annotated[str, typer.Argument(help="The empty text removes it.")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Set the table's description."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.set_description(description)
-    command.commit()
+    alteration.set_description(description)
 
 
-@alter_app.command()
+@_change()
 def add_feature(
-    uri: Uri,
+    alteration: Alteration,
     names: Annotated[list[str], typer.Argument(metavar="FEATURE…")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Support table features, and those they need."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.add_feature(*names)
-    command.commit()
+    alteration.add_feature(*names)
 
 
-@alter_app.command()
+@_change()
 def drop_feature(
-    uri: Uri,
+    alteration: Alteration,
     name: Annotated[str, typer.Argument(metavar="FEATURE")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Remove a table feature that nothing uses any more."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.drop_feature(name)
-    command.commit()
+    alteration.drop_feature(name)
 
 
-@alter_app.command()
+@_change()
 def upgrade_protocol(
-    uri: Uri,
+    alteration: Alteration,
     reader: Annotated[int | None, typer.Option("--reader", metavar="N", help="At least this reader version.")] = None,
     writer: Annotated[int | None, typer.Option("--writer", metavar="N", help="At least this writer version.")] = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Raise the protocol's versions."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.upgrade_protocol(min_reader_version=reader, min_writer_version=writer)
-    command.commit()
+    alteration.upgrade_protocol(min_reader_version=reader, min_writer_version=writer)
 
 
-@alter_app.command()
+@_change(reads_rows=True)
 def add_constraint(
-    uri: Uri,
+    alteration: Alteration,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     expression: Annotated[str, typer.Argument(metavar="SQL", help="True for every row.")],
-    engine: EngineName = "local",
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Add a CHECK constraint, once every row has been seen to satisfy it."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.add_constraint(name, expression)
-    command.commit(engine)
+    alteration.add_constraint(name, expression)
 
 
-@alter_app.command()
+@_change()
 def drop_constraint(
-    uri: Uri,
+    alteration: Alteration,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     if_exists: IfExists = False,
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Remove a CHECK constraint."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.drop_constraint(name, if_exists=if_exists)
-    command.commit()
+    alteration.drop_constraint(name, if_exists=if_exists)
 
 
-@alter_app.command()
+@_change()
 def add_column(
-    uri: Uri,
+    alteration: Alteration,
     column: Column,
     data_type: Annotated[str, typer.Argument(metavar="TYPE", help="As in Spark SQL: bigint, array<string>, …")],
     comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT")] = None,
     first: First = False,
     after: After = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Add a column, or a field of a struct."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.add_column(column, data_type, comment=comment, first=first, after=after)
-    command.commit()
+    alteration.add_column(column, data_type, comment=comment, first=first, after=after)
 
 
-@alter_app.command()
+@_change()
 def rename_column(
-    uri: Uri,
+    alteration: Alteration,
     column: Column,
     new_name: Annotated[str, typer.Argument(metavar="NEW_NAME")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Rename a column. Needs column mapping."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.rename_column(column, new_name)
-    command.commit()
+    alteration.rename_column(column, new_name)
 
 
-@alter_app.command()
+@_change()
 def drop_columns(
-    uri: Uri,
+    alteration: Alteration,
     columns: Annotated[list[str], typer.Argument(metavar="COLUMN…")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Remove columns. Needs column mapping."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.drop_columns(*columns)
-    command.commit()
+    alteration.drop_columns(*columns)
 
 
-@alter_app.command()
+@_change()
 def move_column(
-    uri: Uri,
+    alteration: Alteration,
     column: Column,
     first: First = False,
     after: After = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Put a column first or behind another."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.move_column(column, first=first, after=after)
-    command.commit()
+    alteration.move_column(column, first=first, after=after)
 
 
-@alter_app.command()
+@_change()
 def change_type(
-    uri: Uri,
+    alteration: Alteration,
     column: Column,
     data_type: Annotated[str, typer.Argument(metavar="TYPE", help="A wider type, as in Spark SQL.")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Widen a column's type. Needs delta.enableTypeWidening."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.change_type(column, data_type)
-    command.commit()
+    alteration.change_type(column, data_type)
 
 
-@alter_app.command()
-def set_not_null(
-    uri: Uri, column: Column, engine: EngineName = "local", storage_option: StorageOption = None, json: Json = False
-) -> None:
+@_change(reads_rows=True)
+def set_not_null(alteration: Alteration, column: Column) -> None:
     """Refuse nulls in a column, once every row has been seen to have none."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.set_not_null(column)
-    command.commit(engine)
+    alteration.set_not_null(column)
 
 
-@alter_app.command()
-def drop_not_null(uri: Uri, column: Column, storage_option: StorageOption = None, json: Json = False) -> None:
+@_change()
+def drop_not_null(alteration: Alteration, column: Column) -> None:
     """Let a column be null."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.drop_not_null(column)
-    command.commit()
+    alteration.drop_not_null(column)
 
 
-@alter_app.command()
+@_change()
 def set_default(
-    uri: Uri,
+    alteration: Alteration,
     column: Column,
     expression: Annotated[str, typer.Argument(metavar="SQL", help="One expression of constants.")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Set what rows get that do not bring the column."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.set_default(column, expression)
-    command.commit()
+    alteration.set_default(column, expression)
 
 
-@alter_app.command()
-def drop_default(uri: Uri, column: Column, storage_option: StorageOption = None, json: Json = False) -> None:
+@_change()
+def drop_default(alteration: Alteration, column: Column) -> None:
     """Remove a column's default."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.drop_default(column)
-    command.commit()
+    alteration.drop_default(column)
 
 
-@alter_app.command()
+@_change()
 def set_comment(
-    uri: Uri,
+    alteration: Alteration,
     column: Column,
     comment: Annotated[str, typer.Argument(help="The empty text removes it.")],
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Set a column's comment."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.set_column_comment(column, comment)
-    command.commit()
+    alteration.set_column_comment(column, comment)
 
 
-@alter_app.command()
+@_change()
 def cluster_by(
-    uri: Uri,
+    alteration: Alteration,
     columns: Annotated[list[str] | None, typer.Argument(metavar="[COLUMN…]", help="None at all ends it.")] = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
 ) -> None:
     """Cluster the table by up to four columns, or by none any more."""
-    command = _Command(uri, storage_option, json)
-    command.alteration.cluster_by(*columns or ())
-    command.commit()
+    alteration.cluster_by(*columns or ())

@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from delta_orch.cli.alter_commands import alter_app
 from delta_orch.cli.describe_commands import files, schema
+from delta_orch.cli.domain_commands import domain_app
 from delta_orch.cli.fsck_command import fsck
 from delta_orch.cli.log_commands import checkpoint, checksum, cleanup_log, compact_log
 from delta_orch.cli.maintenance_commands import optimize, vacuum
@@ -31,30 +32,25 @@ from delta_orch.errors import DeltaError
 app = typer.Typer(
     name="delta-orch",
     help="Look at and look after Delta Lake tables.",
+    epilog="Ends with 0; with 1 after an error (error[CODE] on stderr); with 2 where the command line makes no sense.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 txn_app = typer.Typer(help="Transaction identifiers: what makes writes happen once.", no_args_is_help=True)
-app.add_typer(txn_app, name="txn")
-app.add_typer(alter_app, name="alter")
-
-app.command()(snapshot)
-app.command()(schema)
-app.command()(files)
-app.command()(show)
-app.command()(read)
-app.command()(explain)
-app.command()(history)
-app.command()(changes)
+# The order, and the groups, of the help text.
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Look at a table": (snapshot, schema, files, history, fsck),
+    "Read rows": (show, read, explain, changes),
+    "Look after a table": (optimize, vacuum, checkpoint, compact_log, checksum, cleanup_log),
+}
+for _group, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_group)(_command)
+app.add_typer(txn_app, name="txn", rich_help_panel="Look at a table")
 txn_app.command("list")(txn_list)
-app.command()(optimize)
-app.command()(checkpoint)
-app.command()(compact_log)
-app.command()(checksum)
-app.command()(cleanup_log)
-app.command()(vacuum)
-app.command()(fsck)
+app.add_typer(alter_app, name="alter", rich_help_panel="Change a table")
+app.add_typer(domain_app, name="domain", rich_help_panel="Change a table")
 
 # The base of what typer raises for a command line it cannot understand; typer exports only its children.
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -79,6 +75,7 @@ def _root(
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    rich_help_panel="See it work",
 )
 def demo(context: typer.Context) -> None:
     """Run the demonstration pipeline of real flights. Options are passed on; see `demo --help`."""

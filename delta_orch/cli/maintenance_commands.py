@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from delta_orch.cli.arguments import Json, StorageOption, Uri, open_table
+from delta_orch.cli.arguments import EngineName, Json, StorageOption, Uri, open_engine, open_table
+from delta_orch.cli.commits import DryRun, Isolation, report_commit
 from delta_orch.cli.output import print_json, print_line, text_of_bytes, working
+
+if TYPE_CHECKING:
+    from delta_orch.log.commits.commit_result import CommitResult
 
 
 def optimize(
@@ -18,25 +22,28 @@ def optimize(
     target_file_size: Annotated[
         str | None, typer.Option("--target-file-size", metavar="SIZE", help="Such as 128mb; by default the table's.")
     ] = None,
+    engine: EngineName = "local",
+    isolation: Isolation = None,
+    dry_run: DryRun = False,
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Merge small files, partition by partition. Rows do not change."""
+    """Merge small files, partition by partition, and leave deleted rows behind. Rows do not change."""
     table = open_table(uri, storage_option)
     size = None if target_file_size is None else _size_bytes(target_file_size)
     with working("Merging small files"):
-        result = table.optimize(where, size)
-    metrics = dict(result.operation_metrics or {})
-    if json:
-        print_json({"version": result.version, "skipped": result.skipped, "operation_metrics": metrics})
-    elif result.skipped:
-        print_line("Nothing to merge")
-    else:
-        print_line(
-            f"Version {result.version}: {metrics['numRemovedFiles']} files "
-            f"({text_of_bytes(int(metrics['numRemovedBytes']))}) became {metrics['numAddedFiles']} "
-            f"({text_of_bytes(int(metrics['numAddedBytes']))})"
-        )
+        result = table.optimize(where, size, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run)
+    done = "" if result.skipped else _merged_text(result)
+    report_commit(result, done=done, nothing="Nothing to merge", as_json=json)
+
+
+def _merged_text(result: CommitResult) -> str:
+    metrics = result.operation_metrics
+    before, after = (text_of_bytes(int(metrics[name])) for name in ("numRemovedBytes", "numAddedBytes"))
+    return (
+        f"Version {result.version}: {metrics['numRemovedFiles']} files ({before}) "
+        f"became {metrics['numAddedFiles']} ({after})"
+    )
 
 
 def _size_bytes(text: str) -> int:

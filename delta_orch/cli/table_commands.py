@@ -199,9 +199,11 @@ def history(
     )
 
 
-def txn_list(uri: Uri, storage_option: StorageOption = None, json: Json = False) -> None:
+def txn_list(
+    uri: Uri, version: Version = None, timestamp: AsOf = None, storage_option: StorageOption = None, json: Json = False
+) -> None:
     """List the application ids the table has recorded, with their last version."""
-    state = open_snapshot(uri, storage_option)
+    state = open_snapshot(uri, storage_option, version, timestamp)
     actions = [action for _, action in sorted(state.txn_actions.items())]
     if json:
         print_json([{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 
 import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.cli.alter_commands import alter_app
 from delta_orch.cli.main import run
 from delta_orch.protocol import types as t
 
@@ -33,7 +35,8 @@ def alter(capsys, uri):
 
 def test_every_change_has_a_command(alter, uri):
     mapped = ("delta.columnMapping.mode=name", "delta.enableTypeWidening=true", "note=a=b")
-    assert alter("set-properties", *mapped) == {"version": 1, "skipped": False}
+    told = alter("set-properties", *mapped)
+    assert (told.pop("operation_metrics"), told) == ({}, {"version": 1, "skipped": False, "dry_run": False})
     assert alter("unset-properties", "note", "nothing", "--if-exists")["version"] == 2
     assert alter("add-column", "s", "struct<a:int>", "--first", "--comment", "why")["version"] == 3
     alter("add-column", "s.b", "string", "--after", "a")
@@ -52,13 +55,36 @@ def test_every_change_has_a_command(alter, uri):
     alter("add-feature", "vacuumProtocolCheck")
     alter("upgrade-protocol", "--writer", 2)
     alter("set-description", "d")
+    alter("set-name", "n")
     alter("cluster-by", "id")
     alter("cluster-by")
     alter("drop-columns", "s")
     snapshot = DeltaTable(uri).snapshot()
     assert snapshot.schema.names == ("name", "id")
     assert snapshot.schema.find("id").data_type == t.LONG
-    assert snapshot.metadata.description == "d"
+    assert (snapshot.metadata.name, snapshot.metadata.description) == ("n", "d")
+
+
+def test_a_dry_run_tells_the_actions_and_changes_nothing(alter, capsys, uri):
+    told = alter("set-not-null", "id", "--dry-run", "--isolation", "Serializable")
+    assert (told["version"], told["skipped"], told["dry_run"]) == (1, False, True)
+    (info,) = (action["commitInfo"] for action in told["actions"] if "commitInfo" in action)
+    assert info["isolationLevel"] == "Serializable"
+    assert sum("metaData" in action for action in told["actions"]) == 1
+    with pytest.raises(SystemExit):
+        run(["alter", "set-not-null", uri, "id", "--dry-run"])
+    assert "Version 1 would be committed: 1 commitInfo, 1 metaData" in capsys.readouterr().out
+    assert alter("set-not-null", "name", "--dry-run", code=1)["error"]["code"] == "CONSTRAINT_VIOLATION"
+    assert alter("set-not-null", "id", "--isolation", "None", code=1)["error"]["code"] == "INVALID_REQUEST"
+    assert DeltaTable(uri).version() == 0
+
+
+def test_every_command_takes_what_all_of_them_take():
+    for command in alter_app.registered_commands:
+        own = signature(command.callback).parameters
+        assert {"uri", "isolation", "dry_run", "storage_option", "json"} <= set(own), command.callback
+        assert ("engine" in own) == (command.callback.__name__ in {"set_not_null", "add_constraint"})
+        assert command.callback.__doc__
 
 
 def test_what_cannot_be_is_told(alter, uri):

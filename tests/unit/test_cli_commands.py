@@ -125,6 +125,40 @@ def test_maintenance(cli: Any, uri: str) -> None:
     assert cli("optimize", uri, "--target-file-size", "1kb", "--where", "day = 'b'").code == 0
 
 
+def test_a_dry_run_of_optimize(cli: Any, uri: str) -> None:
+    told = cli("optimize", uri, "--dry-run", "--isolation", "Serializable", "--json").json
+    assert (told["version"], told["dry_run"], told["operation_metrics"]["numRemovedFiles"]) == (2, True, 2)
+    assert [sum(kind in action for action in told["actions"]) for kind in ("add", "remove")] == [1, 2]
+    assert cli("optimize", uri, "--dry-run").stdout.startswith("Version 2 would be committed: ")
+    assert DeltaTable(uri).version() == 1
+
+
+def test_domains(cli: Any, uri: str) -> None:
+    assert cli("domain", "set", uri, "com.example.a", "x").stderr.startswith("error[INVALID_REQUEST]: ")
+    assert cli("alter", "add-feature", uri, "domainMetadata").code == 0
+    tried = cli("domain", "set", uri, "com.example.a", "x", "--dry-run", "--json").json
+    assert (tried["version"], tried["dry_run"]) == (3, True)
+    assert {"domainMetadata": {"domain": "com.example.a", "configuration": "x", "removed": False}} in tried["actions"]
+    assert cli("domain", "set", uri, "com.example.a", "[x]", "--isolation", "Serializable").stdout == (
+        "Version 3 committed\n"
+    )
+    listed = cli("domain", "list", uri, "--json").json
+    assert listed == [{"domain": "com.example.a", "configuration": "[x]"}]
+    assert "[x]" in cli("domain", "list", uri).stdout
+    assert cli("domain", "list", uri, "--version", 2, "--json").json == []
+    assert cli("domain", "remove", uri, "com.example.a", "--json").json["version"] == 4
+    assert cli("domain", "remove", uri, "com.example.a", "--json").json["skipped"]
+    assert "no domain com.example.a" in cli("domain", "remove", uri, "com.example.a").stdout
+    for arguments in (("set", uri, "delta.rowTracking", "x"), ("remove", uri, "delta.rowTracking")):
+        assert cli("domain", *arguments).stderr.startswith("error[INVALID_REQUEST]: ")
+    assert DeltaTable(uri).version() == 4
+
+
+def test_txns_of_a_version(cli: Any, uri: str) -> None:
+    DeltaTable(uri).append(pa.table({"day": ["a"], "id": [5]}), txn=("job", 8))
+    assert [cli("txn", "list", uri, "--version", v, "--json").json[0]["version"] for v in (0, 1, 2)] == [7, 7, 8]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
