@@ -1,0 +1,37 @@
+"""docs/properties.md names every property there is, with its default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from delta_orch.features.property_rules import _INTERNAL
+from delta_orch.features.protocol_upgrade import is_protocol_request
+from delta_orch.protocol.table_properties import _PROPERTIES, TableProperties
+
+PAGE = (Path(__file__).parents[2] / "docs/properties.md").read_text()
+ROWS = dict(re.findall(r"^\| `(delta\.[\w.]+)` \| (.*?) ?\| .{10,} \|$", PAGE, re.MULTILINE))
+
+
+def named_in(paragraph: str) -> set[str]:
+    (text,) = re.findall(rf"^{paragraph}.*?(?:\n\n|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"`(delta\.[\w.]+)`", text)) & set(_PROPERTIES)
+
+
+def test_every_property_is_in_its_place() -> None:
+    assert {key.lower() for key in named_in("The table's own memory")} == _INTERNAL
+    without_effect = {key for key in _PROPERTIES if _PROPERTIES[key].attribute is None and key.lower() not in _INTERNAL}
+    asked = {key for key in _PROPERTIES if is_protocol_request(key)}
+    assert named_in("Asked of the protocol") == asked
+    assert named_in("Accepted and kept") == without_effect - asked
+    assert set(ROWS) == {k for k in _PROPERTIES if k.lower() not in _INTERNAL} - without_effect
+
+
+def test_defaults() -> None:
+    defaults = TableProperties()
+    for key, shown in ROWS.items():
+        attribute = _PROPERTIES[key].attribute
+        assert attribute is not None
+        default = getattr(defaults, attribute)
+        assert (default is None) == (shown == ""), key
+        assert default is None or _PROPERTIES[key].parse(shown.strip("`")) == default, key
