@@ -135,12 +135,18 @@ def _logical_names(struct: StructType) -> _Names:
     }
 
 
-def _logical_statistics(text: str | None, names: _Names) -> dict[str, Any] | None:
+def parsed_statistics(text: str | None) -> dict[str, Any] | None:
+    """The statistics of a file as JSON knows them; None where they are no JSON object."""
     try:
         stats = orjson.loads(text) if text else None
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(stats, dict):
+    return stats if isinstance(stats, dict) else None
+
+
+def _logical_statistics(text: str | None, names: _Names) -> dict[str, Any] | None:
+    stats = parsed_statistics(text)
+    if stats is None:
         return None
     return {
         key: _renamed(value, names) if key in ("minValues", "maxValues", "nullCount") else value

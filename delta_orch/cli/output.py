@@ -89,8 +89,13 @@ def working(what: str) -> Iterator[None]:
 
 
 def text_of_time(ms: int | None) -> str:
-    """A time as people read it, UTC."""
-    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    """A time as people read it, UTC; one that no calendar has, as its number."""
+    if ms is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms since the epoch"
 
 
 def text_of_bytes(count: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
 from delta_orch.cli.arguments import AsOf, Json, StorageOption, Uri, Version, open_snapshot, open_table
+from delta_orch.cli.describe_commands import parsed_statistics
 from delta_orch.cli.output import print_fields, print_json, print_rows, text_of_bytes, text_of_time
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, An
 
 
 def list_files(state: TableSnapshot) -> list[dict[str, Any]]:
-    """The live files, by path; `stats` parsed, None where a file has none."""
+    """The live files, by path; `stats` parsed, None where a file has none that are a JSON object."""
     table = state.files(["path", "partition_values", "size", "modification_time", "stats"]).sort_by("path")
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         row["partition_values"] = dict(row["partition_values"] or ())
-        row["stats"] = orjson.loads(row["stats"]) if row["stats"] else None
+        row["stats"] = parsed_statistics(row["stats"])
     return rows
 
 
@@ -166,7 +166,9 @@ def _summary(state: TableSnapshot) -> dict[str, Any]:
 
 def history(
     uri: Uri,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="Only the newest N commits.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Only the newest N commits.")
+    ] = None,
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:

@@ -17,7 +17,9 @@ from delta_orch.errors import (
 from delta_orch.log.columns.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import (
+    FIRST_OFFSET,
     DeletionVector,
+    ensure_known_file_version,
     inline_bitmap_bytes,
     parse_bitmap,
     relative_path,
@@ -28,6 +30,7 @@ from delta_orch.storage.base import LogStore
 
 _READERS = 8
 _LARGEST_BYTES = 1 << 30
+_NEAR_BYTES = 64 * 1024
 
 
 def deletion_vector_descriptors(files: pa.Table) -> list[DeletionVectorDescriptor | None]:
@@ -88,7 +91,8 @@ def read_deletion_vector(store: LogStore, descriptor: DeletionVectorDescriptor) 
 
 
 def _read_stored(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes:
-    offset = descriptor.offset or 0
+    # The first vector follows the version byte: that is the one meant where none is.
+    offset = FIRST_OFFSET if descriptor.offset is None else descriptor.offset
     path = ""
     try:
         if descriptor.storage_type == "u":
@@ -103,10 +107,17 @@ def _read_stored(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes
                 remedy="Use a newer release of delta_orch",
             )
         with source:
-            if not 0 <= offset <= source.size():
+            length = stored_length_bytes(descriptor)
+            if 0 < offset <= _NEAR_BYTES:
+                # With the version byte, in one request.
+                start = bytes(source.read(offset + length))
+                ensure_known_file_version(start[:1], descriptor)
+                return start[offset:]
+            ensure_known_file_version(bytes(source.read(1)), descriptor)
+            if not 0 < offset <= source.size():
                 return b""
             source.seek(offset)
-            return bytes(source.read(stored_length_bytes(descriptor)))
+            return bytes(source.read(length))
     except (FileNotFoundError, FileMissingInStoreError) as e:
         raise MissingFileError(
             f"The deletion vector file {path} is not there",

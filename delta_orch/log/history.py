@@ -14,7 +14,8 @@ from delta_orch.log.commits.commit_reader import LogFile, in_commit_timestamp_ms
 from delta_orch.log.time_travel import adjusted_file_times
 from delta_orch.storage.base import FileMeta, LogStore
 
-_COMMIT_INFO = re.compile(rb'^\s*\{\s*"commitInfo"\s*:.*$', re.MULTILINE)
+# Some writers spell the actions that a line does not hold, too, as null.
+_COMMIT_INFO = re.compile(rb'^[^\S\n]*\{(?:\s*"\w+"\s*:\s*null\s*,)*\s*"commitInfo"\s*:\s*[^n\s].*$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from delta_orch.errors import (
     DeltaError,
     FileMissingInStoreError,
     LogGapError,
+    StorageError,
     TableNotFoundError,
     VersionNotFoundError,
 )
@@ -110,12 +111,13 @@ def latest_version(store: LogStore) -> int:
 
 
 def read_last_checkpoint(store: LogStore) -> LastCheckpoint | None:
-    """The hint, or None where there is none or it cannot be trusted. A hint never fails a read."""
+    """The hint, or None where there is none, or it cannot be read or trusted. A hint never fails a read: a store that
+    is out of reach says so when the log is listed."""
     try:
         return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
     except FileMissingInStoreError:
         return None
-    except CorruptLogError as e:
+    except (CorruptLogError, StorageError) as e:
         _LOGGER.warning("Passing over _last_checkpoint of %s: %s", store.uri, e)
         return None
 

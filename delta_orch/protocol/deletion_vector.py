@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
 FILE_FORMAT_VERSION = 1
+FIRST_OFFSET = 1
+"""Where the first vector of a file begins."""
 MAGIC = 1681511377
 _HEADER_BYTES = 4
 _CHECKSUM_BYTES = 4
@@ -92,6 +94,16 @@ def inline_bitmap_bytes(descriptor: DeletionVectorDescriptor) -> bytes:
 def stored_length_bytes(descriptor: DeletionVectorDescriptor) -> int:
     """How many bytes to read at `offset` of its file: size, bitmap and checksum."""
     return _HEADER_BYTES + descriptor.size_in_bytes + _CHECKSUM_BYTES
+
+
+def ensure_known_file_version(first: bytes, descriptor: DeletionVectorDescriptor) -> None:
+    """Refuse a file of another format than the one that is described. `first` is its first byte.
+
+    Raises:
+        CorruptDeletionVectorError: The file is empty, or of another version.
+    """
+    if first != bytes([FILE_FORMAT_VERSION]):
+        raise _corrupt("its file has an unknown format", descriptor, f"version {first[0]}" if first else "it is empty")
 
 
 def stored_bitmap_bytes(stored: bytes, descriptor: DeletionVectorDescriptor) -> bytes:

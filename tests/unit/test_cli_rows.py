@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from delta_orch import DeltaTable
 from delta_orch.cli.arguments import parse_columns
 from delta_orch.cli.main import run
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
 from delta_orch.protocol.variant.arrays import json_to_variant
 
@@ -179,6 +181,23 @@ def test_files_tell_their_statistics(cli: Any, uri: str) -> None:
     only = json.loads(cli("files", uri, "--where", "id > 2", "--json")[1])["files"]
     assert [f["partition_values"]["day"] for f in only] == ["b"]
     assert len(json.loads(cli("files", uri, "--limit", 1, "--json")[1])["files"]) == 1
+
+
+@pytest.mark.parametrize("stats", ["not json", "7", '{"minValues":{"id":NaN}}', '{"numRecords":1e400}'])
+@pytest.mark.parametrize("time_ms", [-(2**62), 253_402_300_800_000, 2**62])
+def test_what_other_writers_say_of_files_is_shown_as_far_as_it_goes(
+    cli: Any, tmp_path: Path, stats: str, time_ms: int
+) -> None:
+    made = HandmadeTable(tmp_path / "made")
+    made.create(ROWS.select(["id"]).schema)
+    add = made.add("f.parquet", ROWS.select(["id"]))
+    made.commit(replace(add, stats=stats, modification_time=time_ms), Txn("a", 1, time_ms))
+    for command in (["files"], ["snapshot", "--files"], ["txn", "list"], ["show"], ["explain", "--where", "id > 1"]):
+        assert cli(*command, made.root)[0] == 0
+        assert cli(*command, made.root, "--json")[0] == 0
+    (file,) = json.loads(cli("snapshot", made.root, "--files", "--json")[1])["files"]
+    assert (file["stats"], file["modification_time"]) == (None, time_ms)
+    assert f"{time_ms} ms since the epoch" in cli("files", made.root)[1]
 
 
 def test_files_of_mapped_columns_go_by_logical_names(cli: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from delta_orch.errors import InvalidRequestError, StorageError
+from delta_orch.errors import CorruptDeletionVectorError, InvalidRequestError, StorageError
 from delta_orch.log.deletion_vector_writer import INLINE_BYTES, write_deletion_vectors
 from delta_orch.log.deletion_vectors import read_deletion_vectors
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.protocol.deletion_vector import DeletionVector, relative_path
-from delta_orch.protocol.deletion_vector_file import SerializedVector, serialize_vector_file
+from delta_orch.protocol.deletion_vector_file import SerializedVector, serialize_vector_file, stored_descriptor
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 from delta_orch.testing.fault_store import FaultStore
@@ -133,3 +134,26 @@ def test_golden_vectors_are_written_again_byte_by_byte(table: Path, descriptor: 
     content, (offset,) = serialize_vector_file([again])
     assert golden[:1] == content[:1]
     assert golden[descriptor.offset : descriptor.offset + again.stored_bytes] == content[offset:]
+
+
+@pytest.mark.parametrize("padding", [0, 200_000])
+def test_a_file_of_an_unknown_version_is_not_read(store: LogStore, padding: int) -> None:
+    file_id = uuid.uuid4()
+    wanted = SerializedVector.of(vector(1, 5))
+    others = [SerializedVector.of(vector(*range(0, 2 * padding, 2)))] if padding else []
+    data, offsets = serialize_vector_file([*others, wanted])
+    descriptor = stored_descriptor(wanted, file_id, offsets[-1])
+    store.put(relative_path(descriptor), data)
+    assert read_deletion_vectors(store, [descriptor]) == [vector(1, 5)]
+    store.delete(relative_path(descriptor))
+    store.put(relative_path(descriptor), b"\2" + data[1:])
+    with pytest.raises(CorruptDeletionVectorError, match="version 2"):
+        read_deletion_vectors(store, [descriptor])
+
+
+def test_without_an_offset_the_first_vector_is_meant(store: LogStore) -> None:
+    first = SerializedVector.of(vector(3))
+    data, offsets = serialize_vector_file([first, SerializedVector.of(vector(4))])
+    descriptor = replace(stored_descriptor(first, uuid.uuid4(), offsets[0]), offset=None)
+    store.put(relative_path(descriptor), data)
+    assert read_deletion_vectors(store, [descriptor]) == [vector(3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,12 +26,12 @@ def store() -> MemoryStore:
     return MemoryStore(f"segment-{next(_NAMES)}")
 
 
-def _commits(store: MemoryStore, *versions: int) -> None:
+def _commits(store: MemoryStore | LocalStore, *versions: int) -> None:
     for version in versions:
         store.put(commit_path(version), b"{}")
 
 
-def _checkpoint(store: MemoryStore, version: int) -> None:
+def _checkpoint(store: MemoryStore | LocalStore, version: int) -> None:
     store.put(checkpoint_path(version), b"PAR1")
 
 
@@ -201,6 +202,15 @@ def test_a_hint_never_fails_a_read_nor_changes_it(store: MemoryStore, hint: obje
     _hint(store, hint)
     assert _shape(resolve_segment(store, version)) == expected
     assert latest_version(store) == 5
+
+
+def test_a_hint_that_cannot_be_read_never_fails_a_read(tmp_path: Path) -> None:
+    local = LocalStore(tmp_path / "t")
+    _commits(local, *range(6))
+    _checkpoint(local, 4)
+    (tmp_path / "t" / "_delta_log" / "_last_checkpoint").mkdir()
+    assert _shape(resolve_segment(local)) == (5, 4, [5])
+    assert latest_version(local) == 5
 
 
 def test_a_stale_hint_hides_no_newer_checkpoint(store: MemoryStore) -> None:

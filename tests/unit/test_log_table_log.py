@@ -383,6 +383,11 @@ def test_history(builder: LogBuilder) -> None:
     assert (first.version, first.operation) == (0, "CREATE TABLE")
     assert [e.version for e in log.history(2)] == [3, 2]
     assert log.history(0) == []
+    # Actions a line does not hold may be spelled as null.
+    nulls = b'{"commitInfo":null,"txn":{}}\n{"txn":null, "add" : null,"commitInfo":{"operation":"X"}}'
+    builder.store.put(commit_path(4), nulls)
+    assert log.history()[0].operation == "X"
+    builder.store.delete(commit_path(4))
     builder.store.put(commit_path(3), b'{"commitInfo":{"operation":"CUT')
     with pytest.raises(CorruptLogError, match=r"00000000000000000003\.json"):
         log.history()
