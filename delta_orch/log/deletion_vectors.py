@@ -108,14 +108,14 @@ def _read_stored(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes
             )
         with source:
             length = stored_length_bytes(descriptor)
-            if 0 < offset <= _NEAR_BYTES:
+            if not 0 < offset <= source.size() - length:
+                return b""
+            if offset <= _NEAR_BYTES:
                 # With the version byte, in one request.
                 start = bytes(source.read(offset + length))
                 ensure_known_file_version(start[:1], descriptor)
                 return start[offset:]
             ensure_known_file_version(bytes(source.read(1)), descriptor)
-            if not 0 < offset <= source.size():
-                return b""
             source.seek(offset)
             return bytes(source.read(length))
     except (FileNotFoundError, FileMissingInStoreError) as e:
