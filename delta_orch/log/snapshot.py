@@ -135,7 +135,8 @@ class Snapshot:
 
     @cached_property
     def properties(self) -> TableProperties:
-        """The table properties, typed. Raises InvalidPropertyError where one is no value of its kind."""
+        """The table properties, typed. One with a value that is none of its kind raises InvalidPropertyError when it is
+        asked for."""
         return TableProperties.parse(self.metadata.configuration)
 
     @cached_property

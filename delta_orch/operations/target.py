@@ -97,9 +97,11 @@ def existing_target(snapshot: Snapshot, definition: TableDefinition) -> WriteTar
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to it.
+        InvalidPropertyError: A table property has a value that is none of its kind.
         InvalidRequestError: `definition.partition_by` is not how the table is partitioned.
     """
     ensure_writable(snapshot.protocol, snapshot.metadata)
+    snapshot.properties.ensure_valid()
     ensure_partitioning_agrees(definition, snapshot.schema, snapshot.partition_columns)
     return WriteTarget(
         snapshot.store,

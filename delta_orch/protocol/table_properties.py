@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidPropertyError
 
@@ -172,6 +172,7 @@ _PROPERTIES: Mapping[str, _Property] = {
     "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
     "delta.writePartitionColumnsToParquet": _Property("write_partition_columns_to_parquet", parse_boolean),
 }
+_ATTRIBUTES = frozenset(p.attribute for p in _PROPERTIES.values())
 _BY_LOWER_KEY: Mapping[str, str] = {key.lower(): key for key in _PROPERTIES}
 _OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat.")
 
@@ -180,7 +181,8 @@ _OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat
 class TableProperties:
     """The properties that decide something, with the protocol's or the reference implementation's defaults.
 
-    Durations in milliseconds, sizes in bytes; None where nothing is set and there is no default.
+    Durations in milliseconds, sizes in bytes; None where nothing is set and there is no default. A property whose value
+    is none of its kind raises InvalidPropertyError when it is asked for: what does not depend on it goes on.
     """
 
     append_only: bool = False
@@ -216,20 +218,37 @@ class TableProperties:
     set_transaction_retention_ms: int | None = None
     target_file_size_bytes: int | None = None
     write_partition_columns_to_parquet: bool = False
+    _invalid: Mapping[str, InvalidPropertyError] = field(default_factory=dict, repr=False)
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> TableProperties:
-        """Read the known keys; names match without regard to case.
-
-        Raises:
-            InvalidPropertyError: A known key holds a value that is none of its kind.
-        """
+        """Read the known keys; names match without regard to case."""
         values: dict[str, Any] = {}
+        invalid: dict[str, InvalidPropertyError] = {}
         for key, text in configuration.items():
             known = _BY_LOWER_KEY.get(key.lower())
             if known is not None and (attribute := _PROPERTIES[known].attribute) is not None:
-                values[attribute] = _parse_value(known, text)
-        return cls(**values)
+                try:
+                    values[attribute] = _parse_value(known, text)
+                except InvalidPropertyError as e:
+                    invalid[attribute] = e
+        properties = cls(**values, _invalid=invalid)
+        for attribute in invalid:
+            # Without a value, so that `__getattr__` is asked.
+            object.__delattr__(properties, attribute)
+        return properties
+
+    def ensure_valid(self) -> None:
+        """Raise InvalidPropertyError where any of them has a value that is none of its kind."""
+        for error in self._invalid.values():
+            raise error
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _ATTRIBUTES and (error := self._invalid.get(name)) is not None:
+                raise error
+            raise AttributeError(name)
 
 
 def ensure_valid_properties(properties: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import orjson
 import pyarrow as pa
 import pytest
+from handmade import HandmadeTable
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.log.commits.transaction import Transaction
@@ -156,3 +157,32 @@ def test_a_schema_that_stays_keeps_its_spelling(filled):
     assert filled.alter().set_column_comment("id", "").commit().skipped
     filled.alter().set_properties({"delta.columnMapping.mode": "none", "a": "1"}).commit()
     assert filled.snapshot().metadata.schema_string == spelled
+
+
+@pytest.mark.parametrize("key", ["delta.appendOnly", "delta.checkpointInterval", "delta.dataSkippingNumIndexedCols"])
+def test_a_value_that_another_writer_left_hinders_no_reader(tmp_path, key):
+    made = HandmadeTable(tmp_path / "t")
+    made.create(ROWS.schema, configuration={key: "rubbish", "delta.enableChangeDataFeed": "true"})
+    made.commit(made.add("f.parquet", ROWS))
+    table = made.open()
+    snapshot = table.snapshot()
+    assert snapshot.scan(where="id = 1").to_arrow().to_pylist() == ROWS.to_pylist()
+    assert table.changes(starting_version=1).to_arrow().num_rows == 1
+    assert (snapshot.txns, snapshot.timestamp_ms) == ({}, table.history()[0].timestamp_ms)
+    for write in (lambda: table.append(ROWS), table.optimize, lambda: snapshot.properties.ensure_valid()):
+        with pytest.raises(InvalidPropertyError, match=key):
+            write()
+    assert table.version() == 1
+    table.alter().unset_properties(key).commit()
+    table.append(ROWS)
+    assert table.version() == 3
+
+
+def test_a_value_that_is_none_is_an_error_where_it_decides(tmp_path):
+    made = HandmadeTable(tmp_path / "t")
+    made.create(ROWS.schema, configuration={"delta.enableInCommitTimestamps": "rubbish"})
+    snapshot = made.open().snapshot()
+    assert snapshot.properties.checkpoint_interval == 10
+    with pytest.raises(InvalidPropertyError, match="neither true nor false"):
+        snapshot.timestamp_ms  # noqa: B018
+    assert not hasattr(snapshot.properties, "no_such_property")
