@@ -32,9 +32,6 @@ PLANES_SCHEMA = """
 """
 AIRLINES_SCHEMA = "carrier STRING, name STRING"
 
-FLIGHT_KEY = ("flight_date", "carrier", "flight", "origin", "sched_dep_time")
-"""Tells every flight of the year from every other."""
-
 
 def read_flights(spark: SparkSession, landing: Landing, days: Iterable[date]) -> DataFrame:
     """Bronze: the flights delivered for these days, as they are, with `flight_date` to partition by."""

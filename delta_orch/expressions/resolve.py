@@ -218,7 +218,7 @@ class _Resolver:
             return _as_text(Comparison(op, left, right))
         if VOID in (left_type, right_type):
             return _compare_with_void(op, left, left_type, right, right_type)
-        _ensure_comparable(left_type, right_type, op, left, right)
+        _ensure_comparable(left_type, right_type, op, left)
         if left_type == right_type and isinstance(left_type, PrimitiveType | DecimalType):
             return Comparison(op, left, right)
         if left_type in INTEGRAL_RANGES and right_type in INTEGRAL_RANGES:
@@ -409,7 +409,7 @@ def _family(data_type: DataType) -> str:
     return "moment" if data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ) else str(data_type)
 
 
-def _ensure_comparable(left: DataType, right: DataType, op: str, left_column: Column, right_column: Column) -> None:
+def _ensure_comparable(left: DataType, right: DataType, op: str, left_column: Column) -> None:
     if isinstance(left, MapType) or isinstance(right, MapType):
         _refuse(op, left_column, left, right)
     atomic = isinstance(left, PrimitiveType | DecimalType) and isinstance(right, PrimitiveType | DecimalType)

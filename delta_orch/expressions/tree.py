@@ -108,11 +108,6 @@ def _is_true(expression: Expression) -> bool:
     return isinstance(expression, Literal) and expression.value is True
 
 
-def negate_keep(expression: Expression) -> Expression:
-    """The rows that `DELETE WHERE expression` keeps: where it is false **or null**."""
-    return Or((Not(expression), IsNull(expression)))
-
-
 def partition_equality(values: Mapping[str, Any]) -> Expression:
     """The rows of one partition: every column equals its value, None meaning IS NULL.
 

@@ -158,11 +158,6 @@ class Scan:
         return engine.scan(self.plan())
 
 
-def plan_scan(snapshot: Snapshot, columns: tuple[str, ...] | None, where: Expression | None) -> ScanPlan:
-    """Leave out the files that partition values and statistics prove to hold no wanted row."""
-    return _plan(snapshot, snapshot.schema, columns, ScanPredicate(where), None)
-
-
 def scan_of_files(
     snapshot: Snapshot, files: pa.Table, columns: tuple[str, ...] | None = None, where: Expression | None = None
 ) -> ScanPlan:
@@ -185,6 +180,7 @@ def _plan(
     predicate: ScanPredicate,
     row_tracking: RowTracking | None,
 ) -> ScanPlan:
+    """Leave out the files that partition values and statistics prove to hold no wanted row."""
     names = SCAN_COLUMNS if row_tracking is None else SCAN_COLUMNS + ROW_TRACKING_COLUMNS
     return ScanPlan(
         store=snapshot.store,

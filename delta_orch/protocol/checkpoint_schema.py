@@ -50,9 +50,6 @@ DELETION_VECTOR_ID_FIELDS = ("storage_type", "path_or_inline_dv", "offset")
 STATS_PARSED = "stats_parsed"
 PARTITION_VALUES_PARSED = "partitionValues_parsed"
 
-HEADER_ACTIONS = ("protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata", "sidecar")
-"""The actions of a checkpoint that are not files: few rows, read first."""
-
 PROBE_LEAF: Mapping[str, str] = {
     "add": "path",
     "remove": "path",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
@@ -245,8 +245,3 @@ def partition_directory(names: Sequence[str], values: Iterable[str | None]) -> s
 
 def _escape(text: str) -> str:
     return _ESCAPED.sub(lambda m: f"%{ord(m[0]):02X}", text)
-
-
-def partition_values_of(row: Mapping[str, Any], types: Mapping[str, DataType]) -> dict[str, str | None]:
-    """Serialised partition values of one partition, given as Python values by column name."""
-    return {name: serialize_partition_value(row[name], data_type) for name, data_type in types.items()}

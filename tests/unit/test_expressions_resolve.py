@@ -11,7 +11,7 @@ from delta_orch.expressions.nodes import And, Column, Comparison, In, IsNull, Li
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import columns_of, conjunction, negate_keep, partition_equality
+from delta_orch.expressions.tree import columns_of, conjunction, partition_equality
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -181,11 +181,6 @@ def test_predicates_of_predicates_are_resolved_inside() -> None:
     resolved = resolve_expression(expression, SCHEMA)
     assert resolved == Not(Comparison("<=>", compare("=", "Id", 5, LONG), Literal(True, BOOLEAN)))
     assert to_spark_sql(resolved) == "NOT ((`Id` = CAST('5' AS BIGINT)) <=> TRUE)"
-
-
-def test_rows_that_a_delete_keeps() -> None:
-    condition = resolve("i > 5")
-    assert negate_keep(condition) == Or((Not(condition), IsNull(condition)))
 
 
 def test_conjunction_is_flat_and_true_is_neutral() -> None:
