@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -13,7 +12,6 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.features.schema_evolution import parse_schema_mode
 from delta_orch.log.commits.transaction import CommitResult
 from delta_orch.log.history import HistoryEntry
-from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.operations.append import append
@@ -27,50 +25,18 @@ from delta_orch.operations.domain_metadata import remove_domain_metadata, set_do
 from delta_orch.operations.fsck import FsckReport, fsck
 from delta_orch.operations.optimize import DEFAULT_MAX_DELETED_ROWS_RATIO, optimize
 from delta_orch.operations.overwrite import overwrite, overwrite_partitions
-from delta_orch.operations.request import CommitOptions, TableDefinition, TxnArgument, parse_txns
-from delta_orch.operations.scan import Scan
+from delta_orch.operations.point_in_time import Timestamp, ensure_version, parse_timestamp_ms
+from delta_orch.operations.request import CommitOptions, TableDefinition, TxnArgument
+from delta_orch.operations.table_snapshot import TableSnapshot
 from delta_orch.operations.vacuum import VacuumResult, vacuum
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 
-if TYPE_CHECKING:
-    import pyarrow.compute as pc
+__all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
 
+if TYPE_CHECKING:
     from delta_orch.operations.alter.builder import Alteration
     from delta_orch.operations.alter.draft import Change
-
-Timestamp = datetime | str | int
-"""A point in time: a datetime (naive means UTC), ISO 8601 text, or milliseconds since the epoch."""
-
-
-class TableSnapshot(Snapshot):
-    """One version of a table, with its rows."""
-
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        where: str | Expression | pc.Expression | None = None,
-        *,
-        row_tracking: bool = False,
-    ) -> Scan:
-        """Choose rows to read: nothing is read yet.
-
-        Args:
-            columns: Columns, in this order, or fields inside structs (``a.b``, ``a.`c.d` ``), of which no more than
-                that is read and which are called by their last name, as with Spark's `select`; None for all columns,
-                none at all for rows without columns.
-            where: A predicate in Spark SQL, as an `Expression`, or as an expression of pyarrow; rows for which it is
-                true are kept. An expression of pyarrow has pyarrow's meaning; where that has no counterpart in Spark
-                SQL it leaves out no file, and Spark asks Python workers which rows to keep.
-            row_tracking: Add the columns `row_id` and `row_commit_version` (both long, PROTOCOL, "Row Tracking");
-                `where` may use them, too.
-
-        Raises:
-            InvalidExpressionError, ColumnNotFoundError: They do not fit the table.
-            InvalidRequestError: `row_tracking` without `delta.enableRowTracking`, or the table has a column of one of
-                these names.
-        """
-        return Scan(self, columns, where, row_tracking=row_tracking)
 
 
 class DeltaTable:
@@ -136,7 +102,7 @@ class DeltaTable:
         if version is not None and timestamp is not None:
             raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
         if version is not None:
-            _ensure_version(version)
+            ensure_version(version)
             return cast(TableSnapshot, self.log.snapshot(version=version))
         if timestamp is not None:
             return cast(TableSnapshot, self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp)))
@@ -240,10 +206,8 @@ class DeltaTable:
             self.log,
             snapshot,
             schema,
-            definition=_definition(partition_by, cluster_by, properties, name, description),
-            options=CommitOptions(
-                parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
-            ),
+            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
         )
         return result or self._nothing_to_do()
 
@@ -286,10 +250,8 @@ class DeltaTable:
             self._snapshot_or_none(),
             select_engine(data, engine),
             data,
-            definition=_definition(partition_by, cluster_by, properties, name, description),
-            options=CommitOptions(
-                parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
-            ),
+            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
             schema_mode=parse_schema_mode(schema_mode),
         )
 
@@ -329,10 +291,8 @@ class DeltaTable:
             ConstraintViolationError: A row lies outside `replace_where`.
             InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
         """
-        definition = _definition(partition_by, cluster_by, properties, name, description)
-        options = CommitOptions(
-            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
-        )
+        definition = TableDefinition.parse(partition_by, cluster_by, properties, name, description)
+        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
         snapshot, chosen = self._snapshot_or_none(), select_engine(data, engine)
         mode = parse_schema_mode(schema_mode)
         if partition_overwrite_mode not in ("static", "dynamic"):
@@ -399,9 +359,7 @@ class DeltaTable:
             InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
             ConcurrentDomainMetadataError: Another commit changed the same domain.
         """
-        options = CommitOptions(
-            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
-        )
+        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
         return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options=options)
 
     def remove_domain_metadata(
@@ -417,9 +375,7 @@ class DeltaTable:
     ) -> CommitResult:
         """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
         `set_domain_metadata`."""
-        options = CommitOptions(
-            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
-        )
+        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
         result = remove_domain_metadata(self.log, self.snapshot(), domain, options=options)
         return result or self._nothing_to_do()
 
@@ -463,9 +419,7 @@ class DeltaTable:
             where=where,
             target_file_size_bytes=target_file_size_bytes,
             max_deleted_rows_ratio=max_deleted_rows_ratio,
-            options=CommitOptions(
-                parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
-            ),
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
         )
         return result or self._nothing_to_do()
 
@@ -502,8 +456,22 @@ class DeltaTable:
             InvalidRequestError: No version number.
         """
         if version is not None:
-            _ensure_version(version)
+            ensure_version(version)
         return fsck(self.log, version, check_files=check_files)
+
+    def wait_for_upkeep(self, timeout_s: float | None = None) -> bool:
+        """Wait for what this process still does for the table after its commits: the checkpoint of a large table, and
+        the log cleanup that comes with it (docs/log.md). The end of the interpreter waits for that by itself; a process
+        that ends by `os._exit` or is frozen between calls should ask for it.
+
+        Args:
+            timeout_s: Longest time in seconds; None for as long as it takes.
+
+        Returns: Whether there is nothing left to do. What went wrong was logged.
+        """
+        from delta_orch.log.upkeep.background import wait_for_upkeep
+
+        return wait_for_upkeep(self.uri, timeout_s)
 
     def checkpoint(
         self, policy: Literal["classic", "v2"] | None = None, v2_format: Literal["json", "parquet"] = "json"
@@ -535,7 +503,7 @@ class DeltaTable:
             ChecksumMismatchError: It disagrees with the state.
         """
         if version is not None:
-            _ensure_version(version)
+            ensure_version(version)
         return write_checksum(self.log.snapshot(version))
 
     def cleanup_log(self, dry_run: bool = False) -> CleanupResult:
@@ -556,52 +524,6 @@ class DeltaTable:
     def _nothing_to_do(self) -> CommitResult:
         newest = self.snapshot()
         return CommitResult(newest.version, skipped=True, timestamp_ms=newest.timestamp_ms)
-
-
-def parse_timestamp_ms(timestamp: Timestamp) -> int:
-    """Milliseconds since the epoch.
-
-    Raises:
-        InvalidRequestError: Neither a datetime, nor ISO 8601 text, nor an integer.
-    """
-    value: Any = timestamp
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError as e:
-            raise InvalidRequestError(
-                f"{timestamp!r} is no point in time", cause=str(e), remedy="Write it like 2013-01-01T00:00:00Z"
-            ) from None
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return int((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise InvalidRequestError(
-        f"{timestamp!r} is no point in time",
-        remedy="Pass a datetime, ISO 8601 text, or milliseconds since the epoch as an integer",
-    )
-
-
-def _definition(
-    partition_by: Sequence[str] | None,
-    cluster_by: Sequence[str] | None,
-    properties: Mapping[str, str] | None,
-    name: str | None,
-    description: str | None,
-) -> TableDefinition:
-    for what, columns in (("partition_by", partition_by), ("cluster_by", cluster_by)):
-        if isinstance(columns, str):
-            raise InvalidRequestError(
-                f"{what} must be a sequence of column names, not the text {columns!r}", remedy=f"Write [{columns!r}]"
-            )
-    partition_columns = None if partition_by is None else tuple(partition_by)
-    return TableDefinition(partition_columns, dict(properties or {}), name, description, tuple(cluster_by or ()))
-
-
-def _ensure_version(version: Any) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-        raise InvalidRequestError(f"A version is an integer from 0, not {version!r}")
 
 
 def _is_positive(value: Any) -> bool:

@@ -44,6 +44,19 @@ class CommitOptions:
     operation_metrics: Mapping[str, int | str] | None = None
     dry_run: bool = False
 
+    @classmethod
+    def parse(
+        cls,
+        txn: TxnArgument | None,
+        user_metadata: str | None,
+        commit_info: Mapping[str, Any] | None,
+        isolation_level: str | None,
+        operation_metrics: Mapping[str, int | str] | None,
+        dry_run: bool,
+    ) -> CommitOptions:
+        """From the arguments of a verb. Raises as `parse_txns`."""
+        return cls(parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
+
     def begin(
         self,
         table_log: TableLog,
@@ -87,6 +100,25 @@ class TableDefinition:
     name: str | None = None
     description: str | None = None
     cluster_by: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        partition_by: Sequence[str] | None,
+        cluster_by: Sequence[str] | None,
+        properties: Mapping[str, str] | None,
+        name: str | None,
+        description: str | None,
+    ) -> TableDefinition:
+        """From the arguments of a verb.
+
+        Raises:
+            InvalidRequestError: A text where column names are asked for.
+        """
+        ensure_sequence_of_names(partition_by or (), "partition_by")
+        ensure_sequence_of_names(cluster_by or (), "cluster_by")
+        partition_columns = None if partition_by is None else tuple(partition_by)
+        return cls(partition_columns, dict(properties or {}), name, description, tuple(cluster_by or ()))
 
 
 def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:

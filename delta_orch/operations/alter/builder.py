@@ -16,7 +16,7 @@ from delta_orch.operations.alter.draft import Change
 from delta_orch.operations.alter.dropping import DropFeature
 from delta_orch.operations.alter.properties import SetProperties, SetTableTexts, UnsetProperties
 from delta_orch.operations.alter.protocol import AddFeatures, UpgradeProtocol
-from delta_orch.operations.request import CommitOptions, TxnArgument, parse_txns
+from delta_orch.operations.request import CommitOptions, TxnArgument
 from delta_orch.protocol.schema_edit import ColumnPath
 from delta_orch.protocol.types import DataType, StructField
 
@@ -216,9 +216,7 @@ class Alteration:
             UnsupportedFeatureError: This release could not write the table afterwards. Nothing was changed.
             ConflictError: Another commit stands in the way. Nothing was changed; try again.
         """
-        options = CommitOptions(
-            parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run
-        )
+        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
         return self._run(tuple(self._changes), engine, options)
 
 
