@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.table import DeltaTable
-
-_UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 class DeltaCheckpointOperator(DeltaTableOperator):
@@ -43,7 +40,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.target_size = target_size
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
-        size = None if self.target_size is None else parse_size_bytes(self.target_size)
+        size = None if self.target_size is None else parse_target_size(self.target_size)
         result = table.optimize(self.where, size, user_metadata=run.user_metadata())
         return StepReport.of_commit(table.uri, result)
 
@@ -85,16 +82,21 @@ class DeltaVacuumOperator(DeltaTableOperator):
         return StepReport(table.uri, table.version(), skipped=nothing_deleted, details=details)
 
 
-def parse_size_bytes(size: int | str) -> int:
+def parse_target_size(size: int | str) -> int:
     """`134217728`, `"134217728"` and `"128MB"` are the same.
 
     Raises:
         InvalidRequestError: It is no size above 0.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)(?:i?b)?\s*", str(size), flags=re.IGNORECASE)
-    if match is None or int(match[1]) == 0:
+    from delta_orch.protocol.table_properties import parse_size_bytes
+
+    try:
+        size_bytes = parse_size_bytes(str(size))
+    except ValueError:
+        size_bytes = 0
+    if size_bytes == 0:
         raise InvalidRequestError(f"target_size={size!r} is no file size", remedy="Pass bytes, or text like '128MB'")
-    return int(match[1]) * _UNIT_BYTES[match[2].lower()]
+    return size_bytes
 
 
 def _parse_hours(hours: float | str) -> float:

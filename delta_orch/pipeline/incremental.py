@@ -159,7 +159,7 @@ class IncrementalReader:
         target = self.target.snapshot() if self.target.exists() else None
         cursor = None if target is None else target.txn_version(app_id)
         if cursor is None:
-            is_recreated = target is not None and self._has_other_cursor(target, latest, app_id)
+            is_recreated = target is not None and self._has_other_cursor(target, latest)
             return self._first_batch(latest, app_id, is_recreated)
         if cursor > latest.version:
             raise InvalidRequestError(
@@ -171,7 +171,7 @@ class IncrementalReader:
             )
         return self._batch_since(cursor + 1, latest, app_id, is_bootstrap=False, is_recreated=False)
 
-    def _has_other_cursor(self, target: TableSnapshot, latest: TableSnapshot, app_id: str) -> bool:
+    def _has_other_cursor(self, target: TableSnapshot, latest: TableSnapshot) -> bool:
         prefix = cdc_prefix(self.consumer)
         others = sorted(known.removeprefix(prefix) for known in target.txns if known.startswith(prefix))
         if not others:

@@ -119,7 +119,7 @@ def _format_version(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Property:
-    """How one key is read: the attribute it fills (None for keys that are only validated) and its default."""
+    """How one key is read, and which attribute of `TableProperties` it fills; None for keys that are only validated."""
 
     attribute: str | None
     parse: Callable[[str], Any]

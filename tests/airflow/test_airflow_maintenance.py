@@ -20,7 +20,7 @@ from delta_orch.airflow import (
     DeltaVacuumOperator,
 )
 from delta_orch.airflow.failures import airflow_failures
-from delta_orch.airflow.maintenance_operators import parse_size_bytes
+from delta_orch.airflow.maintenance_operators import parse_target_size
 from delta_orch.errors import (
     CommitRetriesExhaustedError,
     ConcurrentAppendError,
@@ -91,16 +91,16 @@ def test_missing_table_fails_at_once(runs, tmp_path: Path) -> None:  # type: ign
 
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
-    [(1, 1), ("1", 1), ("128MB", 2**27), ("128 MiB", 2**27), ("1g", 2**30), ("64k", 2**16), ("5b", 5)],
+    [(1, 1), ("1", 1), ("128MB", 2**27), ("128 MiB", 2**27), ("1g", 2**30), ("64k", 2**16), ("5b", 5), ("1TB", 2**40)],
 )
 def test_sizes(text: int | str, size_bytes: int) -> None:
-    assert parse_size_bytes(text) == size_bytes
+    assert parse_target_size(text) == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "big", "0", 0, -1, "1.5MB", "1TB"])
+@pytest.mark.parametrize("text", ["", "big", "0", 0, -1, "1.5MB", "1PB"])
 def test_wrong_sizes_are_refused(text: int | str) -> None:
     with pytest.raises(InvalidRequestError, match="no file size"):
-        parse_size_bytes(text)
+        parse_target_size(text)
 
 
 def test_conflicts_stay_as_they_are() -> None:
