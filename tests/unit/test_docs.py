@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.protocol import types
+from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.table_properties import _PROPERTIES, TableProperties
+from delta_orch.protocol.type_text import parse_type
 from delta_orch.spark_source import options
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +69,38 @@ def test_the_page_of_the_log_names_methods_and_defaults_that_exist() -> None:
         assert attribute is not None
         first = default.split(",")[0].strip("`")
         assert getattr(defaults, attribute) == _PROPERTIES[key].parse(first), key
+
+
+def test_types_are_these_in_arrow() -> None:
+    table = (ROOT / "docs/reading.md").read_text().partition("| Delta | Spark SQL | Arrow |")[2].partition("\n\n")[0]
+    named: dict[str, str] = {}
+    for row in table.splitlines()[2:]:
+        of_spark, of_arrow = (re.findall(r"`(.+?)`", cell) for cell in row.split("|")[2:4])
+        named |= dict(zip(of_spark, of_arrow, strict=True))
+    assert len(named) == 18
+    for of_spark, of_arrow in named.items():
+        assert str(type_to_arrow(parse_type(of_spark))) == of_arrow, of_spark
+    primitive = {t.name for t in vars(types).values() if isinstance(t, types.PrimitiveType)}
+    assert primitive <= set(re.findall(r"\w+", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
+
+
+def test_the_example_of_variants_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = (
+        code
+        for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/reading.md").read_text(), re.DOTALL)
+        if "delta_orch.variant" in code
+    )
+    monkeypatch.chdir(tmp_path)
+    for line in example.splitlines():
+        call, _, told = line.partition("  # ")
+        if told:
+            example += f"\nshown = {call}\n"
+            example += "assert shown == " + told if told.startswith("[") else f"assert told(shown) == {told!r}"
+    exec(compile(example, "docs/reading.md", "exec"), {"told": as_told})
+
+
+def as_told(column: pa.ChunkedArray) -> str:
+    return "a string column: " + " and ".join("null" if v is None else v for v in column.to_pylist())
 
 
 def test_the_page_of_spark_names_every_option() -> None:
