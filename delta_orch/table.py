@@ -79,7 +79,11 @@ class DeltaTable:
     # Reading
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at the location."""
+        """Whether there is a Delta table at the location: a commit, or a checkpoint.
+
+        Raises:
+            StorageError: The store cannot be asked.
+        """
         return self.log.exists()
 
     def version(self) -> int:
@@ -117,11 +121,18 @@ class DeltaTable:
         return self.store.head(known.segment.version_file.path) == known.segment.version_file
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """The commits the log still holds, newest first."""
+        """The commits the log still holds, newest first, at most `limit` of them; times in milliseconds since the epoch
+        (PROTOCOL, "Commit Provenance Information").
+
+        Raises:
+            TableNotFoundError: No table at the location.
+            CorruptLogError: What a commit says of itself is no JSON.
+        """
         return self.log.history(limit)
 
     def txns(self) -> Mapping[str, int]:
-        """The last recorded version of each application id (PROTOCOL, "Transaction Identifiers")."""
+        """The last recorded version of each application id; those that `delta.setTransactionRetentionDuration` has
+        expired are left out (PROTOCOL, "Transaction Identifiers"). Raises as `snapshot`."""
         return self.snapshot().txns
 
     def changes(
@@ -338,7 +349,8 @@ class DeltaTable:
         return result or self._nothing_to_do()
 
     def domain_metadata(self) -> Mapping[str, str]:
-        """The table's metadata domains, name → configuration (PROTOCOL, "Domain Metadata")."""
+        """The table's metadata domains, name → configuration, those of table features (`delta.…`) included (PROTOCOL,
+        "Domain Metadata"). Raises as `snapshot`."""
         return self.snapshot().domain_metadata
 
     def set_domain_metadata(

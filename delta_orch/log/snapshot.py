@@ -91,6 +91,7 @@ class Snapshot:
 
     @property
     def version(self) -> int:
+        """Its number, from 0."""
         return self.segment.version
 
     @cached_property
@@ -131,6 +132,7 @@ class Snapshot:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
+        """The logical names of the partition columns, in the order of directories; none for a table without."""
         return self.metadata.partition_columns
 
     @cached_property

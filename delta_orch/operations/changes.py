@@ -90,12 +90,14 @@ class ChangeFeed:
         return typed.group_by(list(self.partition_columns)).aggregate([])
 
     def to_arrow(self) -> pa.Table:
-        """All changed rows in memory."""
+        """All changed rows in memory, columns of `schema`: those of the table in the types of `Scan.to_arrow`, then
+        `_change_type` (string), `_commit_version` (int64) and `_commit_timestamp` (timestamp[us, UTC])."""
         engine = local_engine()
         return engine.to_arrow(self.to_relation(engine))
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The changed rows as a stream in bounded memory."""
+        """The changed rows as a stream in bounded memory, as `to_arrow`. Errors of a file are raised when its rows are
+        pulled."""
         engine = local_engine()
         return engine.to_reader(self.to_relation(engine))
 

@@ -112,12 +112,15 @@ class Scan:
         return split_scan(self.plan(), max_bytes)
 
     def to_arrow(self) -> pa.Table:
-        """All rows in memory; columns in Arrow's types of the table's schema, timestamps in UTC at microseconds."""
+        """All rows in memory, columns in the order and the types of `schema`: `timestamp` is timestamp[us, UTC],
+        `timestamp_ntz` timestamp[us], `decimal` decimal128, a variant struct<metadata: binary, value: binary>, which
+        `delta_orch.variant` reads (docs/reading.md has all types)."""
         engine = local_engine()
         return engine.to_arrow(engine.scan(self.plan()))
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream in bounded memory."""
+        """The rows as a stream in bounded memory, in the types of `to_arrow`. Errors of a file are raised when its rows
+        are pulled."""
         engine = local_engine()
         return engine.to_reader(engine.scan(self.plan()))
 

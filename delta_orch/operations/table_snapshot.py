@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class TableSnapshot(Snapshot):
-    """One version of a table, with its rows."""
+    """One version of a table, with its rows.
+
+    It never changes, whatever is committed afterwards; its rows can be read until vacuum deletes files that newer
+    versions do not need (then `MissingFileError`)."""
 
     def scan(
         self,
