@@ -30,6 +30,7 @@ def test_the_page_lists_all_errors() -> None:
 def test_the_tree_in_the_module_shows_all_errors() -> None:
     shown = set(re.findall(r"\w+Error\b", errors.__doc__ or ""))
     assert set(ERRORS) <= shown
+    assert all(kind.__doc__ for kind in ERRORS.values())
 
 
 @pytest.mark.parametrize("name", sorted(ERRORS))
