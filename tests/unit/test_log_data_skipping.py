@@ -19,6 +19,7 @@ from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     LONG,
     STRING,
     TIMESTAMP,
@@ -34,6 +35,7 @@ SCHEMA = StructType(
         StructField("id", LONG),
         StructField("name", STRING),
         StructField("x", DOUBLE),
+        StructField("f", FLOAT),
         StructField("dec", DecimalType(10, 2)),
         StructField("wide", DecimalType(38, 2)),
         StructField("d", DATE),
@@ -118,6 +120,19 @@ def test_not_a_number_may_hide_above_every_maximum() -> None:
     assert _may_match("x = double('NaN')", files) == [True]
     assert _may_match("x < 1D", files) == [False]
     assert _may_match("x = 3D", files) == [False]
+
+
+@pytest.mark.parametrize("column", ["f", "x"])
+def test_floats_are_told_of_in_few_digits(column: str) -> None:
+    """The float 0.1 is 0.10000000149 as a double, 0.7 is 0.69999998808; `x` was a float once."""
+    files = _files({"numRecords": 2, "minValues": {column: 0.7}, "maxValues": {column: 0.7}},
+                   {"numRecords": 2, "minValues": {column: 0.1}, "maxValues": {column: 0.1}},
+                   {"numRecords": 2, "minValues": {column: "-Infinity"}, "maxValues": {column: 3.0}})  # fmt: skip
+    assert _may_match(f"{column} < 0.7D", files) == [True, True, True]
+    assert _may_match(f"{column} < 0.6999D", files) == [False, True, True]
+    assert _may_match(f"{column} = CAST(0.1 AS FLOAT)", files) == [False, True, True]
+    assert _may_match(f"{column} = 0.2D", files) == [False, False, True]
+    assert _may_match(f"{column} = -1e300D", files) == [False, False, True]
 
 
 def test_long_lists_are_judged_by_their_ends() -> None:

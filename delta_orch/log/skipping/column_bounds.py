@@ -112,11 +112,23 @@ def _range(data_type: DataType, minimum: pa.Array, maximum: pa.Array) -> tuple[p
         nothing = pa.nulls(len(minimum), type_to_arrow(data_type))
         return nothing, nothing
     lower, upper = (_cast(_readable(values, target), target) for values in (minimum, maximum))
+    if data_type == FLOAT:
+        # In the fewest digits that tell one float from the next, which as a double are another number.
+        return _to_floats(lower), _to_floats(upper)
+    if data_type == DOUBLE:
+        # Files from before the column was widened may have been told of in that way.
+        return pc.min_element_wise(lower, _to_floats(lower)), pc.max_element_wise(upper, _to_floats(upper))
     if isinstance(data_type, DecimalType) and pt.is_floating(target):
         margins = [pc.multiply(pc.abs(values), _DOUBLE_ERROR) for values in (lower, upper)]
         return pc.subtract(lower, margins[0]), pc.add(upper, margins[1])
     # Writers cut timestamps down to milliseconds: the greatest value may lie almost one above the maximum.
     return lower, _up_to_the_millisecond(upper) if pt.is_timestamp(target) else upper
+
+
+def _to_floats(bounds: pa.DoubleArray) -> pa.DoubleArray:
+    """Each bound as the float next to it; one beyond all floats as it is."""
+    floats = pc.cast(pc.cast(bounds, pa.float32()), pa.float64())
+    return pc.if_else(pc.is_inf(floats), bounds, floats)
 
 
 def _up_to_the_millisecond(upper: pa.TimestampArray) -> pa.TimestampArray:
