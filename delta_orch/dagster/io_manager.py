@@ -197,7 +197,10 @@ def table_path(context: Any, settings: AssetSettings) -> tuple[str, ...]:
         InvalidRequestError: A part could lead out of the root.
     """
     if context is None:
-        raise InvalidRequestError("The input is neither an asset nor the output of another step")
+        raise InvalidRequestError(
+            "The input is neither an asset nor the output of another step",
+            remedy="Load it from an asset, or read the table through a DeltaTableResource",
+        )
     if context.has_asset_key:
         prefix, name = tuple(context.asset_key.path[:-1]), context.asset_key.path[-1]
     else:

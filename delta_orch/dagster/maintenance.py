@@ -57,7 +57,10 @@ def build_delta_maintenance_assets(
         InvalidRequestError: `deps` names a table that is not in `tables`.
     """
     if unknown := sorted(set(deps or {}) - set(tables)):
-        raise InvalidRequestError(f"deps names {', '.join(unknown)}, which is none of the tables")
+        raise InvalidRequestError(
+            f"deps names {', '.join(unknown)}, which is none of the tables",
+            remedy=f"The tables are {', '.join(tables)}",
+        )
     chosen = policy or MaintenancePolicy()
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix)
     assets: list[dg.AssetsDefinition] = []

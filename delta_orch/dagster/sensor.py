@@ -119,10 +119,15 @@ def default_partition_key(
     names = dimension_names(partitions_def)
     if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
         if partition_expr is not None and not isinstance(partition_expr, str):
-            raise InvalidRequestError("partition_expr must be one column for partitions of one dimension")
+            raise InvalidRequestError(
+                "partition_expr must be one column for partitions of one dimension", remedy="Pass the column's name"
+            )
         return lambda values: _dimension_key(partitions_def, _single(values, partition_expr))
     if not isinstance(partition_expr, Mapping) or set(partition_expr) != set(names):
-        raise InvalidRequestError(f"partition_expr must name a column for each of {', '.join(names)}")
+        raise InvalidRequestError(
+            f"partition_expr must name a column for each of {', '.join(names)}",
+            remedy="Pass a mapping of dimensions to columns",
+        )
     return lambda values: _multi_key(partitions_def, partition_expr, values)
 
 

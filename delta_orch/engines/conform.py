@@ -93,7 +93,11 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
         return conform_column(pc.run_end_decode(array), target, lossless=lossless, path=path)
     if types.is_null(target) or types.is_null(array.type):
         if types.is_null(target) and array.null_count < len(array):
-            raise SchemaMismatchError(f"Column {path} is void and takes nothing but null", column=path)
+            raise SchemaMismatchError(
+                f"Column {path} is void and takes nothing but null",
+                remedy="Leave the column out: its type is not known yet",
+                column=path,
+            )
         return _nulls(len(array), target)
     if types.is_struct(target):
         return _conform_struct(array, target, lossless, path)

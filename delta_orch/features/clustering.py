@@ -97,9 +97,12 @@ def ensure_can_cluster(
             remedy="Cluster a table without partition columns",
         )
     if len(columns) > MAX_CLUSTERING_COLUMNS:
-        raise InvalidRequestError(f"A table is clustered by at most {MAX_CLUSTERING_COLUMNS} columns")
+        raise InvalidRequestError(
+            f"A table is clustered by at most {MAX_CLUSTERING_COLUMNS} columns, not {len(columns)}",
+            remedy="Name those that queries filter by most",
+        )
     if len(set(columns)) < len(columns):
-        raise InvalidRequestError("A clustering column is named twice")
+        raise InvalidRequestError("A clustering column is named twice", remedy="Name each column once")
     indexed = set(indexed_columns(schema, properties))
     for physical in columns:
         path = logical_path(schema, physical)

@@ -44,7 +44,12 @@ def column(
     """
     declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
     if default is not None and generated_as is not None:
-        raise InvalidRequestError(f"Column {name!r} has both a default and a generation expression")
+        raise InvalidRequestError(
+            f"Column {name!r} has both a default and a generation expression",
+            cause="A generated column's value is always that of its expression",
+            remedy="Give one of them",
+            column=name,
+        )
     given: dict[str, Any] = dict(metadata)
     if comment is not None:
         given["comment"] = comment
@@ -101,11 +106,17 @@ def ensure_definitions(schema: StructType, before: StructType | None) -> None:
         if is_identity(field):
             ensure_identity(field)
         if is_generated(field) and field.data_type == VARIANT:
-            raise SchemaMismatchError(f"Column {field.name!r} is a variant: it cannot be generated", column=field.name)
+            raise SchemaMismatchError(
+                f"Column {field.name!r} is a variant: it cannot be generated",
+                remedy="Compute it before writing",
+                column=field.name,
+            )
         made = [is_identity(field), is_generated(field), CURRENT_DEFAULT in field.metadata]
         if sum(made) > 1:
             raise SchemaMismatchError(
-                f"Column {field.name!r} is more than one of identity, generated and default", column=field.name
+                f"Column {field.name!r} is more than one of identity, generated and default",
+                remedy="Define it in one of these ways",
+                column=field.name,
             )
         if CURRENT_DEFAULT in field.metadata:
             ensure_default(field.name, str(field.metadata[CURRENT_DEFAULT]))

@@ -149,7 +149,11 @@ def ensure_readable(protocol: Protocol, metadata: Metadata) -> None:
     if version > MAX_READER_VERSION:
         raise _unsupported_version("read", version, MAX_READER_VERSION)
     if version == MAX_READER_VERSION and protocol.reader_features is None:
-        raise ProtocolViolationError("The table's protocol has reader version 3 but no readerFeatures")
+        raise ProtocolViolationError(
+            "The table's protocol has reader version 3 but no readerFeatures",
+            cause='From this version on a protocol lists its features (PROTOCOL, "Table Features")',
+            remedy="Restore the commit that wrote the protocol from a backup",
+        )
     needed = set(protocol.reader_features or ())
     # Reader version 2 implies it, and tables at (3, 7) exist that list it for writers only.
     if "columnMapping" in supported_features(protocol):
@@ -174,7 +178,11 @@ def ensure_writable(protocol: Protocol, metadata: Metadata) -> None:
     if protocol.min_writer_version > MAX_WRITER_VERSION:
         raise _unsupported_version("write", protocol.min_writer_version, MAX_WRITER_VERSION)
     if protocol.min_writer_version == MAX_WRITER_VERSION and protocol.writer_features is None:
-        raise ProtocolViolationError("The table's protocol has writer version 7 but no writerFeatures")
+        raise ProtocolViolationError(
+            "The table's protocol has writer version 7 but no writerFeatures",
+            cause='From this version on a protocol lists its features (PROTOCOL, "Table Features")',
+            remedy="Restore the commit that wrote the protocol from a backup",
+        )
     view = TableView(metadata)
     _refuse("write", supported_features(protocol), lambda f: f.writes or not f.is_active(view))
 

@@ -54,7 +54,10 @@ def resolve_change_range(table_log: TableLog, latest: Snapshot, asked: ChangeRan
             newest_version=latest.version,
         )
     if start > end and not (start > latest.version and asked.allow_out_of_range):
-        raise InvalidRequestError(f"The range is empty: it starts at version {start} and ends at version {end}")
+        raise InvalidRequestError(
+            f"The range is empty: it starts at version {start} and ends at version {end}",
+            remedy="Start at the version that it ends at, or before",
+        )
     return start, min(end, latest.version)
 
 

@@ -150,6 +150,8 @@ def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, r
         missing = removes.filter(pc.is_null(rows)).column("path")[0].as_py()
         raise CorruptLogError(
             f"Version {commit.version} removes a file that was not in the table: {missing}",
+            cause="Its writer, or a commit before it, breaks the protocol",
+            remedy="Read the change feed up to the version before; delta-orch fsck checks the rest of the log",
             version=commit.version,
             path=missing,
         )

@@ -54,7 +54,9 @@ def remove_domain_metadata(
 
 def _ensure_users_own(domain: str) -> None:
     if not isinstance(domain, str) or not domain:
-        raise InvalidRequestError(f"A metadata domain has a name, not {domain!r}")
+        raise InvalidRequestError(
+            f"A metadata domain has a name, not {domain!r}", remedy="Pass a text such as 'com.example.lineage'"
+        )
     if domain.lower().startswith(SYSTEM_PREFIX):
         raise InvalidRequestError(
             f"The metadata domain {domain!r} is not yours to change",
@@ -69,5 +71,6 @@ def _ensure_domains(snapshot: Snapshot) -> None:
         raise InvalidRequestError(
             "The table has no metadata domains",
             cause="Its protocol does not list the table feature domainMetadata",
-            remedy='Add it: table.alter().add_feature("domainMetadata").commit()',
+            remedy='Add it: table.alter().add_feature("domainMetadata").commit(), or in the shell '
+            "delta-orch alter add-feature URI domainMetadata",
         )

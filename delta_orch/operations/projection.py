@@ -60,7 +60,9 @@ def resolve_projection(columns: Sequence[str], schema: StructType) -> Projection
         path = _resolve_name(name, schema)
         for other in output:
             if other.path == path:
-                raise InvalidRequestError(f"columns names the column {name!r} twice", column=name)
+                raise InvalidRequestError(
+                    f"columns names the column {name!r} twice", remedy="Name each column once", column=name
+                )
             if other.name.lower() == path[-1].lower():
                 raise InvalidRequestError(
                     f"columns names {'.'.join(other.path)} and {'.'.join(path)}: two columns would be called "

@@ -239,7 +239,9 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
         if found is None:
             raise column_not_found(name, schema, what)
         if found.name in resolved:
-            raise InvalidRequestError(f"{what} names the column {found.name!r} twice", column=found.name)
+            raise InvalidRequestError(
+                f"{what} names the column {found.name!r} twice", remedy="Name each column once", column=found.name
+            )
         resolved.append(found.name)
     return tuple(resolved)
 

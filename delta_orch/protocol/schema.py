@@ -101,7 +101,10 @@ def _named_type(name: str) -> DataType:
     if m := _DECIMAL.fullmatch(name):
         precision, scale = int(m[1]), int(m[2])
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise ProtocolViolationError(f"The table's schema holds the impossible type {name}")
+            raise ProtocolViolationError(
+                f"The table's schema holds the impossible type {name}",
+                cause="A decimal has 1 to 38 digits, at most all of them behind the point",
+            )
         return DecimalType(precision, scale)
     if _STRING_LIKE.fullmatch(name):
         return PRIMITIVE_TYPES["string"]

@@ -104,7 +104,9 @@ def _by_known_names(options: Mapping[str, str]) -> dict[str, str]:
                 f'The format "delta_orch" has no option {name!r}', remedy=f"It knows {', '.join(_NAMES[1:])}"
             )
         if canonical in found:
-            raise InvalidRequestError(f"The option {canonical} is given under two names", option=canonical)
+            raise InvalidRequestError(
+                f"The option {canonical} is given under two names", remedy="Give one of them", option=canonical
+            )
         found[canonical] = value
     return found
 

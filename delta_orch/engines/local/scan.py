@@ -154,7 +154,11 @@ def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
 def _partition_field(schema: StructType, name: str) -> StructField:
     field = schema.find(name)
     if field is None:
-        raise ProtocolViolationError(f"The partition column {name} is not in the schema", column=name)
+        raise ProtocolViolationError(
+            f"The partition column {name} is not in the schema",
+            remedy="Restore the commit that wrote the metadata from a backup",
+            column=name,
+        )
     return field
 
 

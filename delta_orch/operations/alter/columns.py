@@ -47,7 +47,7 @@ class Position:
         index = 0 if self.first else len(fields)
         if self.after is not None:
             if self.first:
-                raise InvalidRequestError("A column goes first or after another, not both")
+                raise InvalidRequestError("A column goes first or after another, not both", remedy="Give one of them")
             sibling = struct.find(self.after)
             if sibling is None:
                 raise InvalidRequestError(

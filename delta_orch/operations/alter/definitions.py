@@ -129,7 +129,11 @@ class ChangeType(ChangeColumn):
         ensure_iceberg_can_widen(draft.table.properties, name, before, self.data_type)
         around, _ = nearest_field(draft.schema, path)
         if is_generated(field_at(draft.schema, around)):
-            raise InvalidRequestError(f"The generated column {name} cannot change its type", column=".".join(path))
+            raise InvalidRequestError(
+                f"The generated column {name} cannot change its type",
+                cause="Its values must stay those of its expression",
+                column=".".join(path),
+            )
         ensure_not_depended_on(draft.schema, draft.configuration, path, f"changed to {self.data_type}")
 
 
@@ -146,7 +150,10 @@ class SetDefault(ChangeColumn):
         if self.expression is None:
             return self._changed(draft, _without_default)
         if len(path) > 1:
-            raise InvalidRequestError(f"{quote_path(path)} is no top-level column: it has no default of its own")
+            raise InvalidRequestError(
+                f"{quote_path(path)} is no top-level column: it has no default of its own",
+                remedy=f"Set the default of {quote_path(path[:1])}",
+            )
         if is_generated(field) or is_identity(field):
             raise InvalidRequestError(
                 f"Column {quote_path(path)} cannot have a default", cause="Its values are made another way"

@@ -23,7 +23,7 @@ class AddFeatures:
     def apply(self, draft: Draft) -> Draft:
         """Raises UnsupportedFeatureError for names nobody here knows, InvalidRequestError for none."""
         if not self.names:
-            raise InvalidRequestError("No table feature is named")
+            raise InvalidRequestError("No table feature is named", remedy="Name at least one feature")
         names = {resolve_feature(name).name for name in self.names}
         return replace(draft, features=draft.features | with_dependencies(names))
 
