@@ -3,7 +3,8 @@
 Every command takes `--json`: then stdout holds one JSON value and nothing else. An error ends with exit code 1 and one
 line `error[CODE]: message` on stderr; with `--json` it is the object `{"error": {"code", "message", "context"}}` on
 stdout, so that a program reads the answer, good or bad, from one place. A command line that cannot be understood has
-the code `USAGE` and ends with 2.
+the code `USAGE` and ends with 2; whatever else goes wrong is a defect of this package, has the code `INTERNAL` and ends
+with 70. The variable DELTA_ORCH_TRACEBACK shows where.
 
 Starting must stay fast (`--help`, completion): whatever touches tables is imported inside the commands.
 """
@@ -111,6 +112,13 @@ def _run(arguments: list[str]) -> int:
         # The reader of our output has gone (`| head`): leave quietly, and keep the interpreter from flushing again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception as e:
+        # A program that asked for JSON must not be answered by a traceback.
+        if os.environ.get("DELTA_ORCH_TRACEBACK"):
+            raise
+        remedy = "This is a defect of delta-orch; with DELTA_ORCH_TRACEBACK=1 it says where."
+        print_error("INTERNAL", f"{type(e).__name__}: {e}. {remedy}", {}, as_json=as_json)
+        return 70
 
 
 if __name__ == "__main__":

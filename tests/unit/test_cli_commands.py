@@ -208,6 +208,20 @@ def test_command_lines_that_make_no_sense(cli: Any, arguments: list[str]) -> Non
     assert cli(*arguments, "--json").json["error"]["code"] == "USAGE"
 
 
+def test_a_defect_is_told_as_one(cli: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(DeltaTable, "snapshot", broken)
+    failed = cli("snapshot", uri)
+    assert (failed.code, failed.stdout) == (70, "")
+    assert failed.stderr.startswith("error[INTERNAL]: ZeroDivisionError: by zero. ")
+    assert cli("snapshot", uri, "--json").json["error"]["code"] == "INTERNAL"
+    monkeypatch.setenv("DELTA_ORCH_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(["snapshot", uri])
+
+
 def test_a_failed_read_leaves_the_output_as_it_was(cli: Any, uri: str, tmp_path: Path) -> None:
     output = tmp_path / "rows.parquet"
     output.write_bytes(b"mine")
