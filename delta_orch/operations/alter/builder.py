@@ -35,7 +35,8 @@ class Alteration:
 
         table.alter().set_properties({"delta.columnMapping.mode": "name"}).rename_column("id", "order_id").commit()
 
-    Nothing is read or written before `commit()`, which raises for whatever cannot be. Columns are named by text
+    Nothing is read or written before `commit()`, which raises for whatever cannot be: its errors are those of every
+    method here. Each method returns the alteration itself. Columns are named by text
     (`"a"`, `"s.a"`, names with dots in backticks) or by a sequence of names; `element`, `key` and `value` lead into
     arrays and maps.
     """
@@ -78,7 +79,8 @@ class Alteration:
     # Protocol
 
     def add_feature(self, *names: str) -> Alteration:
-        """Support table features, and those they need. Older clients may no longer read or write the table."""
+        """Support table features, and those they need (PROTOCOL, "Table Features"). Older clients may no longer read or
+        write the table."""
         return self._also(AddFeatures(ensure_texts(names, "The name of a table feature")))
 
     def drop_feature(self, name: str) -> Alteration:
@@ -98,7 +100,7 @@ class Alteration:
 
     def add_constraint(self, name: str, expression: str) -> Alteration:
         """Add a CHECK constraint: true for every row from now on, and for every row there is, which `commit` reads.
-        Null is a violation."""
+        Null is a violation (PROTOCOL, "CHECK Constraints")."""
         return self._also(AddConstraint(ensure_text(name, "A constraint's name"), expression))
 
     def drop_constraint(self, name: str, *, if_exists: bool = False) -> Alteration:
@@ -139,7 +141,7 @@ class Alteration:
         return self._also(AddColumns(new))
 
     def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
-        """Give a column another name, without touching a file. Needs column mapping."""
+        """Give a column another name, without touching a file. Needs column mapping (PROTOCOL, "Column Mapping")."""
         return self._also(RenameColumn(path, ensure_text(new_name, "A column's name")))
 
     def drop_columns(self, *paths: ColumnPath) -> Alteration:
@@ -156,7 +158,7 @@ class Alteration:
         return self._also(MoveColumn(path, _position(first, after)))
 
     def change_type(self, path: ColumnPath, data_type: ColumnType) -> Alteration:
-        """Widen a column's type, at any depth. Needs `delta.enableTypeWidening`."""
+        """Widen a column's type, at any depth. Needs `delta.enableTypeWidening` (PROTOCOL, "Type Widening")."""
         return self._also(ChangeType(path, field_of(data_type).data_type))
 
     def set_not_null(self, path: ColumnPath) -> Alteration:
@@ -168,7 +170,8 @@ class Alteration:
         return self._also(DropNotNull(path))
 
     def set_default(self, path: ColumnPath, expression: str) -> Alteration:
-        """What rows that do not bring the column get in it, in Spark SQL; rows that are there do not change."""
+        """What rows that do not bring the column get in it, in Spark SQL; rows that are there do not change (PROTOCOL,
+        "Default Columns")."""
         return self._also(SetDefault(path, ensure_text(expression, "A default")))
 
     def drop_default(self, path: ColumnPath) -> Alteration:
@@ -182,7 +185,8 @@ class Alteration:
     # Clustering
 
     def cluster_by(self, *columns: ColumnPath) -> Alteration:
-        """Cluster the table by up to four columns that have statistics, or with none by nothing any more."""
+        """Cluster the table by up to four columns that have statistics, or with none by nothing any more (PROTOCOL,
+        "Clustered Table")."""
         return self._also(ClusterBy(columns))
 
     # The end
