@@ -1,14 +1,18 @@
 """The README's examples run as they stand there, each in a process of its own."""
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.cli.main import run as cli
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -79,3 +83,24 @@ def test_the_table_example(tmp_path):
     check = 'assert rows["id"].to_pylist() == [9] and changed_days["day"].to_pylist() == ["tue"]\n'
     run(example("import DeltaTable") + check, tmp_path)
     assert DeltaTable(tmp_path / "build/readme/events").snapshot().num_files == 2
+
+
+def test_the_commands(tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"each with `--json`:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    commands = [command.strip() for command in re.findall(r"delta-orch (.*?)(?: {2,}|$)", block, re.MULTILINE)]
+    commands.remove("demo")
+    assert len(commands) > 15
+    monkeypatch.chdir(tmp_path)
+    table = DeltaTable("table")
+    table.append(pa.table({"id": [1, 2], "day": ["mon", "tue"]}), partition_by=["day"], txn=("loader", 1))
+    table.append(pa.table({"id": [3], "day": ["mon"]}))
+    for command in commands:
+        arguments = shlex.split(
+            command.replace("URI", "table").replace(" [--version N] [--files]", " --version 1 --files")
+        )
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli([*arguments, *([] if "--help" in arguments else ["--json"])])
+        assert not ended.value.code, command
+        told = capsys.readouterr().out
+        assert told if "--help" in arguments else json.loads(told) is not None
