@@ -248,6 +248,8 @@ class Engine(Protocol):
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; none existing is touched.
 
+        Who commits them says that they are `just_written` (`Staging.add_files`): they need not be on disk yet.
+
         Returns: one row a file, columns of `log.file_columns.ADD_SCHEMA`, with statistics; zero rows give zero files.
 
         Raises:

@@ -40,5 +40,5 @@ def write_deleted_rows(session: WriteSession, snapshot: Snapshot, files: pa.Tabl
     plan = replace(scan_of_files(snapshot, files, where=where), schema=session.target.schema)
     spec = replace(session.target.write_spec(), change_type=DELETE, directory=CHANGE_DATA_DIRECTORY)
     written = session.engine.write(session.engine.scan(plan), spec)
-    session.transaction.add_change_files(written)
+    session.transaction.add_change_files(written, just_written=True)
     return written

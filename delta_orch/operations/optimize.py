@@ -111,7 +111,7 @@ def optimize(
     adds = without_data_change(engine.rewrite(scans, spec))
     removed = pa.concat_tables(plan.bins)
     transaction.read_files(removed)
-    transaction.add_files(adds)
+    transaction.add_files(adds, just_written=True)
     transaction.remove_files(removed, data_change=False)
     copies.note_in(transaction)
     transaction.set_operation_metrics(compaction_metrics(adds, removed))

@@ -170,7 +170,7 @@ def write_kept_rows(
     copies = RowCopies(snapshot)
     rows = session.engine.scan(copies.plan(plan))
     kept = session.engine.write(rows, copies.spec(session.target.write_spec()))
-    session.transaction.add_files(kept)
+    session.transaction.add_files(kept, just_written=True)
     copies.note_in(session.transaction)
     return kept
 

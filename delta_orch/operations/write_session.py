@@ -69,7 +69,7 @@ class WriteSession:
         spec = replace(self.shape.applied_to(self.target.write_spec(checks)), change_type=change_type)
         adds = self.engine.write(self.relation, spec)
         ensure_inside_scopes(adds, self.txns, self.target)
-        self.transaction.add_files(adds)
+        self.transaction.add_files(adds, just_written=True)
         if change_type is not None:
             self.transaction.add_change_files(adds)
         if self.shape.identities:

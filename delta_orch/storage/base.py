@@ -4,7 +4,7 @@ URL-encoded; the implementations live beside this file, one a kind of store."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -114,13 +114,18 @@ class LogStore(ABC):
         gone, or there and empty. Costs as little as the store allows."""
         return self.put_if_absent(path, data)
 
-    def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
+    def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
         """Make `data` ready to be created in `directory`, under a name that is not known yet.
 
         A commit keeps its content while it looks for a free version: what can be done once is done here.
 
+        Args:
+            after: Files that `data` names, as the log spells them, written and closed: once this returns they are as
+                durable as `data`, and so are their names. Here is where a store of which that is not true by itself
+                waits for them.
+
         Raises:
-            StorageError: e.g. a full disk. Nothing was written.
+            StorageError: e.g. a full disk. `data` was not written.
         """
         return _BufferedFile(self, data)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
 from delta_orch.storage.base import FileMeta, LogStore, StagedFile, StagedOutput
 from delta_orch.storage.data_location import resolve_data_path
+from delta_orch.storage.local_sync import directories_of, sync_all, sync_path
 from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 
 if TYPE_CHECKING:
@@ -117,10 +118,16 @@ class LocalStore(LogStore):
             _unlink(temporary)
         return _file_meta(path, status)
 
-    def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
-        full = self._full(directory)
-        temporary, status = _write_temporary(full, data, sync=True)
-        return _LocalStagedFile(self.root, temporary, status.st_size)
+    def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
+        temporary, status = _write_temporary(self._full(directory), data, sync=False)
+        staged = _LocalStagedFile(self.root, temporary, status.st_size)
+        files = list(dict.fromkeys(self.resolve(path) for path in after))
+        try:
+            sync_all([*files, temporary, *directories_of(self.root, files)])
+        except BaseException:
+            staged.discard()
+            raise
+        return staged
 
     def stage_output(self, directory: str) -> StagedOutput:
         return _LocalOutput(self.root, self._full(directory))
@@ -175,7 +182,7 @@ class _LocalStagedFile(StagedFile):
         _link(self._temporary, full)
         _unlink(self._temporary)
         try:
-            _sync_directory(os.path.dirname(full))
+            sync_path(os.path.dirname(full))
         except OSError as e:
             raise StorageOutcomeUnknownError(
                 f"{full} was created but may not survive a crash of the machine", cause=e.strerror, path=full
@@ -271,7 +278,7 @@ def _make_directory(path: str) -> None:
         if not os.path.isdir(path):
             raise NotADirectoryError(20, "Not a directory", path) from None
         return
-    _sync_directory(parent)
+    sync_path(parent)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -295,14 +302,6 @@ def _link(temporary: str, full: str) -> None:
                 path=full,
             ) from e
         raise storage_error(e, "create", full) from e
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unlink(temporary: str) -> None:

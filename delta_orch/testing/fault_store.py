@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -194,8 +194,10 @@ class FaultStore(LogStore):
     def put_regenerable(self, path: str, data: bytes) -> FileMeta:
         return self.watch("put_if_absent", path, lambda: self.inner.put_regenerable(path, data))
 
-    def stage(self, directory: str, data: bytes | memoryview) -> StagedFile:
-        return _WatchedFile(self, self.watch("stage", directory, lambda: self.inner.stage(directory, data)))
+    def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
+        return _WatchedFile(
+            self, self.watch("stage", directory, lambda: self.inner.stage(directory, data, after=after))
+        )
 
     def stage_output(self, directory: str) -> StagedOutput:
         return _WatchedOutput(self, self.watch("stage", directory, lambda: self.inner.stage_output(directory)))

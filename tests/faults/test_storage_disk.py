@@ -175,7 +175,7 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
     def broken(path: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(local, "_sync_directory", broken)
+    monkeypatch.setattr(local, "sync_path", broken)
     with pytest.raises(StorageOutcomeUnknownError):
         log.store.put_if_absent("x", b"1")
     assert append_days(log, snapshot, "2").version == 1

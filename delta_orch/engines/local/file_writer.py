@@ -28,7 +28,6 @@ from delta_orch.engines.footer_statistics import (
     serialize_footer_statistics,
     statistics_of_files,
 )
-from delta_orch.engines.local.durability import sync_file
 from delta_orch.errors import InvalidPropertyError
 from delta_orch.log.columns.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.columns.file_columns import ADD_SCHEMA
@@ -223,14 +222,13 @@ class FileWriter:
             raise storage_error(e, "write", self._full_path) from e
 
     def close(self) -> WrittenFile:
-        """Finish the file; its content is on disk then, its name only after `sync_directories`. Raises StorageError."""
+        """Finish the file, which waits for no disk. Raises StorageError."""
         try:
             self._writer.close()
             size = self.size_bytes
             self._sink.close()
         except OSError as e:
             raise storage_error(e, "write", self._full_path) from e
-        sync_file(self._layout.filesystem, self._full_path)
         nan_free = [path for path in self._layout.float_leaves if path not in self._with_nan]
         stats = serialize_footer_statistics(
             self._metadata[0], self._layout.statistics, nan_free=nan_free, says_tight=self._layout.says_tight

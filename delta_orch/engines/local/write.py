@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.file_schema import as_nullable
-from delta_orch.engines.local.durability import sync_directories
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.prefetch import thread_count
@@ -50,7 +49,7 @@ def write_relation(
         threads: How many files of one partition may be written at the same time.
     """
     target = schema_to_arrow(as_nullable(spec.written_schema))
-    checks = batch_checks(spec.schema, spec.checks)
+    checks = batch_checks(spec.schema, spec.checks, spec.lengths)
     fillers = _fillers(spec)
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
     with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
@@ -159,8 +158,6 @@ class _Sink:
         self._collect(0)
         for writer in list(self._idle_order):
             self._close(writer)
-        layout = self._layout
-        sync_directories(layout.filesystem, layout.root, (f"{layout.root}/{file.path}" for file in self._finished))
         return self._finished
 
     def _flush(self, key: PartitionKey, *, last: bool = False) -> None:

@@ -38,6 +38,7 @@ from delta_orch.log.checkpoints.checkpoint_rows import (
 )
 from delta_orch.log.checkpoints.checkpoint_stream import iter_live_rows
 from delta_orch.log.checkpoints.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, ReusePlan, plan_reuse
+from delta_orch.log.checkpoints.table_stands import ensure_table_stands
 from delta_orch.log.columns.ahead import ahead
 from delta_orch.log.columns.file_columns import ADD_SCHEMA
 from delta_orch.log.commits.commit_json import serialize_actions
@@ -116,6 +117,7 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
         ),
         tuple(known.sidecar for known in sidecars),
     )
+    ensure_table_stands(store, snapshot)
     file = _create(store, content, _uuid_path(snapshot.version, v2_format))
     if _classic_name_is_due(store, snapshot):
         _write_classic_copy(store, content)

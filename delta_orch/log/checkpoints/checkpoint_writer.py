@@ -19,6 +19,7 @@ from delta_orch.log.checkpoints.checkpoint_pointer import point_at
 from delta_orch.log.checkpoints.checkpoint_reader import ParquetPart
 from delta_orch.log.checkpoints.checkpoint_rows import file_rows, oldest_tombstone_ms, parquet_writer, unexpired
 from delta_orch.log.checkpoints.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
+from delta_orch.log.checkpoints.table_stands import ensure_table_stands
 from delta_orch.log.columns.ahead import ahead
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.log_path import LOG_DIRECTORY, checkpoint_path
@@ -61,6 +62,7 @@ def write_checkpoint(
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
         InvalidRequestError: `v2` on a table that does not support the feature v2Checkpoint.
         CorruptLogError: The files of the snapshot cannot be read.
+        VersionNotFoundError: The version was deleted meanwhile. No part of a checkpoint is visible.
         StorageError: e.g. a full disk. No part of a checkpoint is visible.
     """
     ensure_writable(snapshot.protocol, snapshot.metadata)
@@ -107,6 +109,7 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
             for piece in pieces:
                 writer.write_table(piece.rows, row_group_size=piece.rows.num_rows)
                 counts[piece.action] += piece.rows.num_rows
+        ensure_table_stands(store, snapshot)
         file = output.put_if_absent(path)
     size = small.num_rows + sum(counts.values())
     return LastCheckpoint(snapshot.version, size, size_in_bytes=file.size, num_of_add_files=counts["add"])

@@ -45,6 +45,8 @@ class Staging:
         self._reads = ReadSet()
         self._staged = StagedActions()
         self._keys_read: pa.Array | None = None
+        # Files that must be as durable as the commit that names them.
+        self._just_written: list[pa.Table] = []
 
     # What was read
 
@@ -66,14 +68,27 @@ class Staging:
 
     # What changes
 
-    def add_files(self, adds: pa.Table) -> None:
-        """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not."""
-        self._staged.adds.append(ensure_file_table(adds))
+    def add_files(self, adds: pa.Table, *, just_written: bool = False) -> None:
+        """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not.
 
-    def add_change_files(self, files: pa.Table) -> None:
+        Args:
+            just_written: They were written for this commit, by an engine that did not wait until they are on disk:
+                before anybody sees the commit, they are (`LogStore.stage`).
+        """
+        self._staged.adds.append(ensure_file_table(adds))
+        if just_written:
+            self._just_written.append(adds)
+
+    def add_change_files(self, files: pa.Table, *, just_written: bool = False) -> None:
         """Name files that tell the commit's changes row by row (PROTOCOL, "Add CDC File"): `path`, `partition_values`
-        and `size`. Where a commit names one, readers of changes look at no other files of it."""
+        and `size`. Where a commit names one, readers of changes look at no other files of it.
+
+        Args:
+            just_written: As of `add_files`.
+        """
         self._staged.changes.append(ensure_file_table(files))
+        if just_written:
+            self._just_written.append(files)
 
     def remove_files(self, files: pa.Table, *, data_change: bool = True) -> None:
         """Remove files of the snapshot: `path`, `dv_id`, `partition_values`, `size`, and what else there is of

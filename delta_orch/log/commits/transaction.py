@@ -205,7 +205,9 @@ class Transaction(Staging):
         """Write the commit. None where the version is taken, or where nobody knows: then look."""
         try:
             if self._file is None:
-                self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version))
+                after = [path for files in self._just_written for path in files["path"].to_pylist()]
+                self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version), after=after)
+                self._just_written.clear()
             return self._file.put_if_absent(commit_path(version))
         except FileExistsInStoreError as e:
             self._doubt = e

@@ -8,18 +8,26 @@ next tries again. Nothing is done that is not due:
   versions with a checkpoint get one, counted while the files pass by on their way into it.
 * A checkpoint is due every `delta.checkpointInterval` versions.
 * With it the log is cleaned up (`delta.enableExpiredLogCleanup`), once a day: its rules go by whole days.
+
+The caller waits for a checkpoint of few files, which costs about as much as a commit. A larger one is written after the
+call has returned (`background`). Where processes are ended too early for that again and again, checkpoints fall behind:
+one that finds them far behind writes one before it returns.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import IncompleteCheckpointError
 from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.checkpoints.table_stands import is_there
 from delta_orch.log.commits.committed import Committed
+from delta_orch.log.segment import read_last_checkpoint
+from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
 from delta_orch.log.upkeep.checksum_file import read_checksum_content
 from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
 from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
@@ -35,6 +43,13 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 _MAX_REMEMBERED = 1000
 _FEW_FILES = 100_000
+# Of the checkpoints a caller waits for: where the store is near a tenth of a second, else some megabytes to and fro.
+_QUICK_ACTIONS = 100_000
+_QUICK_ACTIONS_FAR = 10_000
+_FAR_BEHIND_INTERVALS = 3
+
+UPKEEP_VARIABLE = "DELTA_ORCH_UPKEEP"
+"""`foreground` in this environment variable lets every commit wait for the upkeep it makes due."""
 
 _cleaned_up: dict[str, int] = {}
 """The cut-off time of the last cleanup of a table by this process. Forgetting costs a listing."""
@@ -49,13 +64,41 @@ def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
     Args:
         read: An older snapshot that spares reading the log again.
     """
-    store, version, properties = log.store, commit.version, commit.properties
+    store, version = log.store, commit.version
     if _is_near(store):
         _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
-    if version and version % properties.checkpoint_interval == 0:
+    if version:
+        _attempt(log, version, "write the checkpoint", lambda: _do_or_defer(log, read, commit))
+
+
+def _do_or_defer(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
+    version, properties = commit.version, commit.properties
+    if version % properties.checkpoint_interval:
+        return
+
+    def act() -> None:
         _attempt(log, version, "write the checkpoint", lambda: _write_checkpoint(log, read, version))
         if properties.enable_expired_log_cleanup:
             _attempt(log, version, "clean up the log", lambda: _clean_up_once_a_day(log, version, properties))
+
+    if _may_wait_for(log.store, read, commit):
+        act()
+    else:
+        run_behind(log.store.uri, act)
+
+
+def _may_wait_for(store: LogStore, read: Snapshot | None, commit: Committed) -> bool:
+    """Whether the caller waits for the checkpoint: it is quickly written, or must be written at last."""
+    if os.environ.get(UPKEEP_VARIABLE, "").lower() == "foreground":
+        return True
+    last = read_last_checkpoint(store)
+    actions = 0 if last is None else last.size or 0
+    since = 0 if read is None else read.tail.adds.num_rows
+    if actions + since + commit.actions.num_added <= (_QUICK_ACTIONS if _is_near(store) else _QUICK_ACTIONS_FAR):
+        return True
+    behind = commit.version - (0 if last is None else last.version)
+    is_far_behind = behind >= _FAR_BEHIND_INTERVALS * commit.properties.checkpoint_interval
+    return is_far_behind and not is_known_to_complete(store.uri)
 
 
 def _write_checksum(store: LogStore, commit: Committed) -> None:
@@ -75,12 +118,21 @@ def _read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
 
 
 def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> None:
-    snapshot = log.snapshot(version) if read is None else log.advance(read, up_to=version, may_rebase=False)
+    snapshot = _snapshot_of(log, read, version)
     try:
         _write_watched_checkpoint(log, snapshot)
     except IncompleteCheckpointError:
         # What was read long ago may rest on a checkpoint that was cleaned up since.
         _write_watched_checkpoint(log, log.snapshot(version))
+
+
+def _snapshot_of(log: TableLog, read: Snapshot | None, version: int) -> Snapshot:
+    if read is not None:
+        snapshot = log.advance(read, up_to=version, may_rebase=False)
+        # In the background, time goes by: another table may be there, to which what was read does not belong.
+        if snapshot.version == version and is_there(log.store, read):
+            return snapshot
+    return log.snapshot(version)
 
 
 def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:

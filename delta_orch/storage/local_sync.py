@@ -1,0 +1,83 @@
+"""Waiting until files and names are on a local disk.
+
+File systems write their journal once for everybody who waits at that moment. So what a commit depends on is waited for
+at once, on a thread each, not one after the other: a commit then takes two rounds of the journal instead of four.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Iterable
+from queue import SimpleQueue
+
+from delta_orch.storage.os_errors import storage_error
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_THREADS = 16
+
+
+def sync_path(path: str) -> None:
+    """Return when a file's content, or the names in a directory, are on disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_all(paths: Iterable[str]) -> None:
+    """Return when all of them are on disk: as `sync_path`, all at the same time.
+
+    Raises:
+        StorageError: One could not be saved. Of the others nothing is known.
+    """
+    pending = deque(paths)
+    outcomes: SimpleQueue[tuple[str, Exception] | None] = SimpleQueue()
+    others = 0
+    try:
+        for _ in range(min(len(pending), _MAX_THREADS) - 1):
+            # `threading.Thread` waits until the thread runs: for a small commit that is as long as the disk takes.
+            start_new_thread(lambda: outcomes.put(_work(pending)), ())
+            others += 1
+    except RuntimeError:
+        _LOGGER.debug("No more threads to be had: %d wait for the disk", others + 1)
+    found = [_work(pending), *(outcomes.get() for _ in range(others))]
+    for failure in found:
+        if failure is not None:
+            path, error = failure
+            if isinstance(error, OSError):
+                raise storage_error(error, "save", path) from error
+            raise error
+
+
+def _work(pending: deque[str]) -> tuple[str, Exception] | None:
+    """Sync what no other thread has begun with, up to the first failure."""
+    while pending:
+        try:
+            path = pending.popleft()
+        except IndexError:
+            # Another thread was quicker.
+            return None
+        try:
+            sync_path(path)
+        except Exception as e:  # noqa: BLE001 - raised where it is waited for
+            pending.clear()
+            return path, e
+    return None
+
+
+def directories_of(root: str, files: Iterable[str]) -> set[str]:
+    """The directories that must be on disk for files below `root` to be found again: theirs, and all from there up to
+    `root`. Of files elsewhere, their own directory."""
+    directories: set[str] = set()
+    for file in files:
+        directory = os.path.dirname(file)  # noqa: PTH120
+        while directory not in directories:
+            directories.add(directory)
+            if not directory.startswith(f"{root}/"):
+                break
+            directory = os.path.dirname(directory)  # noqa: PTH120
+    return directories
