@@ -25,6 +25,7 @@ from delta_orch.log.commits.txn import TxnId
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.protocol.action_json import serialize_action
+from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path
 from delta_orch.protocol.types import (
@@ -347,6 +348,26 @@ def test_named_statistics_columns(log: TableLog) -> None:
     stats_table(log, [STATS], **{"delta.dataSkippingStatsColumns": "name,inner.x"})
     assert set(parsed(log)[0]["minValues"]) == {"name", "inner"}
     assert set(parsed(log)[0]["minValues"]["inner"]) == {"x"}
+
+
+def test_statistics_columns_are_named_without_regard_to_case(log: TableLog) -> None:
+    stats_table(log, [STATS], **{"delta.dataSkippingStatsColumns": "NAME,Inner.X"})
+    assert parsed(log)[0]["minValues"] == {"name": 'a"\u00e9', "inner": {"x": 1}}
+
+
+def test_clustering_columns_have_parsed_statistics_wherever_they_stand(log: TableLog) -> None:
+    """This package puts none behind the indexed columns; other clients may have, and PROTOCOL, "Clustered Table" wants
+    their statistics."""
+    properties = {"delta.checkpoint.writeStatsAsStruct": "true", "delta.dataSkippingNumIndexedCols": "1"}
+    transaction = begin_creation(log, new_metadata(STATS_SCHEMA, properties=properties))
+    transaction.update_protocol(Protocol(1, 7, None, ("clustering", "domainMetadata")))
+    transaction.set_domain_metadata("delta.clustering", '{"clusteringColumns":[["inner","x"],["name"]]}')
+    files = day_files("2013-01-01")
+    texts = pa.array([orjson.dumps(STATS).decode()], pa.string())
+    transaction.add_files(files.set_column(files.schema.get_field_index("stats"), "stats", texts))
+    transaction.commit()
+    write_checkpoint(log, log.snapshot())
+    assert parsed(log)[0]["minValues"] == {"n": -5, "name": 'a"\u00e9', "inner": {"x": 1}}
 
 
 def test_parsed_statistics_go_by_physical_names(log: TableLog) -> None:

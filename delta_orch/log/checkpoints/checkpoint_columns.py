@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.features.clustering import CLUSTERING_DOMAIN, logical_paths, parse_clustering
 from delta_orch.features.column_mapping import column_mapping_mode, to_physical
 from delta_orch.log.checkpoints.stats_columns import parse_stats, stats_type
 from delta_orch.log.columns.arrow_building import (
@@ -117,7 +118,9 @@ class CheckpointColumns:
         partitions = tuple(f for f in snapshot.schema if f.name in snapshot.partition_columns)
         physical = to_physical(StructType(partitions), mode)
         parsed_partitions = pa.struct([pa.field(f.name, type_to_arrow(f.data_type)) for f in physical])
-        indexed = stats_type(snapshot.schema, snapshot.partition_columns, properties, mode)
+        clustering = parse_clustering(snapshot.domain_metadata.get(CLUSTERING_DOMAIN)) if as_struct else None
+        also = logical_paths(snapshot.schema, clustering or ())
+        indexed = stats_type(snapshot.schema, snapshot.partition_columns, properties, mode, also)
         return cls(
             stats_as_json=properties.checkpoint_write_stats_as_json,
             parsed_stats=indexed if as_struct else None,

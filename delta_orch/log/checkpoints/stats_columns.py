@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from delta_orch.features.clustering import indexed_columns
 from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.log.columns.arrow_building import string_array, string_scalar, struct_array
 from delta_orch.log.columns.partition_columns import one_chunk
@@ -38,18 +39,17 @@ def stats_type(
     partition_columns: Sequence[str],
     properties: TableProperties,
     mode: ColumnMappingMode = ColumnMappingMode.NONE,
+    also: Collection[tuple[str, ...]] = (),
 ) -> pa.StructType:
     """The type of `stats_parsed`: bounds and null counts of the columns that statistics are collected for, by the names
-    that statistics know them by."""
+    that statistics know them by.
+
+    Args:
+        also: Logical paths of columns that have statistics whatever the properties say.
+    """
     name_of = physical_name if mode is not ColumnMappingMode.NONE else _logical_name
-    leaves = [path for path in _leaves(schema, ()) if path[0] not in partition_columns]
-    if properties.data_skipping_stats_columns is not None:
-        chosen = properties.data_skipping_stats_columns
-        indexed = {path for path in leaves if any(path[: len(c)] == c for c in chosen)}
-    elif properties.data_skipping_num_indexed_cols >= 0:
-        indexed = set(leaves[: properties.data_skipping_num_indexed_cols])
-    else:
-        indexed = set(leaves)
+    in_files = StructType(tuple(f for f in schema if f.name not in partition_columns))
+    indexed = {*indexed_columns(in_files, properties), *also}
     bounds = _nested(schema, (), indexed, name_of, lambda t: None if _is_unbounded(t) else type_to_arrow(t))
     counts = _nested(schema, (), indexed, name_of, lambda _: pa.int64())
     fields = [pa.field("numRecords", pa.int64()), pa.field("tightBounds", pa.bool_())]
@@ -117,15 +117,6 @@ def _json_type(data_type: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(data_type):
         return pa.struct([pa.field(f.name, _json_type(f.type)) for f in data_type])
     return pa.string() if pa.types.is_date(data_type) else data_type
-
-
-def _leaves(schema: StructType, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for field in schema:
-        path = (*prefix, field.name)
-        if isinstance(field.data_type, StructType):
-            yield from _leaves(field.data_type, path)
-        else:
-            yield path
 
 
 def _nested(
