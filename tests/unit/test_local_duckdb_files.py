@@ -152,9 +152,16 @@ def test_bounds_that_pass_over_nan(files: Files) -> None:
     assert len(ensure_same(files.plan(schema_of(x=DOUBLE), where="x > 5"))) == 1
 
 
-@pytest.mark.parametrize("branches", [64, 0], ids=["a branch a file", "joined"])
-def test_deletion_vectors_and_partition_values(files: Files, monkeypatch: pytest.MonkeyPatch, branches: int) -> None:
-    monkeypatch.setattr("delta_orch.engines.local.duckdb_files._MOST_BRANCHES", branches)
+@pytest.mark.parametrize(
+    ("branches", "mask_rows"),
+    [(64, 1024), (64, 256), (64, 64), (0, 1024)],
+    ids=["whole", "parts", "long", "joined"],
+)
+def test_deletion_vectors_and_partition_values(
+    files: Files, monkeypatch: pytest.MonkeyPatch, branches: int, mask_rows: int
+) -> None:
+    monkeypatch.setattr("delta_orch.engines.local.duckdb_deletions._MOST_BRANCHES", branches)
+    monkeypatch.setattr("delta_orch.engines.local.duckdb_deletions._MASK_ROWS", mask_rows)
     ids = pa.table({"id": range(1000)})
     files.add(ids, partition={"p": "1", "q": "a'b"}, deleted=[0, 1, 998, 999, 5000], row_group_size=100)
     files.add(ids, partition={"p": None, "q": None}, deleted=list(range(1000)))
@@ -163,6 +170,11 @@ def test_deletion_vectors_and_partition_values(files: Files, monkeypatch: pytest
     files.add(ids, partition={"p": "5", "q": "e"}, deleted=[3])
     files.add(ids, partition={"p": "6", "q": "f"}, deleted=[*range(0, 1000, 7), *range(500, 600)], row_group_size=100)
     schema = schema_of(id=LONG, p=INTEGER, q=STRING)
+    found = native_scan(files.plan(schema, "p", "q"))
+    assert found is not None
+    reads = found.sql.count("read_parquet")
+    # Live files are read together, and so are the others if they are joined; of the last, two row groups are a part.
+    assert reads == {(64, 1024): 6, (64, 256): 10}.get((branches, mask_rows), 2)
     scattered = 1000 - len({*range(0, 1000, 7), *range(500, 600)})
     assert len(ensure_same(files.plan(schema, "p", "q"))) == 996 + 1000 + 999 + scattered
     assert len(ensure_same(files.plan(schema, "p", "q", where="p = 1 AND id < 10"))) == 8

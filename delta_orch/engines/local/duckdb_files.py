@@ -13,14 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import OutputColumn, ScanPlan
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
+from delta_orch.engines.local.duckdb_deletions import (
+    MASKS_TOGETHER,
+    Branch,
+    branches_of,
+    deleted_rows,
+    is_live,
+    mask_of,
+    row_parts,
+)
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.scan import output_schema, partition_constants
 from delta_orch.engines.output_columns import fields_on
@@ -48,13 +55,9 @@ _VIRTUAL_COLUMNS = frozenset({"file_index", "file_row_number", "filename"})
 _PATTERN_CHARACTERS = frozenset("*?[]{}\\\0")
 _MOST_ROWS = (1 << 31) - 1  # what DuckDB's `get_bit` can address
 _MOST_KINDS = 16
-_MOST_BRANCHES = 64
-"""Files with deletion vectors up to which each gets a query of its own, which is quicker by a tenth."""
-_MOST_RUNS = 8
 _NUMBERS = count()
 _FILES = "files"
 _FACTS = "facts"
-Runs = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,18 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Footer:
-    """A data file as its footer describes it; `kind` counts the different ones of a scan."""
+    """A data file as its footer describes it.
+
+    Attributes:
+        kind: Counts the different ones of a scan.
+        parts: Its rows as ranges of whole row groups, of no more than a million each where row groups allow that.
+        never_null: See `ColumnWriter`.
+    """
 
     path: str
     num_rows: int
     kind: int
+    parts: tuple[range, ...]
     never_null: frozenset[Path] = frozenset()
 
 
@@ -180,7 +190,7 @@ class _Builder:
                 raise NotNativeError
             structs = self._kinds[kind].rebuilt
             never_null = _never_null(footer, structs) if structs else frozenset()
-        return _Footer(path, metadata.num_rows, kind, never_null)
+            return _Footer(path, metadata.num_rows, kind, row_parts(metadata), never_null)
 
     def _kind_of(self, metadata: pq.FileMetaData) -> int:
         schema, stored_arrow = metadata.schema, (metadata.metadata or {}).get(b"ARROW:schema")
@@ -217,21 +227,16 @@ class _Builder:
             return f"(SELECT {self._selected(texts)} FROM {self._read_parquet(paths)} AS {_FILES})"
         columns = {"file": int64_range(0, len(files))}
         columns |= {column: self._constants.column(name).take(int64_array(files)) for name, column in facts.items()}
-        deleted = [_deleted_rows(vectors[i], footers[i].num_rows) for i in files]
-        runs = [_few_runs(rows) if len(files) <= _MOST_BRANCHES else None for rows in deleted]
-        if has_vectors:
-            columns["deleted"] = binary_array(
-                [
-                    _mask(rows, footers[i].num_rows) if few is None else b"\0"
-                    for i, rows, few in zip(files, deleted, runs, strict=True)
-                ]
-            )
         table = f"delta_orch_files_{next(_NUMBERS)}"
+        if has_vectors:
+            deleted = [deleted_rows(vectors[i], footers[i].num_rows) for i in files]
+            branches = branches_of([footers[i].parts for i in files], deleted)
+            if branches is not None:
+                self._tables[table] = pa.table(columns)
+                return self._branched(table, paths, texts, facts, branches)
+            masks = (mask_of(rows, footers[i].num_rows) for i, rows in zip(files, deleted, strict=True))
+            columns["deleted"] = binary_array(list(masks))
         self._tables[table] = pa.table(columns)
-        if has_vectors and len(files) <= _MOST_BRANCHES:
-            return " UNION ALL ".join(
-                self._branch(table, n, path, texts, facts, runs[n]) for n, path in enumerate(paths)
-            )
         return self._joined(table, paths, texts, facts, has_vectors=has_vectors)
 
     def _selected(self, texts: dict[str, str]) -> str:
@@ -246,26 +251,43 @@ class _Builder:
         # Materialised: computed once, not for each row.
         with_facts = f"WITH {_FACTS} AS MATERIALIZED (SELECT {', '.join(columns)} FROM {table})"
         source = f"{self._read_parquet(paths)} AS {_FILES} JOIN {_FACTS} ON {_FILES}.file_index = {_FACTS}.file"
-        where = f" WHERE {_is_live(f'{_FACTS}.deleted')}" if has_vectors else ""
+        where = f" WHERE {is_live(f'{_FILES}.file_row_number', f'{_FACTS}.deleted')}" if has_vectors else ""
         return f"({with_facts} SELECT {self._selected(texts)} FROM {source}{where})"
 
-    def _branch(
-        self, table: str, number: int, path: str, texts: dict[str, str], facts: dict[str, str], runs: Runs | None
+    def _branched(
+        self, table: str, paths: list[str], texts: dict[str, str], facts: dict[str, str], branches: list[Branch]
     ) -> str:
-        """One file with a deletion vector: a condition on constants is applied in the middle of decoding."""
-        texts, values = dict(texts), {column: column for column in facts.values()}
-        if runs is None:
-            values["deleted"] = "CAST(deleted AS BIT)"
-        for column, value in values.items():
-            variable = _variable(table, number, column)
-            self._statements.append(f"SET VARIABLE {variable} = (SELECT {value} FROM {table} WHERE file = {number})")
-        for name, column in facts.items():
-            data_type = type_name(next(w.steps[0].data_type for w in self._wanted if w.name == name))
-            texts[name] = f"CAST(getvariable('{_variable(table, number, column)}') AS {data_type})"
-        is_live = _is_live(f"getvariable('{_variable(table, number, 'deleted')}')")
-        if runs is not None:
-            is_live = " AND ".join(f"{_FILES}.file_row_number NOT BETWEEN {a} AND {b}" for a, b in runs) or "TRUE"
-        return f"(SELECT {self._selected(texts)} FROM {self._read_parquet([path])} AS {_FILES} WHERE {is_live})"
+        """Each file for itself, in parts if it is long: conditions on constants are applied while it is decoded."""
+        for column in facts.values():
+            self._set_list(f"{table}_{column}", f"SELECT {column} AS value, file AS number FROM {table}")
+        masks = [branch.mask for branch in branches if branch.mask is not None]
+        if masks:
+            self._tables[f"{table}_masks"] = pa.table(
+                {"number": int64_range(0, len(masks)), "mask": binary_array(masks)}
+            )
+        for first in range(0, len(masks), MASKS_TOGETHER):
+            chosen = f"number BETWEEN {first} AND {first + MASKS_TOGETHER - 1}"
+            rows = f"SELECT CAST(mask AS BIT) AS value, number FROM {table}_masks WHERE {chosen}"
+            self._set_list(f"{table}_masks_{first}", rows)
+        types = {w.name: w.steps[0].data_type for w in self._wanted if w.name in facts}
+        parts, number = [], 0
+        for branch in branches:
+            constants = {
+                name: f"CAST({_item(f'{table}_{column}', branch.file)} AS {type_name(types[name])})"
+                for name, column in facts.items()
+            }
+            place = number % MASKS_TOGETHER
+            mask = _item(f"{table}_masks_{number - place}", place)
+            number += branch.mask is not None
+            conditions = branch.conditions(f"{_FILES}.file_row_number", mask)
+            source = f"{self._read_parquet([paths[branch.file]])} AS {_FILES}"
+            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+            parts.append(f"(SELECT {self._selected(texts | constants)} FROM {source}{where})")
+        return " UNION ALL ".join(parts)
+
+    def _set_list(self, variable: str, rows: str) -> None:
+        """A variable that holds the `value` of rows in the order of `number`: one statement costs as much as a list."""
+        self._statements.append(f"SET VARIABLE {variable} = (SELECT list(value ORDER BY number) FROM ({rows}))")
 
     def _read_parquet(self, paths: list[str]) -> str:
         options = ["hive_partitioning = false", "union_by_name = false"]
@@ -291,12 +313,8 @@ def _leaves(schema: pq.ParquetSchema) -> list[pq.ColumnSchema]:
     return [schema.column(index) for index in range(len(schema))]
 
 
-def _variable(table: str, number: int, column: str) -> str:
-    return f"{table}_{number}_{column}"
-
-
-def _is_live(deleted: str) -> str:
-    return f"get_bit({deleted}, CAST({_FILES}.file_row_number AS INTEGER)) = 0"
+def _item(variable: str, index: int) -> str:
+    return f"getvariable('{variable}')[{index + 1}]"
 
 
 @contextmanager
@@ -344,24 +362,3 @@ def _never_null(footer: ParquetFooter, structs: set[Path]) -> frozenset[Path]:
         for struct in structs
         if any(leaf.startswith(".".join(struct) + ".") and has_no_null(i) for i, leaf in enumerate(leaves))
     )
-
-
-def _deleted_rows(vector: DeletionVector | None, num_rows: int) -> npt.NDArray[np.int64]:
-    rows = np.zeros(0, dtype=np.uint64) if vector is None else vector.row_indexes(num_rows)
-    return rows.astype(np.int64)
-
-
-def _few_runs(rows: npt.NDArray[np.int64]) -> Runs | None:
-    """Ascending rows as a few runs of neighbours, of each the first and the last; None if they are no few."""
-    ends = np.flatnonzero(np.diff(rows) > 1)
-    if len(ends) >= _MOST_RUNS:
-        return None
-    firsts, lasts = [0, *(ends + 1)], [*ends, len(rows) - 1]
-    return [(int(rows[first]), int(rows[last])) for first, last in zip(firsts, lasts, strict=True)] if len(rows) else []
-
-
-def _mask(rows: npt.NDArray[np.int64], num_rows: int) -> bytes:
-    """One bit a row, the first one highest; set where the row is deleted."""
-    flags = np.zeros(num_rows, dtype=np.bool_)
-    flags[rows] = True
-    return np.packbits(flags).tobytes() or b"\0"
