@@ -13,7 +13,16 @@ from enum import StrEnum
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.features.type_widening import widened_by_data, with_type_change
 from delta_orch.protocol.schema_check import is_lossless_cast
-from delta_orch.protocol.types import VOID, ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import (
+    VARIANT,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    is_variant_storage,
+)
 
 _DEFAULTS = ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
 _PROTOCOL_KEYS = ("delta.", "parquet.field.", *_DEFAULTS)
@@ -78,11 +87,23 @@ def overwritten_schema(table: StructType, source: StructType) -> StructType:
     columns = []
     for column in as_created_from_data(source):
         known = table.find(column.name)
-        is_same = known is not None and as_created_from_data(StructType((known,))).fields[0].data_type == (
-            column.data_type
-        )
-        columns.append(known if known is not None and is_same else column)
+        columns.append(known if known is not None and _is_same(_loosen(known.data_type), column.data_type) else column)
     return StructType(tuple(columns))
+
+
+def _is_same(ours: DataType, theirs: DataType) -> bool:
+    """Whether data of a type is data of a column's; a variant in Arrow need not say that it is one."""
+    match ours, theirs:
+        case StructType(), StructType():
+            return ours.names == theirs.names and all(
+                a.metadata == b.metadata and _is_same(a.data_type, b.data_type)
+                for a, b in zip(ours, theirs, strict=True)
+            )
+        case ArrayType(), ArrayType():
+            return _is_same(ours.element_type, theirs.element_type)
+        case MapType(), MapType():
+            return _is_same(ours.key_type, theirs.key_type) and _is_same(ours.value_type, theirs.value_type)
+    return ours == theirs or (ours == VARIANT and is_variant_storage(theirs))
 
 
 def as_created_from_data(schema: StructType) -> StructType:
@@ -178,7 +199,7 @@ class _Merging:
                     inside(ours.value_type, theirs.value_type, "value"),
                     ours.value_contains_null,
                 )
-        if is_lossless_cast(theirs, ours):
+        if is_lossless_cast(theirs, ours) or (ours == VARIANT and is_variant_storage(theirs)):
             return ours
         wider = widened_by_data(ours, theirs) if self.may_widen else None
         if wider is not None:

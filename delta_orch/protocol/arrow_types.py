@@ -33,11 +33,16 @@ from delta_orch.protocol.types import (
     MapType,
     StructField,
     StructType,
+    is_variant_storage,
 )
 
 VARIANT_STORAGE = pa.struct(
     [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
 )
+
+_EXTENSION_NAME = b"ARROW:extension:name"
+# Arrow 21 to 23 had the second one.
+_VARIANT_EXTENSIONS = ("arrow.parquet.variant", "parquet.variant")
 
 _TO_ARROW: dict[DataType, pa.DataType] = {
     STRING: pa.string(),
@@ -89,16 +94,35 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
     """The Delta schema that holds every value of an Arrow schema.
 
     Unsigned integers become the next wider signed type, nanoseconds become microseconds only at write time and only
-    where nothing is lost; a timestamp with any time zone is an instant and becomes `timestamp`.
+    where nothing is lost; a timestamp with any time zone is an instant and becomes `timestamp`. A struct of `metadata`
+    and `value` is a variant where its extension type says so, `arrow.parquet.variant`.
 
     Raises:
-        SchemaMismatchError: A column's type has no counterpart (interval, time of day, uint64, wide decimal, union).
+        SchemaMismatchError: A column's type has no counterpart (interval, time of day, uint64, wide decimal, union), or
+            a variant is shredded.
     """
     return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
 
 
 def _field_from_arrow(field: pa.Field, path: str) -> StructField:
-    return StructField(field.name, _type_from_arrow(field.type, path), field.nullable)
+    return StructField(field.name, _field_type(field, path), field.nullable)
+
+
+def _field_type(field: pa.Field, path: str) -> DataType:
+    """Extensions that are not registered with Arrow are known by the field's metadata alone."""
+    is_known = isinstance(field.type, pa.BaseExtensionType)
+    name = field.type.extension_name if is_known else (field.metadata or {}).get(_EXTENSION_NAME, b"").decode()
+    if name not in _VARIANT_EXTENSIONS:
+        return _type_from_arrow(field.type, path)
+    storage = _type_from_arrow(field.type.storage_type if is_known else field.type, path)
+    if not is_variant_storage(storage):
+        raise SchemaMismatchError(
+            f"The variant column {path} does not consist of metadata and value alone",
+            cause=f"It is stored as {storage}",
+            remedy="Put shredded variants together before writing",
+            column=path,
+        )
+    return VARIANT
 
 
 def _type_from_arrow(t: pa.DataType, path: str) -> DataType:
@@ -114,11 +138,11 @@ def _type_from_arrow(t: pa.DataType, path: str) -> DataType:
     if types.is_decimal(t) and t.precision <= 38 and 0 <= t.scale <= t.precision:
         return DecimalType(t.precision, t.scale)
     if types.is_list(t) or types.is_large_list(t) or types.is_fixed_size_list(t) or _is_list_view(t):
-        return ArrayType(_type_from_arrow(t.value_type, f"{path}.element"), t.value_field.nullable)
+        return ArrayType(_field_type(t.value_field, f"{path}.element"), t.value_field.nullable)
     if types.is_map(t):
         return MapType(
-            _type_from_arrow(t.key_type, f"{path}.key"),
-            _type_from_arrow(t.item_type, f"{path}.value"),
+            _field_type(t.key_field, f"{path}.key"),
+            _field_type(t.item_field, f"{path}.value"),
             t.item_field.nullable,
         )
     if types.is_struct(t):

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from delta_orch.errors import ColumnNotFoundError, SchemaMismatchError
 from delta_orch.protocol.types import (
-    BINARY,
     BYTE,
     DATE,
     DOUBLE,
@@ -22,6 +21,7 @@ from delta_orch.protocol.types import (
     DecimalType,
     MapType,
     StructType,
+    is_variant_storage,
 )
 
 _RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
@@ -94,15 +94,10 @@ def _type_mismatches(source: DataType, target: DataType, path: str, fill_nulls: 
         case MapType(), MapType():
             yield from _type_mismatches(source.key_type, target.key_type, f"{path}.key", fill_nulls)
             yield from _type_mismatches(source.value_type, target.value_type, f"{path}.value", fill_nulls)
-        case StructType(), _ if target == VARIANT and _is_variant_storage(source):
+        case _ if target == VARIANT and is_variant_storage(source):
             return
         case _ if not is_lossless_cast(source, target):
             yield f"column {path} is {source}, the table has {target}"
-
-
-def _is_variant_storage(source: StructType) -> bool:
-    """Whether a struct is a variant as it travels in Arrow, which has no type of its own for it."""
-    return sorted((f.name, f.data_type) for f in source) == [("metadata", BINARY), ("value", BINARY)]
 
 
 def is_lossless_cast(source: DataType, target: DataType) -> bool:

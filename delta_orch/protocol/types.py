@@ -118,6 +118,12 @@ PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
 }  # fmt: skip
 
 
+def is_variant_storage(data_type: DataType) -> bool:
+    """Whether a type is that of a variant as it travels in Arrow, if nothing says that it is one."""
+    fields = data_type.fields if isinstance(data_type, StructType) else ()
+    return sorted((f.name, f.data_type) for f in fields) == [("metadata", BINARY), ("value", BINARY)]
+
+
 def holds_variant(data_type: DataType) -> bool:
     """Whether a type is `variant`, or has one inside."""
     match data_type:

@@ -1,0 +1,133 @@
+"""Variants given as Arrow data: a struct of `metadata` and `value`, with an extension type that says so or without."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.errors import SchemaMismatchError
+from delta_orch.protocol.types import VARIANT, ArrayType, StructType
+from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
+
+PLAIN = json_to_variant(pa.array(['{"a": 1}', "null", None]))
+
+
+class VariantExtension(pa.ExtensionType):
+    """The canonical extension, which pyarrow has no class for."""
+
+    def __init__(self, storage: pa.DataType) -> None:
+        super().__init__(storage, "arrow.parquet.variant")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> VariantExtension:
+        return cls(storage)
+
+
+def extension(values: pa.Array) -> pa.Array:
+    return pa.ExtensionArray.from_storage(VariantExtension(values.type), values)
+
+
+def rows(values: pa.Array, field: pa.Field | None = None) -> pa.Table:
+    ids = pa.array(range(len(values)), pa.int64())
+    v = field or pa.field("v", values.type)
+    return pa.table([ids, values], pa.schema([pa.field("id", pa.int64()), v]))
+
+
+def marked(values: pa.Array) -> pa.Table:
+    """As a process sees it that has not registered the extension."""
+    return rows(values, pa.field("v", values.type, metadata={"ARROW:extension:name": "arrow.parquet.variant"}))
+
+
+def texts(table: DeltaTable) -> list[str | None]:
+    values = variant_to_json(table.snapshot().scan().to_arrow().sort_by("id")["v"]).to_pylist()
+    return [None if text is None else json.dumps(json.loads(text)) for text in values]
+
+
+def kind(table: DeltaTable, name: str = "v") -> Any:
+    found = table.snapshot().schema.find(name)
+    assert found is not None
+    return found.data_type
+
+
+@pytest.fixture
+def with_variant(table: DeltaTable) -> DeltaTable:
+    table.create(pa.schema([("id", pa.int64())]))
+    table.alter().add_column("v", "variant").commit()
+    return table
+
+
+@pytest.mark.parametrize("mode", [None, "merge"])
+@pytest.mark.parametrize("data", [rows(PLAIN), rows(extension(PLAIN)), marked(PLAIN)], ids=["plain", "typed", "marked"])
+def test_a_variant_column_takes_them(with_variant: DeltaTable, data: pa.Table, mode: Any) -> None:
+    before = with_variant.snapshot().metadata
+    with_variant.append(data, schema_mode=mode)
+    assert texts(with_variant) == ['{"a": 1}', "null", None]
+    assert with_variant.snapshot().metadata == before
+
+
+def test_one_inside_a_list_and_a_struct_merges_too(table: DeltaTable) -> None:
+    table.create(pa.schema([("id", pa.int64())]))
+    table.alter().add_column("s", "struct<v: variant, l: array<variant>>").commit()
+    inner = PLAIN.slice(0, 1)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), inner)
+    structs = pa.StructArray.from_arrays([inner, lists], ["v", "l"])
+    data = pa.table({"id": pa.array([1], pa.int64()), "s": structs, "more": ["x"]})
+    table.append(data, schema_mode="merge")
+    assert table.snapshot().schema.names == ("id", "s", "more")
+    nested = kind(table, "s")
+    assert isinstance(nested, StructType)
+    assert [f.data_type for f in nested] == [VARIANT, ArrayType(VARIANT)]
+    (read,) = table.snapshot().scan().to_arrow()["s"].to_pylist()
+    assert read == {"v": inner[0].as_py(), "l": [inner[0].as_py()]}
+
+
+def test_overwriting_the_schema_keeps_a_variant_one(with_variant: DeltaTable) -> None:
+    data = rows(PLAIN).append_column("more", pa.array(["x"] * 3))
+    with_variant.overwrite(data, schema_mode="overwrite")
+    assert kind(with_variant) == VARIANT
+    assert texts(with_variant) == ['{"a": 1}', "null", None]
+
+
+@pytest.mark.parametrize("data", [rows(extension(PLAIN)), marked(PLAIN)], ids=["typed", "marked"])
+def test_a_new_column_is_a_variant_where_its_type_says_so(table: DeltaTable, data: pa.Table) -> None:
+    table.append(data.select(["id"]).slice(0, 0))
+    table.append(data, schema_mode="merge")
+    assert kind(table) == VARIANT
+    assert "variantType" in (table.snapshot().protocol.reader_features or ())
+    assert texts(table) == ['{"a": 1}', "null", None]
+
+
+def test_a_table_is_created_with_one(table: DeltaTable) -> None:
+    table.append(rows(extension(PLAIN)))
+    assert kind(table) == VARIANT
+    assert texts(table) == ['{"a": 1}', "null", None]
+
+
+def test_without_a_word_it_is_a_struct(table: DeltaTable) -> None:
+    table.append(rows(PLAIN))
+    assert isinstance(kind(table), StructType)
+
+
+def test_a_shredded_one_is_refused(table: DeltaTable) -> None:
+    typed = pa.array([1, 2, None], pa.int64())
+    shredded = pa.StructArray.from_arrays(
+        [PLAIN.field("metadata"), PLAIN.field("value"), typed], ["metadata", "value", "typed_value"]
+    )
+    with pytest.raises(SchemaMismatchError, match="variant column v"):
+        table.append(rows(extension(shredded)))
+    assert not table.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("data", [rows(extension(PLAIN)), marked(PLAIN)], ids=["typed", "marked"])
+def test_spark_takes_them_as_well(table: DeltaTable, spark: Any, data: pa.Table) -> None:
+    table.append(data, engine="spark")
+    assert kind(table) == VARIANT
+    assert texts(table) == ['{"a": 1}', "null", None]
