@@ -20,6 +20,7 @@ from delta_orch.log.checkpoints.checkpoint_files import CheckpointFileActions
 from delta_orch.log.checkpoints.checkpoint_reader import Checkpoint
 from delta_orch.log.checkpoints.checkpoint_stream import iter_live
 from delta_orch.log.columns.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.columns.partition_columns import partition_names
 from delta_orch.log.commits.commit_reader import commit_timestamp_ms, read_commit
 from delta_orch.log.replay import Tail
 from delta_orch.log.segment import LogSegment
@@ -130,10 +131,10 @@ class Snapshot:
         """Modification time of the file that holds this version's commit; of its checkpoint where that is gone."""
         return self.segment.version_file.modification_time_ms
 
-    @property
+    @cached_property
     def partition_columns(self) -> tuple[str, ...]:
         """The logical names of the partition columns, in the order of directories; none for a table without."""
-        return self.metadata.partition_columns
+        return partition_names(self.schema, self.metadata.partition_columns)
 
     @cached_property
     def properties(self) -> TableProperties:

@@ -1,7 +1,7 @@
 """Column mapping while reading: columns of a data file under the table's logical names, at every level.
 
-Files know a column by its physical name, and in mode `id` by its field id where they carry ids (PROTOCOL, "Reader
-Requirements for Column Mapping"). Renaming copies no values.
+Files know a column by its physical name, and in mode `id` by its field id (PROTOCOL, "Reader Requirements for Column
+Mapping"). Renaming copies no values.
 """
 
 from __future__ import annotations

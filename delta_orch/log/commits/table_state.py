@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import MetadataChangedError, ProtocolViolationError
+from delta_orch.features.column_mapping_ids import without_column_mapping
 from delta_orch.features.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
+from delta_orch.log.columns.partition_columns import partition_names
 from delta_orch.log.commits.commit_reader import Commit
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema
@@ -60,7 +62,7 @@ class TableState:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        return self.metadata.partition_columns
+        return partition_names(self.schema, self.metadata.partition_columns)
 
     def domain_configuration(self, domain: str) -> str | None:
         """The configuration of a metadata domain, None where it is not set. Only asking reads it from a checkpoint."""
@@ -80,17 +82,23 @@ class TableState:
         )
 
 
+PHYSICAL_NAMES = "physical names of columns"
+
+
 def ensure_joinable(wanted: TableState, created: TableState) -> None:
     """Of two writers that create a table the second joins it, if both meant the same table.
 
     Raises:
-        MetadataChangedError: Schema, partitioning or properties differ. Nothing was written; running again finds an
-            existing table and treats it as such.
+        MetadataChangedError: Schema, partitioning or properties differ, or nothing but the names that each writer has
+            made up for the columns in files: then `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written;
+            running again finds an existing table and treats it as such.
     """
+    logical = [without_column_mapping(state.schema) for state in (wanted, created)]
     differences = [
         what
         for what, same in (
-            ("schema", wanted.schema == created.schema),
+            ("schema", logical[0] == logical[1]),
+            (PHYSICAL_NAMES, logical[0] != logical[1] or wanted.schema == created.schema),
             ("partitioning", wanted.partition_columns == created.partition_columns),
             ("properties", _chosen(wanted.metadata) == _chosen(created.metadata)),
         )

@@ -1,0 +1,65 @@
+"""Tables as other writers leave them, odd but legal, on both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from handmade import HandmadeTable
+
+from delta_orch.errors import DeltaError
+from delta_orch.protocol.types import INTEGER, STRING, StructField, StructType
+
+
+@pytest.mark.parametrize(
+    ("listed", "key", "name"), [("P", "p", "p"), ("p", "P", "p"), ("P", "P", "p"), ("p", "p", "P")], ids="".join
+)
+def test_partition_columns_are_found_whatever_their_case(
+    rows: Any, tmp_path: Path, listed: str, key: str, name: str
+) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    made.create(StructType((StructField("i", INTEGER), StructField(name, STRING))), partition_by=[listed])
+    made.commit(made.add("f.parquet", pa.table({"I": pa.array([1], pa.int32())}), partition_values={key: "x"}))
+    table = made.open()
+    assert table.snapshot().partition_columns == (name,)
+    assert rows.pylist(table) == rows.pylist(table, where="P = 'x'") == [{"i": 1, name: "x"}]
+    assert rows.pylist(table, where="p = 'y'") == []
+    table.append(rows.data(pa.table({"i": pa.array([2], pa.int32()), name: ["y"]})))
+    assert rows.pylist(table, where="p = 'y'") == [{"i": 2, name: "y"}]
+    assert table.snapshot().scan(where="p = 'y'").explain().after_partition_pruning.num_files == 1
+
+
+def mapped(number: int) -> dict[str, Any]:
+    return {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+
+
+def with_id(name: str, data_type: pa.DataType, number: int | None) -> pa.Field:
+    return pa.field(name, data_type, metadata=None if number is None else {"PARQUET:field_id": str(number)})
+
+
+@pytest.mark.parametrize("outer", [None, 2])
+@pytest.mark.parametrize("inner", [None, 3, 9])
+def test_by_id_no_file_without_ids_is_read(rows: Any, tmp_path: Path, outer: int | None, inner: int | None) -> None:
+    fields = (
+        StructField("a", INTEGER, True, mapped(1)),
+        StructField("s", StructType((StructField("x", INTEGER, True, mapped(3)),)), True, mapped(2)),
+    )
+    made = HandmadeTable(tmp_path / "t")
+    made.create(
+        StructType(fields),
+        reader_features=("columnMapping",),
+        configuration={"delta.columnMapping.mode": "id", "delta.columnMapping.maxColumnId": "3"},
+    )
+    struct = pa.struct([with_id("col-3", pa.int32(), inner)])
+    schema = pa.schema([with_id("any", pa.int32(), outer and 1), with_id("col-2", struct, outer)])
+    made.commit(made.add("f.parquet", pa.Table.from_pylist([{"any": 1, "col-2": {"col-3": 3}}], schema)))
+    table = made.open()
+    if outer is None or inner is None:
+        for where in (None, "s.x = 3", "length(CAST(s.x AS STRING)) = 1"):
+            with pytest.raises(DeltaError, match="field id"):
+                rows.pylist(table, where=where)
+    else:
+        assert rows.pylist(table) == [{"a": 1, "s": {"x": 3 if inner == 3 else None}}]
+        assert len(rows.pylist(table, where="s.x = 3")) == (inner == 3)
