@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.bench_open_large_checkpoint import prepare
+from benchmarks.bench_open_large_checkpoint import ROUNDS, prepare
+from benchmarks.planning_contestants import duckdb_planned, polars_planned
 from benchmarks.synthetic_log import FILES_PER_DATE, FIRST_DAY, ROWS_PER_FILE
 
 TITLE = "G1: open, prune 1,000,000 files by partition and id range"
@@ -52,5 +53,49 @@ def deltalake() -> Run:
     return run
 
 
-CONTESTANTS = {"delta_orch": delta_orch, "deltalake": deltalake}
-__all__ = ["CONTESTANTS", "TITLE", "prepare"]
+def duckdb_delta() -> Run:
+    """DuckDB's delta extension."""
+    return duckdb_planned(f"date = date '{DATE}' and id between {FIRST_ID} and {LAST_ID}")
+
+
+def polars() -> Run:
+    """Polars."""
+    return polars_planned(
+        lambda col: (col("date") == DATE.astype(object)) & (col("id") >= FIRST_ID) & (col("id") <= LAST_ID)
+    )
+
+
+def pyarrow_floor() -> Run:
+    """Decode the dates with bare pyarrow, and the statistics of the row groups that hold the right one: the least any
+    client must do. Looks at no commit."""
+    import orjson
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    def run(table: Path) -> int:
+        (checkpoint,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+        file = pq.ParquetFile(checkpoint)
+        found = 0
+        for group in range(file.num_row_groups):
+            (actions,) = file.read_row_group(group, ["add.partitionValues"]).column("add").chunks
+            # Each has one partition value; the null actions before them have none.
+            is_wanted = pc.equal(actions.field("partitionValues").items, str(DATE))
+            if not pc.any(is_wanted).as_py():
+                continue
+            (actions,) = file.read_row_group(group, ["add.stats"]).column("add").chunks
+            statistics = actions.field("stats").drop_null().filter(is_wanted).to_pylist()
+            bounds = [(s["minValues"]["id"], s["maxValues"]["id"]) for s in map(orjson.loads, statistics)]
+            found += sum(high >= FIRST_ID and low <= LAST_ID for low, high in bounds)
+        return found
+
+    return run
+
+
+CONTESTANTS = {
+    "delta_orch": delta_orch,
+    "deltalake": deltalake,
+    "duckdb, delta extension": duckdb_delta,
+    "polars, planning only": polars,
+    "floor: pyarrow, two columns": pyarrow_floor,
+}
+__all__ = ["CONTESTANTS", "ROUNDS", "TITLE", "prepare"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.planning_contestants import deltalake_paths, duckdb_paths, polars_planned
 from benchmarks.synthetic_log import cached, write_many_commits
 
 TITLE = "G2: replay 5,000 small commits without a checkpoint, list the paths of live files"
@@ -26,13 +27,6 @@ def delta_orch() -> Run:
     return lambda table: len(TableLog(LocalStore(table)).snapshot().files(["path"])["path"])
 
 
-def deltalake() -> Run:
-    """delta-rs."""
-    from deltalake import DeltaTable
-
-    return lambda table: len(DeltaTable(str(table)).file_uris())
-
-
 def orjson_floor() -> Run:
     """List, read and parse every commit: the least any client in Python must do."""
     import os
@@ -51,4 +45,10 @@ def orjson_floor() -> Run:
     return run
 
 
-CONTESTANTS = {"delta_orch": delta_orch, "deltalake": deltalake, "floor: scandir, orjson": orjson_floor}
+CONTESTANTS = {
+    "delta_orch": delta_orch,
+    "deltalake": deltalake_paths,
+    "duckdb, delta extension": duckdb_paths,
+    "polars, planning only": polars_planned,
+    "floor: scandir, orjson": orjson_floor,
+}

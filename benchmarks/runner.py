@@ -64,11 +64,12 @@ def run_benchmark(name: str, module: ModuleType, directory: Path, rounds: int, c
         directory.mkdir(parents=True, exist_ok=True)
         path = module.prepare(directory.resolve())
         runs: dict[str, list[_Run]] = {contestant: [] for contestant in module.CONTESTANTS}
+        most = getattr(module, "ROUNDS", {})  # of contestants that take long
         for number in range(min(rounds, getattr(module, "MOST_ROUNDS", rounds))):
             # Round after round, so that what disturbs the machine for a while disturbs all of them.
             for contestant, done in runs.items():
                 progress.update(task, description=f"{name}: {contestant}, round {number + 1}")
-                if not any("error" in run for run in done):
+                if number < most.get(contestant, rounds) and not any("error" in run for run in done):
                     done.append(_measure(module.__name__, contestant, path))
     floor = next((done for contestant, done in runs.items() if contestant.startswith(_FLOOR)), None)
     figures = {contestant: _figures(done, floor) for contestant, done in runs.items()}
