@@ -53,6 +53,8 @@ def find_property(configuration: Mapping[str, str], key: str) -> str | None:
 
 def _ensure_not_internal(keys: Iterable[str]) -> None:
     for key in keys:
+        if not isinstance(key, str) or not key:
+            raise InvalidPropertyError(f"A table property has a name, not {key!r}", remedy="Pass a text", property=key)
         if key.lower() in _INTERNAL:
             raise InvalidPropertyError(
                 f"Table property {key} belongs to the table itself",

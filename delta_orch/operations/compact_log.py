@@ -45,6 +45,9 @@ def compact_log(
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was written.
         StorageError: Nothing was written.
     """
+    for version in (start_version, end_version):
+        if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
+            raise InvalidRequestError(f"A version is an integer from 0, not {version!r}")
     end = newest.version if end_version is None else end_version
     if not 0 <= end <= newest.version:
         raise InvalidRequestError(

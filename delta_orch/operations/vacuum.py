@@ -29,6 +29,8 @@ from delta_orch.storage.base import FileMeta, LogStore
 logger = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
+# Ten thousand years: beyond that, times do not fit the log's integers any more.
+_MOST_HOURS = 87_600_000
 _DELETE_THREADS = 8
 # Escapes, schemes, absolute paths, detours: everything else is the path below the root as it stands.
 _MAY_BE_SPELLED_OTHERWISE = re.compile(r"[%:]|^/|//|(?:^|/)\.{1,2}(?:/|$)").search
@@ -124,8 +126,9 @@ def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, e
     table_ms = snapshot.properties.deleted_file_retention_ms
     if retention_hours is None:
         return table_ms
-    if isinstance(retention_hours, bool) or not isinstance(retention_hours, int | float) or not retention_hours >= 0:
-        raise InvalidRequestError(f"retention_hours must be a number from 0, not {retention_hours!r}")
+    is_number = isinstance(retention_hours, int | float) and not isinstance(retention_hours, bool)
+    if not is_number or not 0 <= retention_hours <= _MOST_HOURS:
+        raise InvalidRequestError(f"retention_hours must be a number from 0 to {_MOST_HOURS}, not {retention_hours!r}")
     asked_ms = int(retention_hours * _HOUR_MS)
     if enforce and asked_ms < table_ms:
         raise InvalidRequestError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from delta_orch.errors import ProtocolViolationError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.actions import (
     Action,
     Add,
@@ -168,7 +168,11 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Action]] = {
 
 
 def serialize_action(action: Action) -> bytes:
-    """One line of a commit, without the line break. Optional fields that are None are left out."""
+    """One line of a commit, without the line break. Optional fields that are None are left out.
+
+    Raises:
+        InvalidRequestError: It holds text that is none (half a surrogate pair).
+    """
     match action:
         case Metadata():
             body = metadata_to_json(action)
@@ -202,7 +206,14 @@ def serialize_action(action: Action) -> bytes:
                 "modificationTime": action.modification_time,
                 **_present(tags=action.tags),
             }
-    return orjson.dumps({_NAMES[type(action)]: body})
+    try:
+        return orjson.dumps({_NAMES[type(action)]: body})
+    except TypeError as e:
+        raise InvalidRequestError(
+            f"The action {_NAMES[type(action)]} holds something that cannot be written",
+            cause=str(e),
+            remedy="Leave out characters that are no Unicode",
+        ) from None
 
 
 _NAMES: Mapping[type, str] = {

@@ -14,6 +14,7 @@ from delta_orch.errors import (
     ConcurrentDomainMetadataError,
     ConflictError,
     ConstraintViolationError,
+    InvalidPropertyError,
     InvalidRequestError,
 )
 from delta_orch.log.commits.txn import TxnId
@@ -217,3 +218,64 @@ def test_two_writers_of_one_domain_conflict(table: DeltaTable, days: Any) -> Non
     late.set_domain_metadata("other", "1")
     with pytest.raises(ConcurrentDomainMetadataError):
         late.set_domain_metadata("app", "2")
+
+
+# What cannot be written
+
+
+HALF_A_PAIR = "\ud800"
+REFUSED: dict[str, dict[str, Any]] = {
+    "user_metadata, bytes": {"user_metadata": b"x"},
+    "user_metadata, a number": {"user_metadata": 5},
+    "user_metadata, no Unicode": {"user_metadata": HALF_A_PAIR},
+    "commit_info, a number": {"commit_info": 5},
+    "commit_info, no Unicode": {"commit_info": {"a": HALF_A_PAIR}},
+    "operation_metrics, a number": {"operation_metrics": 5},
+    "operation_metrics, pairs": {"operation_metrics": [("a", 1)]},
+    "operation_metrics, a number as name": {"operation_metrics": {1: 1}},
+    "operation_metrics, no Unicode": {"operation_metrics": {HALF_A_PAIR: 1}},
+    "txn, no Unicode": {"txn": (HALF_A_PAIR, 1)},
+}
+
+
+@pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED)
+def test_what_json_cannot_hold_is_refused(table: DeltaTable, days: Any, given: dict[str, Any]) -> None:
+    table.append(days(("a", 1)))
+    with pytest.raises(InvalidRequestError):
+        table.append(days(("b", 2)), **given)
+    assert table.version() == 0
+    assert table.snapshot().validate().checked
+
+
+def test_metrics_of_any_size_are_written(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), operation_metrics={"rows": 2**80, "ratio": 0.5})
+    metrics = table.history(1)[0].operation_metrics
+    assert metrics is not None
+    assert (metrics["rows"], metrics["ratio"]) == (str(2**80), "0.5")
+
+
+def test_names_and_domains_that_are_no_unicode_are_refused(table: DeltaTable, days: Any) -> None:
+    for definition in ({"name": HALF_A_PAIR}, {"properties": {"mine": HALF_A_PAIR}}, {"properties": {5: "x"}}):
+        with pytest.raises((InvalidRequestError, InvalidPropertyError)):
+            table.append(days(("a", 1)), **definition)
+        assert not table.exists()
+    table.append(days(("a", 1)), properties=WITH_DOMAINS)
+    for domain, text in ((HALF_A_PAIR, "x"), ("x", HALF_A_PAIR)):
+        with pytest.raises(InvalidRequestError):
+            table.set_domain_metadata(domain, text)
+    assert table.version() == 0
+
+
+@pytest.mark.parametrize("hours", [-1, 1e300, float("inf"), float("nan"), True, "1"])
+def test_vacuum_refuses_a_retention_that_is_none(table: DeltaTable, days: Any, hours: Any) -> None:
+    table.append(days(("a", 1)))
+    with pytest.raises(InvalidRequestError, match="retention_hours"):
+        table.vacuum(retention_hours=hours)
+
+
+@pytest.mark.parametrize("versions", [("a", 1), (0, 1.0), (True, 1), (-1, 1), (1, 1), (0, 9)])
+def test_log_compaction_refuses_what_is_no_range(table: DeltaTable, days: Any, versions: Any) -> None:
+    table.append(days(("a", 1)))
+    table.append(days(("a", 2)))
+    with pytest.raises(InvalidRequestError):
+        table.compact_log(*versions)

@@ -49,8 +49,8 @@ def ensure_may_commit(log: TableLog, snapshot: Snapshot | None, base: TableState
         ensure_writable(result.protocol, result.metadata)
     for adds in staged.adds:
         ensure_partitioned(adds, result.partition_columns)
-    # Parsed now, so that nothing can fail once the commit stands.
-    _ = result.properties
+    # Now, so that nothing can fail once the commit stands.
+    result.properties.ensure_valid()
     staged.ensure_consistent()
     ensure_may_remove(staged, base)
     ensure_vectors_have_counts(staged.adds)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_orch._version import ENGINE_INFO
+from delta_orch.errors import InvalidRequestError
 from delta_orch.features.row_tracking import PRESERVED_TAG
-from delta_orch.log.commits.commit_json import ensure_json, json_parameters
+from delta_orch.log.commits.commit_json import ensure_json, ensure_mapping, json_parameters
 from delta_orch.protocol.actions import CommitInfo
 
 
@@ -44,9 +45,17 @@ class Provenance:
         commit_info: Mapping[str, Any] | None,
         operation_metrics: Mapping[str, int | str] | None,
     ) -> Provenance:
-        """Raises InvalidRequestError where `commit_info` is no JSON."""
-        more = ensure_json(commit_info or {})
-        return cls(operation, json_parameters(parameters or {}), user_metadata, more, dict(operation_metrics or {}))
+        """Raises InvalidRequestError where JSON cannot hold `commit_info` or `operation_metrics`, or `user_metadata` is
+        no text."""
+        if user_metadata is not None and not isinstance(user_metadata, str):
+            raise InvalidRequestError(
+                f"user_metadata must be text, not {user_metadata!r:.100}", remedy="Serialise it, for example as JSON"
+            )
+        ensure_json({"userMetadata": user_metadata}, "user_metadata")
+        more = ensure_json(commit_info or {}, "commit_info")
+        metrics = dict(ensure_mapping(operation_metrics or {}, "operation_metrics"))
+        ensure_json(json_parameters(metrics), "operation_metrics")
+        return cls(operation, json_parameters(parameters or {}), user_metadata, more, metrics)
 
     @property
     def all_metrics(self) -> dict[str, int | str]:

@@ -44,13 +44,32 @@ def _json_text(value: Any) -> str:
         return str(value)
 
 
-def ensure_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that JSON can hold, as a dict. Raises InvalidRequestError where one cannot be."""
+def ensure_json(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Values that JSON can hold, as a dict.
+
+    Args:
+        what: What an error calls them.
+
+    Raises:
+        InvalidRequestError: They are no mapping, or JSON cannot hold one of them.
+    """
+    known = dict(ensure_mapping(values, what))
     try:
-        orjson.dumps(dict(values))
+        orjson.dumps(known)
     except TypeError as e:
-        raise InvalidRequestError("commit_info holds something that JSON cannot", cause=str(e)) from None
-    return dict(values)
+        raise InvalidRequestError(
+            f"{what} holds something that JSON cannot",
+            cause=str(e),
+            remedy="Pass names with text, numbers, or lists and dicts of such",
+        ) from None
+    return known
+
+
+def ensure_mapping(values: Any, what: str) -> Mapping[str, Any]:
+    """Raises InvalidRequestError where they are none."""
+    if not isinstance(values, Mapping):
+        raise InvalidRequestError(f"{what} must be a dict, not {values!r:.100}", remedy="Pass names with their values")
+    return values
 
 
 def serialize_adds(adds: pa.Table) -> bytes:
