@@ -114,6 +114,26 @@ class RowCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class LengthCheck:
+    """Texts that must not be longer than their column was declared (`varchar(5)`); null is no text.
+
+    Attributes:
+        path: From a column through fields of structs, `element`, `key` and `value` to the texts, as the schema spells
+            them.
+        declared: As the error calls it, `char(5)` or `varchar(5)`.
+        max_characters: Unicode code points.
+    """
+
+    path: tuple[str, ...]
+    declared: str
+    max_characters: int
+
+    @property
+    def name(self) -> str:
+        return f"declared length of column {'.'.join(self.path)}, {self.declared}"
+
+
+@dataclass(frozen=True, slots=True)
 class StatisticsPolicy:
     """For which leaf columns statistics are collected (`delta.dataSkippingNumIndexedCols`, `…StatsColumns`).
 
@@ -165,6 +185,7 @@ class WriteSpec:
             the relation lacks and no other attribute fills is null.
         partition_columns: Logical names; paths are `name=value/` directories.
         checks: Verified for each row while it is written. NOT NULL of the schema is always verified.
+        lengths: Likewise.
         target_file_size_bytes: Aim for files of this size; None leaves it to the engine.
         optimize_write: Bring the rows of a partition together before writing, where the engine writes in parallel.
             False writes as the rows come: quicker, and up to one file for each task and partition.
@@ -189,6 +210,7 @@ class WriteSpec:
     schema: StructType
     partition_columns: tuple[str, ...]
     checks: tuple[RowCheck, ...] = ()
+    lengths: tuple[LengthCheck, ...] = ()
     statistics: StatisticsPolicy = field(default_factory=StatisticsPolicy)
     target_file_size_bytes: int | None = None
     compression: str = "zstd"

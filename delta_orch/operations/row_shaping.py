@@ -7,13 +7,12 @@ Planning only: the engine that writes the rows evaluates all of it, in the pass 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import orjson
 
-from delta_orch.engines.base import ComputedColumn, IdentityValues, RowCheck, WriteSpec
+from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, WriteSpec
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
@@ -21,13 +20,11 @@ from delta_orch.features.activity import fields_of
 from delta_orch.features.column_definitions import CURRENT_DEFAULT
 from delta_orch.features.column_dependencies import GENERATION_EXPRESSION, INVARIANTS, constraints_of
 from delta_orch.features.registry import supported_features
+from delta_orch.operations.declared_lengths import length_checks
 from delta_orch.operations.identity import identity_of, next_values
 from delta_orch.operations.target import WriteTarget
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE
-from delta_orch.protocol.types import STRING, StructField, StructType
-
-_DECLARED_LENGTH = re.compile(r"(?:var)?char\((\d+)\)")
+from delta_orch.protocol.types import StructField, StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +32,7 @@ class RowShape:
     """How rows of one schema become rows of a table; see `WriteSpec` for the parts."""
 
     checks: tuple[RowCheck, ...] = ()
+    lengths: tuple[LengthCheck, ...] = ()
     defaults: tuple[ComputedColumn, ...] = ()
     generated: tuple[ComputedColumn, ...] = ()
     identities: tuple[IdentityValues, ...] = ()
@@ -48,6 +46,7 @@ class RowShape:
         return replace(
             spec,
             checks=(*self.checks, *spec.checks),
+            lengths=self.lengths,
             statistics=replace(policy, also=also),
             defaults=self.defaults,
             generated=self.generated,
@@ -106,12 +105,12 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = Fa
     filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
     ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=fill_nulls)
     checks.extend(table_checks(target.schema, target.metadata.configuration, features))
-    return RowShape(tuple(checks), tuple(defaults), tuple(generated), tuple(identities))
+    lengths = tuple(length_checks(target.schema))
+    return RowShape(tuple(checks), lengths, tuple(defaults), tuple(generated), tuple(identities))
 
 
 def table_checks(schema: StructType, configuration: Mapping[str, str], features: frozenset[str]) -> Iterator[RowCheck]:
-    """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them, and the
-    lengths of columns declared as `char(n)` or `varchar(n)`.
+    """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them.
 
     Raises ProtocolViolationError for a rule about columns the table does not have.
     """
@@ -123,12 +122,6 @@ def table_checks(schema: StructType, configuration: Mapping[str, str], features:
     if "checkConstraints" in features:
         for name, text in constraints_of(configuration).items():
             yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
-    for field in schema:
-        declared = _DECLARED_LENGTH.fullmatch(str(field.metadata.get(CHAR_VARCHAR_TYPE, "")))
-        if declared is not None and field.data_type == STRING:
-            name = quote_identifier(field.name)
-            text = f"{name} IS NULL OR length({name}) <= {declared[1]}"
-            yield RowCheck(f"declared length of column {field.name}", condition_of(text, schema, field.name))
 
 
 def condition_of(text: str, schema: StructType, name: str) -> Expression:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from delta_orch.errors import SchemaMismatchError
@@ -32,6 +33,7 @@ _NAMES = {
     "real": "float",
     "timestamp_ltz": "timestamp",
 }
+_CATALOG_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
 _MAX_DEPTH = 100
 
 
@@ -54,9 +56,57 @@ def parse_declared_type(text: str) -> tuple[DataType, Mapping[str, Any]]:
     data_type = parser.type(0)
     if parser.position < len(parser.tokens):
         raise parser.refused()
-    declared = re.sub(r"\s+", "", text.lower())
+    if not parser.lengths:
+        return data_type, {}
     # Spark keeps a nested declaration on the column, too, with the whole type spelled out.
-    return data_type, {CHAR_VARCHAR_TYPE: declared} if parser.has_declared_length else {}
+    return data_type, {CHAR_VARCHAR_TYPE: _spelled(data_type, (), {d.place: str(d) for d in parser.lengths})}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredLength:
+    """A text declared as `char(n)` or `varchar(n)`.
+
+    Attributes:
+        place: Where it is below the column: names of fields, `element`, `key` and `value`; empty for the column itself.
+        kind: `char` or `varchar`.
+        max_characters: What it may have; a `char` may have fewer, too, as those who read it in Spark see it padded.
+    """
+
+    place: tuple[str, ...]
+    kind: str
+    max_characters: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.max_characters})"
+
+
+def declared_lengths(text: str) -> tuple[DeclaredLength, ...]:
+    """The lengths that a declared type sets for texts in it, as `parse_declared_type` keeps it for a column.
+
+    Raises:
+        SchemaMismatchError: It is no type.
+    """
+    parser = _Parser(text)
+    parser.type(0)
+    return tuple(parser.lengths)
+
+
+def _spelled(data_type: DataType, place: tuple[str, ...], lengths: Mapping[tuple[str, ...], str]) -> str:
+    """A type as Spark's catalog spells it, without spaces and NOT NULL."""
+    match data_type:
+        case ArrayType(element_type):
+            return f"array<{_spelled(element_type, (*place, 'element'), lengths)}>"
+        case MapType(key_type, value_type):
+            key = _spelled(key_type, (*place, "key"), lengths)
+            return f"map<{key},{_spelled(value_type, (*place, 'value'), lengths)}>"
+        case StructType(fields):
+            inner = (f"{_quoted(f.name)}:{_spelled(f.data_type, (*place, f.name), lengths)}" for f in fields)
+            return f"struct<{','.join(inner)}>"
+    return lengths.get(place) or _CATALOG_NAMES.get(str(data_type), str(data_type))
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
 
 
 class _Parser:
@@ -64,7 +114,8 @@ class _Parser:
         self.text = text
         self.tokens: list[str] = []
         self.position = 0
-        self.has_declared_length = False
+        self.place: list[str] = []
+        self.lengths: list[DeclaredLength] = []
         at = 0
         text = text.rstrip()
         while at < len(text):
@@ -97,14 +148,14 @@ class _Parser:
         match name:
             case "array":
                 self.take("<")
-                element = self.type(depth + 1)
+                element = self.inside("element", depth)
                 self.take(">")
                 return ArrayType(element)
             case "map":
                 self.take("<")
-                key = self.type(depth + 1)
+                key = self.inside("key", depth)
                 self.take(",")
-                value = self.type(depth + 1)
+                value = self.inside("value", depth)
                 self.take(">")
                 return MapType(key, value)
             case "struct":
@@ -113,14 +164,22 @@ class _Parser:
                 return self.decimal()
             case "char" | "character" | "varchar":
                 self.take("(")
-                if not self.take().isdigit():
+                length = self.take()
+                if not length.isdigit() or not int(length):
                     raise self.refused()
                 self.take(")")
-                self.has_declared_length = True
+                kind = "varchar" if name == "varchar" else "char"
+                self.lengths.append(DeclaredLength(tuple(self.place), kind, int(length)))
                 return STRING
         found = PRIMITIVE_TYPES.get(_NAMES.get(name, name))
         if found is None:
             raise self.refused()
+        return found
+
+    def inside(self, name: str, depth: int) -> DataType:
+        self.place.append(name)
+        found = self.type(depth + 1)
+        self.place.pop()
         return found
 
     def struct(self, depth: int) -> StructType:
@@ -134,7 +193,7 @@ class _Parser:
                 name = name[1:-1].replace("``", "`")
             if self.peek() == ":":
                 self.take()
-            data_type = self.type(depth + 1)
+            data_type = self.inside(name, depth)
             nullable = True
             if (self.peek() or "").lower() == "not":
                 self.take()

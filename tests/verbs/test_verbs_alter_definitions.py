@@ -1,5 +1,6 @@
 """Columns defined at creation, and defaults that are altered: what is stored, what rows get, what cannot be."""
 
+import re
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from delta_orch.errors import (
     ConstraintViolationError,
     InvalidExpressionError,
     InvalidRequestError,
+    ProtocolViolationError,
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
@@ -148,6 +150,68 @@ def test_declared_lengths_are_kept(rows, table):
         with pytest.raises(ConstraintViolationError, match=f"declared length of column {name}"):
             table.append(rows.data(wrong))
     assert table.version() == 1
+
+
+NESTED_LENGTHS = "struct<Code:char(2),l:array<struct<n:varchar(3)>>,m:map<varchar(2),array<char(1)>>>"
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "text"),
+    [
+        ({"Code": "abc"}, "s.Code, char(2)", "abc"),
+        ({"l": [{"n": "fine"[:3]}, None, {"n": "four"}]}, "s.l.element.n, varchar(3)", "four"),
+        ({"m": [("ab", None), ("key", [])]}, "s.m.key, varchar(2)", "key"),
+        ({"m": [("a", ["x", None]), ("b", ["ö", "yy"])]}, "s.m.value.element, char(1)", "yy"),
+    ],
+    ids=["field", "array", "key", "value"],
+)
+def test_declared_lengths_inside_a_column(rows, table, value, path, text):
+    table.create([column("id", "bigint"), column("s", NESTED_LENGTHS)])
+    kind = pa.struct(
+        [
+            ("Code", pa.string()),
+            ("l", pa.list_(pa.struct([("n", pa.string())]))),
+            ("m", pa.map_(pa.string(), pa.list_(pa.string()))),
+        ]
+    )
+    fine = {"Code": "ä", "l": [{"n": "123"}, {"n": None}], "m": [("ab", ["x", "ö"])]}
+
+    def data(*values):
+        ids = pa.array(range(len(values)), pa.int64())
+        return rows.data(pa.table({"id": ids, "s": pa.array(values, kind)}))
+
+    table.append(data(fine, None, {"Code": None, "l": None, "m": []}))
+    before = table.snapshot().version
+    with pytest.raises(ConstraintViolationError, match=re.escape(f"declared length of column {path}")) as refused:
+        table.append(data(None, fine, {"Code": None, "l": None, "m": None, **value}, fine))
+    assert text in str(refused.value)
+    assert table.snapshot().version == before
+    # Files that are there, from whoever did not look, are rewritten as they are.
+    table.append(data(fine))
+    assert not table.optimize(engine=rows.engine).skipped
+
+
+def test_declared_types_are_spelled_as_spark_spells_them(table):
+    table.create([column("s", " STRUCT<Code : CHAR( 2 ) NOT NULL, `a b`: Map<VARCHAR(3),BIGINT>, d decimal(5, 2)>")],
+                 properties={"delta.columnMapping.mode": "name"})  # fmt: skip
+    (field,) = table.snapshot().schema
+    spelled = "struct<Code:char(2),`a b`:map<varchar(3),bigint>,d:decimal(5,2)>"
+    assert field.metadata[CHAR_VARCHAR_TYPE] == spelled
+
+
+def test_a_field_with_a_length_of_its_own(rows, table):
+    table.append(rows.data(pa.table({"s": pa.array([{"a": 1}], pa.struct([("a", pa.int64())]))})))
+    table.alter().add_column("s.t", "varchar(2)").commit()
+    kind = pa.struct([("a", pa.int64()), ("t", pa.string())])
+    with pytest.raises(ConstraintViolationError, match=re.escape("column s.t, varchar(2)")):
+        table.append(rows.data(pa.table({"s": pa.array([{"a": 1, "t": "abc"}], kind)})))
+
+
+def test_a_declaration_that_cannot_be_read(table):
+    broken = t.StructField("a", t.STRING, metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(few)"})
+    table.create(t.StructType((broken,)))
+    with pytest.raises(ProtocolViolationError, match="declared type of column a"):
+        table.append(pa.table({"a": ["x"]}))
 
 
 def test_a_variant_column_brings_its_feature(table):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import RowCheck
+from delta_orch.engines.base import LengthCheck, RowCheck
 from delta_orch.errors import ConstraintViolationError, InvalidVariantError, SchemaMismatchError
 from delta_orch.expressions.to_arrow import literal_array, to_arrow_expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -20,9 +20,11 @@ _MAX_VALUE_CHARACTERS = 200
 _MAX_ROW_CHARACTERS = 2000
 
 
-def batch_checks(schema: StructType, checks: Sequence[RowCheck]) -> tuple[BatchCheck, ...]:
-    """One function a condition, NOT NULL of the schema first; each raises ConstraintViolationError, and the one that
-    looks at variants SchemaMismatchError.
+def batch_checks(
+    schema: StructType, checks: Sequence[RowCheck], lengths: Sequence[LengthCheck] = ()
+) -> tuple[BatchCheck, ...]:
+    """One function a condition, NOT NULL of the schema first, then declared lengths; each raises
+    ConstraintViolationError, and the one that looks at variants SchemaMismatchError.
 
     Raises UnsupportedExpressionError for a check that the local engine cannot evaluate.
     """
@@ -31,6 +33,7 @@ def batch_checks(schema: StructType, checks: Sequence[RowCheck]) -> tuple[BatchC
         found.append(lambda batch: _ensure_not_null(batch, schema))
     if holds_variant(schema):
         found.append(lambda batch: _ensure_variants(batch, schema))
+    found.extend(_length_check(check, schema) for check in lengths)
     found.extend(_row_check(check, schema) for check in checks)
     return tuple(found)
 
@@ -92,10 +95,7 @@ def _missing_values(
             ):
                 yield name, _rows_of(parents.filter(missing), len(array))
         case MapType(key_type, value_type, value_contains_null):
-            offsets = array.offsets
-            first, last = offsets[0].as_py(), offsets[-1].as_py()
-            keys, items = array.keys.slice(first, last - first), array.items.slice(first, last - first)
-            rows = pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys))
+            rows, keys, items = _entries(array)
             for values, kind, may_be_null, part in (
                 (keys, key_type, False, "key"),
                 (items, value_type, value_contains_null, "value"),
@@ -107,6 +107,55 @@ def _missing_values(
 def _rows_of(indices: pa.Array, num_rows: int) -> pa.BooleanArray:
     wanted = set(indices.to_pylist())
     return literal_array([row in wanted for row in range(num_rows)], BOOLEAN)
+
+
+def _length_check(check: LengthCheck, schema: StructType) -> BatchCheck:
+    index = schema.names.index(check.path[0])
+
+    def verify(batch: pa.RecordBatch) -> None:
+        column = batch.column(index)
+        texts, rows = _items_at(column, schema.fields[index].data_type, check.path[1:], None)
+        lengths = pc.utf8_length(texts)
+        longest = pc.max(lengths).as_py()
+        if longest is None or longest <= check.max_characters:
+            return
+        places = pc.indices_nonzero(pc.greater(lengths, pa.scalar(check.max_characters, lengths.type)))
+        text = _shorten(texts[places[0].as_py()].as_py())
+        hit = _rows_of(places if rows is None else rows.take(places), len(column))
+        cause = f"{text!r} has {lengths[places[0].as_py()]} characters"
+        _refuse(check.name, cause, batch.filter(hit), (check.path[0],))
+
+    return verify
+
+
+def _items_at(
+    array: pa.Array, data_type: DataType, path: Sequence[str], rows: pa.Array | None
+) -> tuple[pa.Array, pa.Array | None]:
+    """What is at a place below a column, and the row that each comes from; None where that is its own position."""
+    if not path:
+        return array, rows
+    match data_type:
+        case StructType():
+            place = data_type.names.index(path[0])
+            return _items_at(array.flatten()[place], data_type.fields[place].data_type, path[1:], rows)
+        case ArrayType(element_type):
+            parents, items, inner = pc.list_parent_indices(array), pc.list_flatten(array), element_type
+        case MapType(key_type, value_type):
+            inner = key_type if path[0] == "key" else value_type
+            parents, keys, values = _entries(array)
+            items = keys if path[0] == "key" else values
+        case _:
+            raise AssertionError(f"nothing is below {data_type}")
+    return _items_at(items, inner, path[1:], parents if rows is None else rows.take(parents))
+
+
+def _entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """The row, the key and the value of each entry of a map column."""
+    offsets = array.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    keys, items = array.keys.slice(first, last - first), array.items.slice(first, last - first)
+    rows = pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys))
+    return rows, keys, items
 
 
 def _row_check(check: RowCheck, schema: StructType) -> BatchCheck:

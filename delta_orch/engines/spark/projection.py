@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
-from delta_orch.engines.base import RowCheck, WriteSpec
+from delta_orch.engines.base import LengthCheck, RowCheck, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
 from delta_orch.engines.spark.errors import CHECK_MARK
 from delta_orch.engines.spark.filled_columns import SelectList, filled_columns, numbered_columns
@@ -64,7 +65,7 @@ def plan_projection(
     Raises SchemaMismatchError: A column is missing or ambiguous, or nothing is left to write into files.
     """
     in_files = columns_in_files(spec)
-    checks = (*_row_checks(spec), *_identity_checks(spec), *_null_checks(spec.schema))
+    checks = _all_checks(spec)
     converted = {f.name: f.data_type for f in spec.written_schema}
     written = []
     for f in in_files.logical:
@@ -94,7 +95,7 @@ def plan_projection(
 def plan_rows(source: StructType, spec: WriteSpec, *, max_tasks: int = 1) -> WriteProjection:
     """Plan rows that another writer makes files of: all columns of the table and the extra ones, checked, in the
     table's types and under its names. Raises as `plan_projection`."""
-    checks = (*_row_checks(spec), *_identity_checks(spec), *_null_checks(spec.schema))
+    checks = _all_checks(spec)
     written = [quote_identifier(f.name) for f in spec.written_schema]
     if checks:
         written[0] = f"{_guarded(written[0], checks, spec.schema)} AS {written[0]}"
@@ -127,6 +128,11 @@ def _identity_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
     for identity in spec.identities:
         name = f"range of identity column {identity.name}, whose values are used up"
         yield SqlCheck(name, f"{quote_identifier(identity.name)} IS NOT NULL")
+
+
+def _all_checks(spec: WriteSpec) -> tuple[SqlCheck, ...]:
+    lengths = map(length_check, repeat(spec.schema), spec.lengths)
+    return (*_row_checks(spec), *lengths, *_identity_checks(spec), *_null_checks(spec.schema))
 
 
 def _row_checks(spec: WriteSpec) -> tuple[SqlCheck, ...]:
@@ -173,6 +179,35 @@ def _item_checks(
         yield path, f"({items} IS NULL OR forall({items}, {item} -> {item} IS NOT NULL))"
     for found_path, condition in _nested_null_checks(data_type, item, path, depth + 1):
         yield found_path, f"({items} IS NULL OR forall({items}, {item} -> {condition}))"
+
+
+def length_check(schema: StructType, check: LengthCheck) -> SqlCheck:
+    """The condition that no text at a place is too long."""
+    column, *places = check.path
+    field = schema.find(column)
+    assert field is not None
+    condition = _length_condition(quote_identifier(column), field.data_type, places, check.max_characters, 0)
+    return SqlCheck(check.name, condition, (column,))
+
+
+def _length_condition(value: str, data_type: DataType, places: Sequence[str], limit: int, depth: int) -> str:
+    """Spark SQL that is true where there is nothing, too, and never null."""
+    item = f"delta_orch_{depth}"
+    match data_type:
+        case StructType() if places:
+            field = data_type.find(places[0])
+            assert field is not None
+            inner = f"{value}.{quote_identifier(field.name)}"
+            return f"({value} IS NULL OR {_length_condition(inner, field.data_type, places[1:], limit, depth)})"
+        case ArrayType(element_type) if places:
+            items, inner_type = value, element_type
+        case MapType(key_type, value_type) if places:
+            is_key = places[0] == "key"
+            items, inner_type = f"map_{'keys' if is_key else 'values'}({value})", key_type if is_key else value_type
+        case _:
+            return f"({value} IS NULL OR length({value}) <= {limit})"
+    held = _length_condition(item, inner_type, places[1:], limit, depth + 1)
+    return f"({items} IS NULL OR forall({items}, {item} -> {held}))"
 
 
 def _guarded(column: str, checks: Sequence[SqlCheck], schema: StructType) -> str:
