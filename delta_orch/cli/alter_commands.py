@@ -116,9 +116,12 @@ def add_feature(
 def drop_feature(
     alteration: Alteration,
     name: Annotated[str, typer.Argument(metavar="FEATURE")],
+    truncate_history: Annotated[
+        bool, typer.Option(help="Clean up the versions that need it instead of protecting them.")
+    ] = False,
 ) -> None:
-    """Remove a table feature that nothing uses any more."""
-    alteration.drop_feature(name)
+    """Remove a table feature, and what there is of it in files."""
+    alteration.drop_feature(name, truncate_history=truncate_history)
 
 
 @_change()

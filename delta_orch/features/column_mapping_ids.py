@@ -22,6 +22,7 @@ from delta_orch.features.column_mapping import (
     nested_field_ids,
     physical_name,
 )
+from delta_orch.protocol.schema_edit import with_fields
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -52,6 +53,11 @@ def assign_column_mapping(
     return assigned, ids.last
 
 
+def without_column_mapping(schema: StructType) -> StructType:
+    """The schema of a table whose files know every column, at any depth, by its own name: no physical names, no ids."""
+    return StructType(tuple(_unmapped(field) for field in schema))
+
+
 def highest_id(schema: StructType) -> int:
     """The highest id of any column, element, key or value; 0 where there is none."""
     return max((i for field in fields_of(schema) for i in _ids_of(field)), default=0)
@@ -68,13 +74,19 @@ def ensure_mode_may_change(before: ColumnMappingMode, after: ColumnMappingMode) 
     if before is ColumnMappingMode.NONE:
         remedy = "Use mode 'name'; mode 'id' is for new tables"
     else:
-        remedy = "Create a new table and copy the rows" if after is ColumnMappingMode.NONE else f"Stay with '{before}'"
+        drops = "Drop the feature columnMapping, which writes the files anew: drop_feature('columnMapping')"
+        remedy = drops if after is ColumnMappingMode.NONE else f"Stay with '{before}'"
     raise InvalidRequestError(
         f"delta.columnMapping.mode cannot go from '{before}' to '{after}' on a table that exists",
         cause="The columns of its files are found by what they were written with",
         remedy=remedy,
         property="delta.columnMapping.mode",
     )
+
+
+def _unmapped(field: StructField) -> StructField:
+    metadata = {key: value for key, value in field.metadata.items() if key not in _MAPPING_KEYS}
+    return replace(field, data_type=with_fields(field.data_type, _unmapped), metadata=metadata)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,9 @@
 """Which table features can leave a table, and what must be true before they do.
 
-A feature that nothing in the table uses any more can leave the protocol. Where older versions may still hold traces
-that only its readers understand, the table remembers not to tear that history apart: `checkpointProtection` with
+A feature that nothing in the table uses any more can leave the protocol. What only says how files are written is undone
+along with it: properties go, files that hold what only its readers understand are written anew (`FileTrait`). What
+says something of the rows, such as a constraint, is for the user to give up first. Where older versions may still hold
+traces of the feature, the table remembers not to tear that history apart: `checkpointProtection` with
 `delta.requireCheckpointProtectionBeforeVersion`.
 """
 
@@ -9,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from delta_orch.features import activity
 from delta_orch.features.activity import TableView
 from delta_orch.features.protocol_upgrade import canonical_features
 from delta_orch.features.registry import FEATURES, MAX_WRITER_VERSION, find_feature, supported_features
+from delta_orch.features.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from delta_orch.features.type_widening import has_type_changes
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType
@@ -24,6 +28,15 @@ Blocker = Callable[[TableView], str | None]
 """What of the metadata still uses the feature, and what to do about it; None where nothing does."""
 
 
+class FileTrait(Enum):
+    """What data files may hold that only those who know a feature can read."""
+
+    MAPPED_NAMES = "columns under physical names"
+    OLDER_TYPES = "columns in a type the table had before"
+    DELETION_VECTOR = "a deletion vector"
+    SHREDDED_VARIANTS = "shredded variants"
+
+
 @dataclass(frozen=True, slots=True)
 class Removal:
     """How a feature leaves a table.
@@ -32,11 +45,19 @@ class Removal:
         blocker: What must be gone first.
         forgets: Properties that go with it.
         history_needs_it: Older versions may hold what only readers of the feature understand.
+        trait: What no file of the table may have any more; those that do are written anew.
+        uses: Whether a version with these metadata makes use of the feature, where `history_needs_it`.
     """
 
     blocker: Blocker
     forgets: tuple[str, ...] = ()
     history_needs_it: bool = False
+    trait: FileTrait | None = None
+    uses: Callable[[TableView], bool] = activity.always
+
+
+def _nothing(view: TableView) -> None:
+    return None
 
 
 def _while_set(name: str) -> Blocker:
@@ -51,11 +72,14 @@ def _has_type(data_type: DataType) -> Callable[[TableView], bool]:
     return lambda view: any(t == data_type for t in activity.types_of(view.schema))
 
 
+def _has_property(name: str) -> Callable[[TableView], bool]:
+    return lambda view: activity.is_enabled(view, name)
+
+
 def _has_not_null(view: TableView) -> bool:
     return any(not field.nullable for field in activity.fields_of(view.schema))
 
 
-_CLUSTERING = "cluster the table by nothing first: cluster_by()"
 _ICT = "delta.inCommitTimestampEnablement"
 
 REMOVALS: Mapping[str, Removal] = {
@@ -68,46 +92,66 @@ REMOVALS: Mapping[str, Removal] = {
     "generatedColumns": Removal(_while(activity.has_generated_columns, "drop the generated columns first")),
     "identityColumns": Removal(_while(activity.has_identity_columns, "drop the identity columns first")),
     "allowColumnDefaults": Removal(_while(activity.has_column_defaults, "drop the defaults first")),
-    "domainMetadata": Removal(lambda view: None),
-    "clustering": Removal(lambda view: None),
+    "domainMetadata": Removal(_nothing),
+    "clustering": Removal(_nothing),
     "icebergCompatV1": Removal(_while_set("delta.enableIcebergCompatV1")),
     "icebergCompatV2": Removal(_while_set("delta.enableIcebergCompatV2")),
     "inCommitTimestamp": Removal(
-        _while_set("delta.enableInCommitTimestamps"), forgets=(f"{_ICT}Version", f"{_ICT}Timestamp")
+        _nothing, forgets=("delta.enableInCommitTimestamps", f"{_ICT}Version", f"{_ICT}Timestamp")
     ),
     "materializePartitionColumns": Removal(_while_set("delta.writePartitionColumnsToParquet")),
-    "checkpointProtection": Removal(lambda view: None, forgets=(PROTECTED_BEFORE,)),
-    "vacuumProtocolCheck": Removal(lambda view: None),
-    "timestampNtz": Removal(
-        _while(_has_type(TIMESTAMP_NTZ), "drop the columns of type timestamp_ntz first"), history_needs_it=True
+    "checkpointProtection": Removal(_nothing, forgets=(PROTECTED_BEFORE,)),
+    "rowTracking": Removal(
+        _nothing,
+        forgets=("delta.enableRowTracking", "delta.rowTrackingSuspended", ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN),
     ),
-    "variantType": Removal(_while(_has_type(VARIANT), "drop the variant columns first"), history_needs_it=True),
-    "variantShredding": Removal(
-        _while(_has_type(VARIANT), "drop the variant columns first, or overwrite the table: its files may be shredded"),
+    # Nothing in the log depends on it.
+    "vacuumProtocolCheck": Removal(_nothing, history_needs_it=True, uses=lambda view: False),
+    "timestampNtz": Removal(
+        _while(_has_type(TIMESTAMP_NTZ), "drop the columns of type timestamp_ntz first"),
         history_needs_it=True,
+        uses=_has_type(TIMESTAMP_NTZ),
+    ),
+    "variantType": Removal(
+        _while(_has_type(VARIANT), "drop the variant columns first"), history_needs_it=True, uses=_has_type(VARIANT)
+    ),
+    "variantShredding": Removal(
+        _nothing,
+        forgets=("delta.enableVariantShredding",),
+        history_needs_it=True,
+        trait=FileTrait.SHREDDED_VARIANTS,
+        uses=_has_property("delta.enableVariantShredding"),
     ),
     "typeWidening": Removal(
-        _while(
-            lambda v: activity.is_enabled(v, "delta.enableTypeWidening") or has_type_changes(v.schema),
-            "set delta.enableTypeWidening to false, and overwrite the table where types have changed: its files have "
-            "the older ones",
-        ),
+        _nothing,
+        forgets=("delta.enableTypeWidening",),
         history_needs_it=True,
+        trait=FileTrait.OLDER_TYPES,
+        uses=lambda view: activity.is_enabled(view, "delta.enableTypeWidening") or has_type_changes(view.schema),
     ),
-    "deletionVectors": Removal(_while_set("delta.enableDeletionVectors"), history_needs_it=True),
-    "v2Checkpoint": Removal(_while_set("delta.checkpointPolicy"), history_needs_it=True),
-    "columnMapping": Removal(
-        _while(
-            activity.has_column_mapping,
-            "create a new table and copy the rows: files know the columns by other names than the table would",
-        ),
+    "deletionVectors": Removal(
+        _nothing,
+        forgets=("delta.enableDeletionVectors",),
         history_needs_it=True,
+        trait=FileTrait.DELETION_VECTOR,
+        uses=_has_property("delta.enableDeletionVectors"),
+    ),
+    "v2Checkpoint": Removal(
+        _nothing,
+        forgets=("delta.checkpointPolicy",),
+        history_needs_it=True,
+        uses=_has_property("delta.checkpointPolicy"),
+    ),
+    "columnMapping": Removal(
+        _nothing,
+        forgets=("delta.columnMapping.mode", "delta.columnMapping.maxColumnId"),
+        history_needs_it=True,
+        trait=FileTrait.MAPPED_NAMES,
+        uses=activity.has_column_mapping,
     ),
 }
 
 KEPT: Mapping[str, str] = {
-    "rowTracking": "every file carries row ids, which other versions and readers of changes refer to; set "
-    "delta.enableRowTracking to false instead",
     "collations": "this release does not know what depends on it",
     "icebergCompatV3": "this release does not know what depends on it",
     "catalogManaged": "a catalog decides it",

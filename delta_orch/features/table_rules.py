@@ -143,7 +143,13 @@ def _ensure_schema(before: TableDescription | None, settled: TableDescription) -
     feed_is_new = settled.properties.enable_change_data_feed and (
         before is None or not before.properties.enable_change_data_feed
     )
-    known = None if before is None or feed_is_new else before.schema
+    # Names that only column mapping allows are judged again where it ends.
+    is_unmapped = (
+        before is not None
+        and before.column_mapping is not ColumnMappingMode.NONE
+        and settled.column_mapping is ColumnMappingMode.NONE
+    )
+    known = None if before is None or feed_is_new or is_unmapped else before.schema
     partition_columns = settled.metadata.partition_columns
     if before is not None and known == settled.schema and before.metadata.partition_columns == partition_columns:
         return

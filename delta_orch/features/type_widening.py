@@ -11,6 +11,7 @@ from dataclasses import replace
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
 from delta_orch.features.activity import fields_of
 from delta_orch.protocol.schema import data_type_from_json
+from delta_orch.protocol.schema_edit import with_fields
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
@@ -88,6 +89,16 @@ def with_type_change(field: StructField, before: DataType, after: DataType, plac
     """
     change = {"fromType": str(before), "toType": str(after)} | ({"fieldPath": place} if place else {})
     return replace(field, metadata={**field.metadata, TYPE_CHANGES: [*field.metadata.get(TYPE_CHANGES, ()), change]})
+
+
+def without_type_changes(schema: StructType) -> StructType:
+    """The schema without a history of types, of a table whose files all hold the types it has."""
+    return StructType(tuple(_without_history(field) for field in schema))
+
+
+def _without_history(field: StructField) -> StructField:
+    metadata = {key: value for key, value in field.metadata.items() if key != TYPE_CHANGES}
+    return replace(field, data_type=with_fields(field.data_type, _without_history), metadata=metadata)
 
 
 def has_type_changes(schema: StructType) -> bool:

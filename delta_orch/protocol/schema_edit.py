@@ -129,6 +129,18 @@ def with_struct(schema: StructType, path: Sequence[str], change: Callable[[Struc
     return result
 
 
+def with_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
+    """The type with the fields of the nearest structs in it changed: its own, or those inside its arrays and maps."""
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(map(change, fields)))
+        case ArrayType(element_type, contains_null):
+            return ArrayType(with_fields(element_type, change), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            return MapType(with_fields(key_type, change), with_fields(value_type, change), value_contains_null)
+    return data_type
+
+
 def with_type(data_type: DataType, path: Sequence[str], change: Callable[[DataType], DataType]) -> DataType:
     """A type with what stands at a resolved path inside it changed."""
     if not path:

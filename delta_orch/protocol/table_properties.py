@@ -139,6 +139,9 @@ _PROPERTIES: Mapping[str, _Property] = {
     "delta.dataSkippingNumIndexedCols": _Property("data_skipping_num_indexed_cols", _at_least(-1)),
     "delta.dataSkippingStatsColumns": _Property("data_skipping_stats_columns", parse_column_list),
     "delta.deletedFileRetentionDuration": _Property("deleted_file_retention_ms", parse_interval_ms),
+    "delta.dropFeatureTruncateHistory.retentionDuration": _Property(
+        "drop_feature_history_retention_ms", parse_interval_ms
+    ),
     "delta.enableChangeDataFeed": _Property("enable_change_data_feed", parse_boolean),
     "delta.enableDeletionVectors": _Property("enable_deletion_vectors", parse_boolean),
     "delta.enableExpiredLogCleanup": _Property("enable_expired_log_cleanup", parse_boolean),
@@ -195,6 +198,7 @@ class TableProperties:
     data_skipping_num_indexed_cols: int = 32
     data_skipping_stats_columns: tuple[tuple[str, ...], ...] | None = None
     deleted_file_retention_ms: int = 7 * _DAY_MS
+    drop_feature_history_retention_ms: int = _DAY_MS
     enable_change_data_feed: bool = False
     enable_deletion_vectors: bool = False
     enable_expired_log_cleanup: bool = True

@@ -111,13 +111,3 @@ def test_features_that_others_need_stay(table):
     assert table.snapshot().domain_metadata == {}
     table.alter().drop_feature("domainMetadata").commit()
     assert table.snapshot().protocol == Protocol(1, 2)
-
-
-def test_column_mapping_and_type_changes_are_in_the_files(table):
-    table.append(ROWS, properties={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"})
-    with pytest.raises(InvalidRequestError, match="new table"):
-        table.alter().drop_feature("columnMapping").commit()
-    table.append(pa.table({"n": pa.array([1], pa.int32())}), schema_mode="merge")
-    table.alter().change_type("n", "bigint").set_properties({"delta.enableTypeWidening": "false"}).commit()
-    with pytest.raises(InvalidRequestError, match="overwrite the table"):
-        table.alter().drop_feature("typeWidening").commit()

@@ -17,7 +17,7 @@ from delta_orch.log.commits.read_set import keys_of, paths_of
 from delta_orch.log.commits.table_state import TableState
 from delta_orch.log.skipping.data_skipping import match_files
 from delta_orch.log.skipping.record_counts import record_counts
-from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Txn
+from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.types import StructType
 
@@ -27,7 +27,7 @@ _REQUIRED = ("path", "partition_values", "size")
 @dataclass(slots=True)
 class StagedActions:
     """Files as tables with columns of `file_columns.ADD_SCHEMA`, removes with whether they change data; `changes` are
-    the files of `cdc` actions."""
+    the files of `cdc` actions, `tombstones` the paths of files that are no data files and shall not be deleted yet."""
 
     adds: list[pa.Table] = field(default_factory=list)
     removes: list[tuple[pa.Table, bool]] = field(default_factory=list)
@@ -35,6 +35,7 @@ class StagedActions:
     metadata: Metadata | None = None
     protocol: Protocol | None = None
     domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    tombstones: tuple[str, ...] = ()
 
     @property
     def num_added(self) -> int:
@@ -59,7 +60,7 @@ class StagedActions:
 
     @property
     def is_empty(self) -> bool:
-        small = self.metadata or self.protocol or self.domain_metadata
+        small = self.metadata or self.protocol or self.domain_metadata or self.tombstones
         return not small and not self.num_added and not self.num_removed
 
     def removed_keys(self) -> pa.Array:
@@ -144,7 +145,9 @@ class StagedActions:
         ]
         adds = [serialize_adds(files) for files in self.adds]
         changes = [serialize_changes(files) for files in self.changes]
-        return b"".join([serialize_actions([*small, *txns, *self.domain_metadata.values()]), *removes, *adds, *changes])
+        kept = [Remove(path, False, deletion_timestamp_ms) for path in self.tombstones]
+        first = serialize_actions([*small, *txns, *self.domain_metadata.values(), *kept])
+        return b"".join([first, *removes, *adds, *changes])
 
     def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
         """Operation metrics after files were dropped: those that count files, bytes or rows, counted anew."""

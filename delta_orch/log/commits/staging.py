@@ -101,6 +101,15 @@ class Staging:
         self._staged.removes.append((ensure_file_table(files), data_change))
         ensure_may_remove(self._staged, self._base)
 
+    def keep_until_expired(self, paths: Sequence[str]) -> None:
+        """Let vacuum find tombstones of files that are no data files of the table, such as those of deletion vectors on
+        a table that has none any more, so that versions that need them stay readable for as long as others do.
+
+        Args:
+            paths: Spelled as in the log.
+        """
+        self._staged.tombstones = tuple(paths)
+
     def replace_deletion_vectors(self, files: pa.Table, vectors: Sequence[DeletionVectorDescriptor]) -> None:
         """Mark other rows of files as deleted: each file stays, as another logical file (PROTOCOL, "Deletion Vectors").
 

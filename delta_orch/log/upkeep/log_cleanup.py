@@ -60,7 +60,12 @@ class CleanupResult:
 
 
 def clean_up_log(
-    log: TableLog, snapshot: Snapshot, *, dry_run: bool = False, now_ms: int | None = None
+    log: TableLog,
+    snapshot: Snapshot,
+    *,
+    dry_run: bool = False,
+    now_ms: int | None = None,
+    cut_off: int | None = None,
 ) -> CleanupResult:
     """Remove what has expired.
 
@@ -70,6 +75,7 @@ def clean_up_log(
         snapshot: The newest version; its properties decide. `delta.enableExpiredLogCleanup` does not: whoever calls
             this wants it.
         now_ms: Milliseconds since the epoch, by default the clock's.
+        cut_off: Until when versions expire, milliseconds since the epoch; by default `cut_off_ms`.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was removed.
@@ -80,7 +86,7 @@ def clean_up_log(
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     files = list(store.list_recursive(LOG_DIRECTORY))
     listing = build_listing(sorted((f for f in files if _is_in_log(f)), key=lambda f: f.path))
-    cut_off = cut_off_ms(snapshot.properties, now_ms)
+    cut_off = cut_off_ms(snapshot.properties, now_ms) if cut_off is None else cut_off
     checkpoint = _cut_off_checkpoint(store, listing, cut_off)
     if checkpoint is not None and _is_protected(snapshot, checkpoint.version):
         _LOGGER.info("The log of %s is protected beyond its cut-off checkpoint: nothing is removed", store.uri)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,6 @@ import orjson
 
 from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, DeltaError, InvalidRequestError
 from delta_orch.features.clustering import ensure_can_cluster
-from delta_orch.features.row_tracking import is_row_tracking_enabled
 from delta_orch.features.table_rules import TableDescription, settle, with_column_mapping
 from delta_orch.log.commits.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
 from delta_orch.log.snapshot import Snapshot
@@ -22,15 +23,18 @@ from delta_orch.operations.alter.evidence import (
     ensure_files_have_statistics,
     ensure_rows_satisfy,
 )
+from delta_orch.operations.alter.history import truncate_history
+from delta_orch.operations.alter.preparation import prepare, without_traces
+from delta_orch.operations.alter.rewriting import FileRewriter
 from delta_orch.operations.checkpoint import checkpoint
 from delta_orch.operations.request import CommitOptions
-from delta_orch.operations.row_id_backfill import give_rows_ids, lacks_row_ids
 
 if TYPE_CHECKING:
     from delta_orch.engines.base import Engine
 
 _LOGGER = logging.getLogger(__name__)
-_MAX_RESTARTS = 10
+_MAX_RESTARTS = 50
+_LONGEST_PAUSE_S = 0.02
 
 
 def alter(
@@ -43,8 +47,9 @@ def alter(
 ) -> CommitResult | None:
     """Apply the changes in their order to the newest version, and commit what they leave as one version.
 
-    Rows are read, through the engine, only for what must be proven of them; no data file is written. Enabling row
-    tracking on a table with files takes further commits before, which give their rows ids (`row_id_backfill`).
+    Rows are read, through the engine, only for what must be proven of them, and files are written only where a feature
+    is dropped that they need (`rewriting`). Some changes take further commits before (`preparation`): enabling row
+    tracking on a table with files, dropping it, dropping V2 checkpoints.
 
     Returns: None where the table is that way already: then nothing was committed.
 
@@ -59,16 +64,21 @@ def alter(
         raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
     if any(txn.scope is not None for txn in options.txns):
         raise InvalidRequestError("An alteration is of the whole table", remedy="Pass transaction ids without scope")
+    rewriter = FileRewriter(engine, dry_run=options.dry_run)
+    bare = CommitOptions(user_metadata=options.user_metadata, commit_info=options.commit_info)
     for attempt in range(_MAX_RESTARTS):
         snapshot = read_snapshot()
         if options.txns and (skipped := _skip_if_recorded(table_log, snapshot, options)) is not None:
             return skipped
         draft, provenance = plan_alteration(snapshot, changes)
-        if _begins_to_track_rows(draft) and not options.dry_run and lacks_row_ids(draft.snapshot):
-            give_rows_ids(table_log, read_snapshot, options=options)
-            draft, provenance = plan_alteration(read_snapshot(), changes)
         try:
-            result = _commit(table_log, draft, provenance, engine, options)
+            if not options.dry_run and prepare(table_log, read_snapshot, draft, options):
+                continue
+            if draft.truncates and not options.dry_run:
+                undone = _commit(table_log, without_traces(draft), provenance, engine, rewriter, bare)
+                if undone is not None or truncate_history(table_log, read_snapshot, draft, options):
+                    continue
+            result = _commit(table_log, draft, provenance, engine, rewriter, options)
             if draft.needs_checkpoint and result is not None and not result.skipped and not options.dry_run:
                 _write_checkpoint(table_log, read_snapshot, result.version)
             return result
@@ -77,7 +87,13 @@ def alter(
             if attempt == _MAX_RESTARTS - 1 or not _depends_on_definition_alone(draft):
                 raise
             _LOGGER.info("The alteration starts anew: %s", e)
-    raise AssertionError("the last attempt raises or returns")
+            time.sleep(random.random() * _LONGEST_PAUSE_S)
+    raise CommitRetriesExhaustedError(
+        f"The table was not ready for the alteration after {_MAX_RESTARTS} attempts",
+        cause="What it needs to be prepared was undone each time by other writers",
+        remedy="Try again when fewer writers are at work",
+        attempts=_MAX_RESTARTS,
+    )
 
 
 def _skip_if_recorded(table_log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitResult | None:
@@ -100,12 +116,6 @@ def _write_checkpoint(table_log: TableLog, read_snapshot: Callable[[], Snapshot]
         _LOGGER.warning("No checkpoint after version %d, which dropped a feature: %s", version, e)
 
 
-def _begins_to_track_rows(draft: Draft) -> bool:
-    snapshot, table = draft.snapshot, draft.table
-    is_tracking = is_row_tracking_enabled(snapshot.protocol, snapshot.metadata)
-    return not is_tracking and is_row_tracking_enabled(table.protocol, table.metadata)
-
-
 def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draft, dict[str, Any]]:
     """The table as the changes leave it, settled, and what `commitInfo` says about them. Pure log work."""
     start = Draft.of(snapshot)
@@ -113,7 +123,8 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
     steps: list[tuple[Change, Draft, Draft]] = []
     for change in changes:
         after = change.apply(draft)
-        after = replace(after, table=with_column_mapping(draft.table, after.table))
+        if after.mapped_schema is draft.mapped_schema:
+            after = replace(after, table=with_column_mapping(draft.table, after.table))
         steps.append((change, draft, after))
         draft = after
     settled = settle(start.table, draft.table, draft.features, is_mapped=True)
@@ -139,6 +150,7 @@ def _commit(
     draft: Draft,
     provenance: dict[str, Any],
     engine: Callable[[], Engine],
+    rewriter: FileRewriter,
     options: CommitOptions,
 ) -> CommitResult | None:
     snapshot, table = draft.snapshot, draft.table
@@ -151,7 +163,8 @@ def _commit(
     )
     if transaction.stale_txns():
         return transaction.commit()
-    if not _stage(transaction, draft):
+    is_changed = _stage(transaction, draft)
+    if not is_changed and not draft.unwanted:
         return None
     ensure_files_fit_iceberg(snapshot, table)
     if draft.proofs and snapshot.num_files:
@@ -161,8 +174,11 @@ def _commit(
             ensure_rows_satisfy(chosen, snapshot, table, proof)
     if draft.relies_on_files:
         transaction.read_whole_table()
-        ensure_files_have_statistics(snapshot, draft.clustering or ())
-    return transaction.commit()
+        if draft.mapped_schema is None:
+            # Files that get other names get statistics under them.
+            ensure_files_have_statistics(snapshot, draft.clustering or ())
+    has_rewritten = rewriter.stage(transaction, draft) if draft.unwanted else False
+    return transaction.commit() if is_changed or has_rewritten else None
 
 
 def _stage(transaction: Transaction, draft: Draft) -> bool:

@@ -83,12 +83,20 @@ class Alteration:
         write the table."""
         return self._also(AddFeatures(ensure_texts(names, "The name of a table feature")))
 
-    def drop_feature(self, name: str) -> Alteration:
-        """Remove a table feature that nothing in the table uses any more; what still does is named.
+    def drop_feature(self, name: str, *, truncate_history: bool = False) -> Alteration:
+        """Remove a table feature. What in the table still needs the user's decision is named; files that only readers
+        of the feature understand (`columnMapping`, `typeWidening`, `deletionVectors`, `variantShredding`) are written
+        anew by `commit`, rows and row ids unchanged.
 
-        Where older versions may need it, the feature `checkpointProtection` takes its place until they are gone.
+        Where older versions may need the feature, `checkpointProtection` takes its place until they are gone.
+
+        Args:
+            truncate_history: Clean up those older versions instead, once they are older than
+                `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day); until then `commit` removes
+                what there is of the feature in the newest version, and raises InvalidRequestError that says when to try
+                again.
         """
-        return self._also(DropFeature(ensure_text(name, "The name of a table feature")))
+        return self._also(DropFeature(ensure_text(name, "The name of a table feature"), bool(truncate_history)))
 
     def upgrade_protocol(
         self, *, min_reader_version: int | None = None, min_writer_version: int | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from delta_orch.expressions.nodes import Expression
+from delta_orch.features.feature_removal import FileTrait
 from delta_orch.features.table_rules import TableDescription
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.operations.clustering import read_clustering
@@ -42,6 +43,10 @@ class Draft:
         proofs: What the rows must satisfy.
         relies_on_files: The change is only right for the files the snapshot has.
         relies_on_version: The change names the version it will be, so nothing may come in between.
+        unwanted: What no file may hold once the change stands; those that do are written anew with it.
+        mapped_schema: The columns as files name them, where the change ends column mapping.
+        widened_schema: The columns with the history of their types, where the change ends type widening.
+        truncates: Features of which the history, too, shall hold nothing any more.
         needs_checkpoint: Readers that lack a feature which has gone shall not have to look at what was before.
     """
 
@@ -53,6 +58,10 @@ class Draft:
     proofs: tuple[RowProof, ...] = ()
     relies_on_files: bool = False
     relies_on_version: bool = False
+    unwanted: frozenset[FileTrait] = frozenset()
+    mapped_schema: StructType | None = None
+    widened_schema: StructType | None = None
+    truncates: frozenset[str] = frozenset()
     needs_checkpoint: bool = False
 
     @classmethod

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow.compute as pc
-
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
-from delta_orch.features.activity import TableView
-from delta_orch.features.clustering import CLUSTERING_DOMAIN
+from delta_orch.features.activity import TableView, fields_of
+from delta_orch.features.clustering import CLUSTERING_DOMAIN, logical_paths, serialize_clustering
+from delta_orch.features.column_mapping_ids import without_column_mapping
 from delta_orch.features.feature_removal import (
     KEPT,
     PROTECTED_BEFORE,
@@ -21,18 +20,25 @@ from delta_orch.features.feature_removal import (
 )
 from delta_orch.features.property_rules import find_property
 from delta_orch.features.protocol_upgrade import canonical_features, resolve_feature, with_features
-from delta_orch.log.listing import list_log
-from delta_orch.log.snapshot import Snapshot
+from delta_orch.features.row_tracking import ROW_TRACKING_DOMAIN
+from delta_orch.features.type_widening import without_type_changes
 from delta_orch.operations.alter.draft import Draft
-from delta_orch.protocol.log_path import LogFileKind
+from delta_orch.operations.alter.history import holds_versions_before
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.types import StructType
+
+_ONLY_WITH_MAPPING = frozenset(" ,;{}()\n\t=")
 
 
 @dataclass(frozen=True, slots=True)
 class DropFeature:
-    """A feature that nothing uses any more; see `features.feature_removal` for what must be gone first."""
+    """A feature that nothing uses any more; see `features.feature_removal` for what must be gone first.
+
+    With `truncate_history` nothing takes its place: older versions that hold traces of it are cleaned up before.
+    """
 
     name: str
+    truncate_history: bool = False
     operation = "DROP FEATURE"
 
     def apply(self, draft: Draft) -> Draft:
@@ -50,18 +56,27 @@ class DropFeature:
             raise UnsupportedFeatureError(
                 f"The feature {name} cannot be dropped", cause=KEPT.get(name, "it has no way out"), features=[name]
             )
-        blockers = list(_blockers(draft, name, removal))
+        blockers = list(_blockers(draft, name, removal, self.truncate_history))
         if blockers:
             raise InvalidRequestError(
                 f"The feature {name} is still in use", remedy="; ".join(blockers), features=[name], blockers=blockers
             )
-        return _without(draft, name, removal)
+        if not self.truncate_history:
+            return _without(draft, name, removal)
+        if not removal.history_needs_it and name != "checkpointProtection":
+            raise InvalidRequestError(
+                f"Dropping {name} has nothing to do with the history",
+                cause="Older versions hold nothing that only its readers understand",
+                remedy="Leave truncate_history out",
+                features=[name],
+            )
+        return replace(_without(draft, name, removal, is_protected=False), truncates=draft.truncates | {name})
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
-        return {"featureName": resolve_feature(self.name).name, "truncateHistory": False}
+        return {"featureName": resolve_feature(self.name).name, "truncateHistory": self.truncate_history}
 
 
-def _blockers(draft: Draft, name: str, removal: Removal) -> Iterator[str]:
+def _blockers(draft: Draft, name: str, removal: Removal, truncates: bool) -> Iterator[str]:
     metadata = replace(draft.table.metadata, schema_string=serialize_schema(draft.schema))
     found = removal.blocker(TableView(metadata))
     if found is not None:
@@ -69,65 +84,79 @@ def _blockers(draft: Draft, name: str, removal: Removal) -> Iterator[str]:
     dependents = [d for d in dependents_of(draft.table.protocol, name) if d != name]
     if dependents:
         yield f"drop {', '.join(dependents)} first, which cannot be without it"
-    yield from _evidence(draft, name)
+    yield from _evidence(draft, name, truncates)
 
 
-def _evidence(draft: Draft, name: str) -> Iterator[str]:
-    """What the table's files and domains say."""
+def _evidence(draft: Draft, name: str, truncates: bool) -> Iterator[str]:
+    """What the table's files, its domains and the names of its columns say."""
     snapshot = draft.snapshot
     match name:
         case "clustering" if draft.clustering:
             yield "cluster the table by nothing first: cluster_by()"
         case "domainMetadata":
-            domains = {d: c for d, c in {**snapshot.domain_metadata, **draft.domains}.items() if c is not None}
+            domains = {d for d, c in draft.domains.items() if c is not None} | set(snapshot.domain_metadata)
             if domains:
-                yield f"remove the metadata domains {', '.join(sorted(domains))} first"
-        case "deletionVectors" if _holds_deletion_vectors(snapshot):
-            yield "run optimize until no file has a deletion vector, and wait for the log of before to be cleaned up"
-        case "v2Checkpoint" if _checkpoint_is_v2(snapshot):
-            yield "set delta.checkpointPolicy to classic, and write a checkpoint"
-        case "checkpointProtection":
+                yield f"remove the metadata domains {', '.join(sorted(domains))} first, in a commit of its own"
+        case "columnMapping":
+            names = [field.name for field in fields_of(draft.schema) if set(field.name) & _ONLY_WITH_MAPPING]
+            if names:
+                yield (
+                    f"rename {', '.join(repr(name) for name in names)} first: without column mapping, names hold none "
+                    "of the characters ' ,;{}()\\n\\t='"
+                )
+        case "checkpointProtection" if not truncates:
             before = draft.table.properties.require_checkpoint_protection_before_version or 0
-            listing = list_log(snapshot.store, 0, max(before - 1, 0))
-            if before and (listing.commits or listing.checkpoints):
-                yield f"wait until the log before version {before} has been cleaned up"
+            if holds_versions_before(snapshot.store, before):
+                yield (
+                    f"wait until the log before version {before} has been cleaned up, or clean it up with it: "
+                    "drop_feature('checkpointProtection', truncate_history=True)"
+                )
 
 
-def _holds_deletion_vectors(snapshot: Snapshot) -> bool:
-    tables = (snapshot.files(["dv_id"]), snapshot.tombstones(["dv_id"]))
-    return any(bool(pc.any(pc.is_valid(table.column("dv_id"))).as_py()) for table in tables)
-
-
-def _checkpoint_is_v2(snapshot: Snapshot) -> bool:
-    checkpoint = snapshot.checkpoint
-    if checkpoint is None:
-        return False
-    return checkpoint.files.kind is LogFileKind.CHECKPOINT_UUID or bool(checkpoint.sidecars)
-
-
-def _without(draft: Draft, name: str, removal: Removal) -> Draft:
+def _without(draft: Draft, name: str, removal: Removal, *, is_protected: bool = True) -> Draft:
     configuration = dict(draft.configuration)
     for key in removal.forgets:
         configuration.pop(find_property(configuration, key) or key, None)
     protocol = without_features(draft.table.protocol, {name})
-    domains = dict(draft.domains)
-    if name == "clustering" and draft.clustering is not None:
-        domains[CLUSTERING_DOMAIN] = None
-        draft = replace(draft, clustering=None)
     relies_on_version = draft.relies_on_version
-    if removal.history_needs_it:
+    if removal.history_needs_it and is_protected:
         # This change will be the first version without it: what is before must not be read by those who lack it.
         configuration[PROTECTED_BEFORE] = str(draft.snapshot.version + 1)
         protocol = with_features(protocol, {"checkpointProtection"})
         relies_on_version = True
     table = replace(draft.table, protocol=protocol).with_configuration(configuration)
-    features = draft.features - {name}
     return replace(
-        draft,
-        table=table,
-        domains=domains,
-        features=features,
+        _without_traces(draft, name),
+        table=table.with_schema(_schema_without(draft.schema, name)),
+        features=draft.features - {name},
         relies_on_files=draft.relies_on_files or removal.history_needs_it,
-        relies_on_version=relies_on_version,
+        relies_on_version=relies_on_version or removal.history_needs_it,
+        unwanted=draft.unwanted if removal.trait is None else draft.unwanted | {removal.trait},
         needs_checkpoint=draft.needs_checkpoint or removal.history_needs_it,
     )
+
+
+def _schema_without(schema: StructType, name: str) -> StructType:
+    if name == "columnMapping":
+        return without_column_mapping(schema)
+    return without_type_changes(schema) if name == "typeWidening" else schema
+
+
+def _without_traces(draft: Draft, name: str) -> Draft:
+    """What the feature has left outside the schema and the properties."""
+    domains = dict(draft.domains)
+    match name:
+        case "clustering" if draft.clustering is not None:
+            return replace(draft, clustering=None, domains={**domains, CLUSTERING_DOMAIN: None})
+        case "rowTracking":
+            return replace(draft, domains={**domains, ROW_TRACKING_DOMAIN: None})
+        case "typeWidening":
+            return replace(draft, widened_schema=draft.schema)
+        case "columnMapping":
+            draft = replace(draft, mapped_schema=draft.schema)
+            if draft.clustering is not None:
+                # The domain knows columns by what files call them.
+                clustering = logical_paths(draft.schema, draft.clustering)
+                domains[CLUSTERING_DOMAIN] = serialize_clustering(clustering)
+                return replace(draft, clustering=clustering, domains=domains)
+    return draft

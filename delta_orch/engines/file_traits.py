@@ -1,0 +1,125 @@
+"""What files hold that only those who know a table feature can read, as far as their footers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.engines.read_errors import read_error
+from delta_orch.features.column_mapping import ColumnMappingMode
+from delta_orch.features.type_widening import TYPE_CHANGES
+from delta_orch.log.columns.arrow_building import bool_array
+from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.parquet_footer import read_footer
+
+_THREADS = 8
+_TYPED_VALUE = "typed_value"
+
+Candidates = Sequence[pa.Field]
+
+
+def have_older_types(store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode) -> pa.Array:
+    """For each file, whether it holds a column in another type than the table has (PROTOCOL, "Type Widening"). Only
+    columns whose history says that their type has changed are looked at.
+
+    Args:
+        paths: As in the log.
+        mode: How files know the columns.
+
+    Raises:
+        MissingFileError, StorageError, TableError: A footer cannot be read.
+    """
+    return _each(store, paths, lambda file: _has_older_types(schema, file, mode))
+
+
+def have_shredded_variants(
+    store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode
+) -> pa.Array:
+    """For each file, whether a variant in it is shredded. Arguments and errors as `have_older_types`."""
+    return _each(store, paths, lambda file: _has_shredded(schema, file, mode))
+
+
+def _each(store: LogStore, paths: Sequence[str], has_trait: Callable[[Candidates], bool]) -> pa.Array:
+    filesystem, _ = store.data_filesystem()
+
+    def look(path: str) -> bool:
+        try:
+            with filesystem.open_input_file(path) as source:
+                return has_trait(list(read_footer(source).metadata.schema.to_arrow_schema()))
+        except (OSError, pa.ArrowException) as e:
+            raise read_error(e, path) from e
+
+    if not paths:
+        return bool_array([])
+    with ThreadPoolExecutor(min(_THREADS, len(paths)), thread_name_prefix="delta-orch-footers") as pool:
+        return bool_array(list(pool.map(look, map(store.resolve, paths))))
+
+
+def _has_older_types(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:
+    for field in struct:
+        found = _find(field, candidates, mode)
+        if found is None:
+            continue
+        if field.metadata.get(TYPE_CHANGES) and not _has_type(field.data_type, found.type):
+            return True
+        if any(_has_older_types(inner, fields, mode) for inner, fields in _structs(field.data_type, found.type)):
+            return True
+    return False
+
+
+def _has_shredded(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:
+    for field in struct:
+        found = _find(field, candidates, mode) if holds_variant(field.data_type) else None
+        if found is not None and _is_shredded(field.data_type, found.type, mode):
+            return True
+    return False
+
+
+def _is_shredded(data_type: DataType, arrow_type: pa.DataType, mode: ColumnMappingMode) -> bool:
+    if data_type == VARIANT:
+        return pa.types.is_struct(arrow_type) and arrow_type.get_field_index(_TYPED_VALUE) >= 0
+    match data_type:
+        case StructType() if pa.types.is_struct(arrow_type):
+            return _has_shredded(data_type, list(arrow_type), mode)
+        case ArrayType(element_type) if pa.types.is_list(arrow_type):
+            return _is_shredded(element_type, arrow_type.value_type, mode)
+        case MapType(_, value_type) if pa.types.is_map(arrow_type):
+            return _is_shredded(value_type, arrow_type.item_type, mode)
+    return False
+
+
+def _has_type(data_type: DataType, arrow_type: pa.DataType) -> bool:
+    """Whether a column of a file has the table's type. Structs in it have histories of their own."""
+    match data_type:
+        case StructType():
+            return True
+        case ArrayType(element_type) if pa.types.is_list(arrow_type):
+            return _has_type(element_type, arrow_type.value_type)
+        case MapType(key_type, value_type) if pa.types.is_map(arrow_type):
+            return _has_type(key_type, arrow_type.key_type) and _has_type(value_type, arrow_type.item_type)
+    expected = type_to_arrow(data_type)
+    if pa.types.is_timestamp(expected):
+        return bool(pa.types.is_timestamp(arrow_type))
+    return bool(arrow_type.equals(expected))
+
+
+def _structs(data_type: DataType, arrow_type: pa.DataType) -> list[tuple[StructType, Candidates]]:
+    """The structs nearest below a column, as the table and as the file has them."""
+    match data_type:
+        case StructType() if pa.types.is_struct(arrow_type):
+            return [(data_type, list(arrow_type))]
+        case ArrayType(element_type) if pa.types.is_list(arrow_type):
+            return _structs(element_type, arrow_type.value_type)
+        case MapType(key_type, value_type) if pa.types.is_map(arrow_type):
+            return _structs(key_type, arrow_type.key_type) + _structs(value_type, arrow_type.item_type)
+    return []
+
+
+def _find(field: StructField, candidates: Candidates, mode: ColumnMappingMode) -> pa.Field | None:
+    index = find_in_file(field, candidates, mode)
+    return None if index is None else candidates[index]
