@@ -11,6 +11,7 @@ from delta_orch.log.commits.transaction import CommitResult, Transaction
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.identity import allocate_again
+from delta_orch.operations.joining import write_or_join
 from delta_orch.operations.request import CommitOptions, TableDefinition
 from delta_orch.operations.write_session import begin_write, write_metrics
 
@@ -64,4 +65,4 @@ def append(
         session.transaction.set_operation_metrics(write_metrics(adds))
         return session.transaction.commit()
 
-    return allocate_again(table_log, snapshot, data, write)
+    return write_or_join(table_log, snapshot, data, lambda base: allocate_again(table_log, base, data, write))

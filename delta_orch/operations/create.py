@@ -9,10 +9,17 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from delta_orch.errors import DeltaError, InvalidRequestError, SchemaMismatchError, TableExistsError
+from delta_orch.errors import (
+    DeltaError,
+    InvalidRequestError,
+    MetadataChangedError,
+    SchemaMismatchError,
+    TableExistsError,
+)
 from delta_orch.log.commits.transaction import CommitResult
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
+from delta_orch.operations.joining import made_up_other_names
 from delta_orch.operations.request import CommitOptions, TableDefinition
 from delta_orch.operations.target import existing_target, new_target
 from delta_orch.protocol.arrow_types import schema_from_arrow
@@ -58,7 +65,13 @@ def create(
         },
     )
     target.stage_creation(transaction)
-    return transaction.commit()
+    try:
+        return transaction.commit()
+    except MetadataChangedError as e:
+        if not made_up_other_names(e):
+            raise
+    ensure_joins(table_log.snapshot(), struct, definition)
+    return None
 
 
 def ensure_joins(snapshot: Snapshot, schema: StructType, definition: TableDefinition) -> None:

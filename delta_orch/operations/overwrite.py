@@ -20,6 +20,7 @@ from delta_orch.log.skipping.data_skipping import match_files
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.change_files import INSERT, tells_changes, write_deleted_rows
+from delta_orch.operations.joining import write_or_join
 from delta_orch.operations.partition_keys import partition_keys, partition_strings
 from delta_orch.operations.request import CommitOptions, TableDefinition, resolve_predicate
 from delta_orch.operations.row_copies import RowCopies
@@ -81,6 +82,23 @@ def overwrite(
     """
     if schema_mode is SchemaMode.OVERWRITE and replace_where is not None:
         raise schema_overwrite_refused("replace_where keeps rows")
+
+    def write(base: Snapshot | None) -> CommitResult:
+        return _overwrite(table_log, base, engine, data, replace_where, definition, options, schema_mode)
+
+    return write_or_join(table_log, snapshot, data, write, only_empty=True)
+
+
+def _overwrite(
+    table_log: TableLog,
+    snapshot: Snapshot | None,
+    engine: Engine,
+    data: Any,
+    replace_where: str | Expression | None,
+    definition: TableDefinition,
+    options: CommitOptions,
+    schema_mode: SchemaMode | None,
+) -> CommitResult:
     where = None
     parameters: dict[str, Any] = {"mode": "Overwrite"}
     if replace_where is not None:
