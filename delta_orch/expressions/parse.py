@@ -49,6 +49,7 @@ def parse_expression(text: str) -> Expression:
     from sqlglot.errors import SqlglotError
 
     try:
+        text.encode()
         text = _merge_doubled_quotes(text, _tokenize(text))
         return _Splitter(text, _tokenize(text)).parse()
     except SqlglotError as error:
@@ -58,6 +59,9 @@ def parse_expression(text: str) -> Expression:
             remedy="Write one predicate in Spark SQL, such as: day >= '2013-01-01' AND carrier IN ('AA', 'UA')",
             expression=text,
         ) from error
+    except UnicodeEncodeError as error:
+        shown = ascii(_shorten(text))
+        raise InvalidExpressionError(f"The expression {shown} holds what is no Unicode", cause=str(error)) from None
     except RecursionError:
         raise InvalidExpressionError(f"The expression {_shorten(text)} is nested too deeply", expression=text) from None
 

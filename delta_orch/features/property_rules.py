@@ -32,6 +32,13 @@ def ensure_settable(properties: Mapping[str, str], *, on_new_table: bool) -> dic
     _ensure_not_internal(properties)
     if not on_new_table:
         _ensure_no_constraint(properties, "add_constraint(name, expression), which looks at the rows first")
+    for key, value in properties.items():
+        try:
+            f"{key}{value}".encode()
+        except UnicodeEncodeError as e:
+            raise InvalidPropertyError(
+                f"Table property {key!a} holds what is no Unicode", cause=str(e), property=ascii(key)
+            ) from None
     return ensure_valid_properties(properties)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from delta_orch.errors import ProtocolViolationError, UnsupportedError, UnsupportedFeatureError
+from delta_orch.errors import ProtocolViolationError, SchemaMismatchError, UnsupportedError, UnsupportedFeatureError
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
     ArrayType,
@@ -57,8 +57,13 @@ def parse_schema(schema_string: str) -> StructType:
 
 
 def serialize_schema(schema: StructType) -> str:
-    """The schema string of a struct."""
-    return orjson.dumps(data_type_to_json(schema)).decode()
+    """The schema string of a struct. Raises SchemaMismatchError where a name or comment holds what is no Unicode."""
+    try:
+        return orjson.dumps(data_type_to_json(schema)).decode()
+    except TypeError as e:
+        raise SchemaMismatchError(
+            "The schema cannot be written", cause=str(e), remedy="Leave out characters that are no Unicode"
+        ) from None
 
 
 def data_type_from_json(obj: Any, *, depth: int = 0) -> DataType:

@@ -14,6 +14,8 @@ from delta_orch.errors import (
     ConcurrentDomainMetadataError,
     ConflictError,
     ConstraintViolationError,
+    DeltaError,
+    InvalidExpressionError,
     InvalidPropertyError,
     InvalidRequestError,
 )
@@ -279,3 +281,23 @@ def test_log_compaction_refuses_what_is_no_range(table: DeltaTable, days: Any, v
     table.append(days(("a", 2)))
     with pytest.raises(InvalidRequestError):
         table.compact_log(*versions)
+
+
+def test_definitions_and_predicates_that_are_no_unicode_are_refused(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)))
+    for alteration in (
+        table.alter().set_properties({"mine": HALF_A_PAIR}),
+        table.alter().set_properties({HALF_A_PAIR: "1"}),
+        table.alter().add_column(f"c{HALF_A_PAIR}", "int"),
+        table.alter().add_column("c", "int", comment=HALF_A_PAIR),
+    ):
+        with pytest.raises(DeltaError):
+            alteration.commit()
+    for ask in (
+        lambda where: table.alter().add_constraint("c", where).commit(),
+        lambda where: table.overwrite(days(("b", 1)), replace_where=where),
+        lambda where: table.snapshot().scan(where=where).to_arrow(),
+    ):
+        with pytest.raises(InvalidExpressionError):
+            ask(f"day = '{HALF_A_PAIR}'")
+    assert table.version() == 0
