@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, column
+from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.deletion_vector_writer import write_deletion_vectors
+from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.variant.arrays import json_to_variant
 from delta_orch.testing.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -69,9 +74,61 @@ def feature_dropped(table: DeltaTable) -> None:
     table.append(ROWS)
 
 
+def mapping_dropped(table: DeltaTable) -> None:
+    table.append(ROWS, partition_by=["day"], properties=MAPPED)
+    table.alter().rename_column("id", "key").rename_column("s.x", "ex").rename_column("day", "tag").commit()
+    table.append(pa.table({"key": pa.array([3], pa.int64()), "tag": ["f"]}), schema_mode="merge")
+    table.alter().drop_columns("s.y").drop_feature("columnMapping").commit()
+    table.append(pa.table({"key": pa.array([4], pa.int64()), "tag": ["g"]}), schema_mode="merge")
+
+
+def widening_dropped(table: DeltaTable) -> None:
+    widened(table)
+    table.alter().drop_feature("typeWidening").commit()
+
+
+def vectors_dropped(table: DeltaTable) -> None:
+    table.append(ROWS, properties={"delta.enableDeletionVectors": "true", **MAPPED})
+    snapshot = table.snapshot()
+    vectors = write_deletion_vectors(table.store, [DeletionVector(BitMap64([0]))], inline_bytes=0)
+    transaction = Transaction(table.log, snapshot, operation="DELETE")
+    transaction.replace_deletion_vectors(snapshot.files(), vectors)
+    transaction.commit()
+    table.alter().drop_feature("deletionVectors").drop_feature("columnMapping").commit()
+
+
+def row_tracking_dropped(table: DeltaTable) -> None:
+    table.append(ROWS, properties={"delta.enableRowTracking": "true"})
+    table.alter().drop_feature("rowTracking").commit()
+    table.append(ROWS)
+
+
+def checkpoints_dropped(table: DeltaTable) -> None:
+    table.append(ROWS, properties={"delta.checkpointPolicy": "v2"})
+    table.checkpoint()
+    table.alter().drop_feature("v2Checkpoint").commit()
+
+
+def shredding_dropped(table: DeltaTable) -> None:
+    table.create([column("v", "variant"), column("id", "bigint")], properties={
+        "delta.enableVariantShredding": "true"})  # fmt: skip
+    table.append(pa.table({"v": json_to_variant(pa.array(['{"a": 1}'])), "id": pa.array([1], pa.int64())}))
+    table.alter().drop_feature("variantShredding").commit()
+    table.append(pa.table({"id": pa.array([2], pa.int64())}), schema_mode="merge")
+
+
+def history_truncated(table: DeltaTable) -> None:
+    retention = {"delta.dropFeatureTruncateHistory.retentionDuration": "interval 0 days"}
+    table.append(ROWS, properties={**MAPPED, **retention})
+    table.alter().drop_feature("columnMapping", truncate_history=True).commit()
+    # Not a property that deltalake knows.
+    table.alter().unset_properties(*retention).commit()
+
+
 STORIES = [
     columns_added, mapped_renamed_and_dropped, constrained, clustered, schema_overwritten, iceberg, widened,
-    feature_dropped,
+    feature_dropped, mapping_dropped, widening_dropped, vectors_dropped, row_tracking_dropped, checkpoints_dropped,
+    shredding_dropped, history_truncated,
 ]  # fmt: skip
 BEYOND_DELTALAKE = {"widened"}
 
@@ -101,4 +158,7 @@ def test_deltalake_reads_it(altered: DeltaTable, request: pytest.FixtureRequest)
 
 
 def test_duckdb_reads_it(altered: DeltaTable, duckdb_delta: Callable[[Path], pa.Table]) -> None:
-    ensure_same_rows(duckdb_delta(location(altered)), altered.snapshot().scan().to_arrow())
+    ours, theirs = altered.snapshot().scan().to_arrow(), duckdb_delta(location(altered))
+    # Its variants leave DuckDB through a file of its own, shredded: that they can be read is all there is to compare.
+    comparable = [name for name in ours.column_names if name != "v"]
+    ensure_same_rows(theirs.select(comparable), ours.select(comparable))
