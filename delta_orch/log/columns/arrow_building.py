@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,7 +79,7 @@ def string_scalar(value: str) -> pa.StringScalar:
 
 def int64_range(start: int, stop: int) -> pa.Int64Array:
     """start, start + 1, …, stop − 1."""
-    data = pa.py_buffer(array("q", range(start, stop)))
+    data = pa.py_buffer(np.arange(start, stop, dtype=np.int64))
     return pa.Array.from_buffers(pa.int64(), stop - start, [None, data])
 
 
