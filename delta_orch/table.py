@@ -125,6 +125,7 @@ class DeltaTable:
         (PROTOCOL, "Commit Provenance Information").
 
         Raises:
+            InvalidRequestError: `limit` is no integer from 0.
             TableNotFoundError: No table at the location.
             CorruptLogError: What a commit says of itself is no JSON.
         """

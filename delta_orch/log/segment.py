@@ -117,8 +117,11 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpoint | None:
         return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
     except FileMissingInStoreError:
         return None
-    except (CorruptLogError, StorageError) as e:
+    except CorruptLogError as e:
         _LOGGER.warning("Passing over _last_checkpoint of %s: %s", store.uri, e)
+        return None
+    except StorageError as e:
+        _LOGGER.info("Passing over _last_checkpoint of %s: %s", store.uri, e)
         return None
 
 

@@ -174,9 +174,12 @@ class TableLog:
             limit: At most that many; None for all.
 
         Raises:
+            InvalidRequestError: The limit is no integer from 0.
             TableNotFoundError: There is no log.
             CorruptLogError: A commit is damaged.
         """
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise InvalidRequestError(f"A limit is an integer from 0, not {limit!r}")
         return read_history(self.store, self._list_all().commits, limit)
 
     def _list_all(self) -> LogListing:

@@ -25,7 +25,7 @@ from delta_orch.log.commits.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.time_travel import read_adjusted_file_times
-from delta_orch.operations.change_range import ChangeRange, resolve_change_range
+from delta_orch.operations.change_range import ChangeRange, ensure_version, resolve_change_range
 from delta_orch.operations.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
 from delta_orch.operations.partition_keys import typed_partitions
 from delta_orch.operations.schema_following import schema_differences
@@ -200,6 +200,7 @@ def read_changes(
             are cleaned up.
         UnsupportedFeatureError: The schema changed in the range in a way that the schema of the rows cannot follow.
     """
+    ensure_version("schema_version", schema_version)
     start, end = resolve_change_range(table_log, latest, asked)
     shape = end if schema_version is None else schema_version
     snapshot = latest if shape == latest.version else table_log.snapshot(shape)

@@ -18,6 +18,7 @@ from delta_orch.errors import (
     ConstraintViolationError,
     CorruptLogError,
     DeltaError,
+    InvalidRequestError,
     LogGapError,
     MissingFileError,
     SchemaMismatchError,
@@ -91,6 +92,20 @@ def test_no_table_at_the_path(tmp_path: Path) -> None:
 def test_a_version_that_does_not_exist(root: Path) -> None:
     refuses(root, VersionNotFoundError, lambda t: t.snapshot(version=3), match="0 to 2")
     refuses(root, VersionNotFoundError, lambda t: t.changes(starting_version=0, ending_version=9))
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "1", True])
+def test_numbers_that_are_none(root: Path, number: Any) -> None:
+    refuses(
+        root,
+        InvalidRequestError,
+        lambda t: t.history(number),
+        lambda t: t.snapshot(version=number),
+        lambda t: t.changes(starting_version=number),
+        lambda t: t.changes(starting_version=0, ending_version=number),
+        lambda t: t.changes(starting_version=0, schema_version=number),
+        match="integer from 0",
+    )
 
 
 @pytest.mark.parametrize(
