@@ -521,7 +521,7 @@ class DeltaTable:
 
     def cleanup_log(self, dry_run: bool = False) -> CleanupResult:
         """Remove the part of the log that `delta.logRetentionDuration` has expired. Versions from before cannot be read
-        afterwards. Writing does so by itself after checkpoints. See `log.log_cleanup.clean_up_log`.
+        afterwards. Writing does so by itself after checkpoints. See `log.upkeep.log_cleanup.clean_up_log`.
 
         Raises:
             StorageError: A file could not be removed. Run it again.

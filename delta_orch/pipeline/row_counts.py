@@ -20,7 +20,7 @@ def count_rows(files: pa.Table) -> int | None:
     """The rows in live files: `numRecords` without those that deletion vectors mark.
 
     Args:
-        files: At least the columns `ROW_COUNT_COLUMNS` of `log.file_columns.ADD_SCHEMA`.
+        files: At least the columns `ROW_COUNT_COLUMNS` of `log.columns.file_columns.ADD_SCHEMA`.
 
     Returns: None where a file carries no statistics: then nobody knows without reading it.
     """

@@ -1,4 +1,4 @@
-"""New files as rows of `log.file_columns.ADD_SCHEMA`."""
+"""New files as rows of `log.columns.file_columns.ADD_SCHEMA`."""
 
 from __future__ import annotations
 
