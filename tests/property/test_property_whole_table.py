@@ -1,277 +1,146 @@
-"""Any sequence of all verbs, alterations and upkeep: after each step the table read anew, the table that was followed
-and a plain model agree, and `deltalake` with them wherever it can read the table."""
+"""Any sequence of all verbs, all kinds of alterations and upkeep, against a model; see `whole_table`.
+
+`DELTA_ORCH_EXAMPLES` multiplies the sequences tried."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import time
-from collections import Counter
-from pathlib import Path
-from typing import Any
 
-import deltalake
-import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
+from whole_table import MORE, WholeTable, pairs
 
-from delta_orch import DeltaTable
-from delta_orch.errors import ConstraintViolationError
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.errors import ConstraintViolationError, InvalidRequestError, SchemaMismatchError
 
-HALF_A_YEAR_S = 180 * 86_400
-MORE = ("more", "Mehr")
-days = st.sampled_from(["a", "b%/", None])
-pairs = st.lists(st.tuples(days, st.integers(0, 20)), max_size=5)
-Row = dict[str, Any]
+RENAMED = "umbenannt"
+DROPPABLE = [
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "clustering",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "inCommitTimestamp",
+    "rowTracking",
+    "v2Checkpoint",
+]
 
 
-class WholeTable(RuleBasedStateMachine):
-    """`rows` holds every row, with a value for each of `columns`; columns beside `day` and `id` are text. A table
-    `for_everybody` has no feature that `deltalake` does not read."""
+class WholeDefinition(WholeTable):
+    """`defaults` holds what columns are given that the data lacks."""
 
-    @initialize(
-        partitioned=st.booleans(),
-        mapped=st.booleans(),
-        for_everybody=st.booleans(),
-        interval=st.sampled_from(["3", "100"]),
-    )
-    def create(self, partitioned: bool, mapped: bool, for_everybody: bool, interval: str) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.table = DeltaTable(self.folder / "t")
-        self.columns = ["day", "id"]
-        self.partitioned, self.for_everybody = partitioned, for_everybody
-        self.mapped = mapped and not for_everybody
-        self.rows: list[Row] = []
-        self.properties: dict[str, str] = {}
-        self.domains: dict[str, str] = {}
-        self.txns: dict[str, int] = {}
-        self.least_id: int | None = None
-        self.has_v2 = False
-        properties = {"delta.checkpointInterval": interval, "delta.feature.domainMetadata": "supported"}
-        if self.mapped:
-            properties["delta.columnMapping.mode"] = "name"
-        self.table.create(self.data([])[0].schema, partition_by=["day"] if partitioned else None, properties=properties)
-        self.version = 0
+    @initialize()
+    def begin(self) -> None:
+        self.defaults: dict[str, str] = {}
 
-    def teardown(self) -> None:
-        if hasattr(self, "version"):
-            report = self.table.fsck(check_files=True)
-            assert [p for p in report.problems if p.severity == "error"] == []
-        if hasattr(self, "folder"):
-            shutil.rmtree(self.folder, ignore_errors=True)
+    @property
+    def more_columns(self) -> list[str]:
+        return [c for c in self.columns if c not in ("day", "id")]
 
-    def data(self, given: list[tuple[str | None, int]], also: str | None = None) -> tuple[pa.Table, list[Row]]:
-        columns = [*self.columns, *([also] if also else [])]
-        rows = [{"day": d, "id": i, **{c: f"{c} {i}" for c in columns[2:]}} for d, i in given]
-        schema = pa.schema([(c, pa.int64() if c == "id" else pa.string()) for c in columns])
-        return pa.Table.from_pylist(rows, schema), rows
+    @precondition(lambda self: self.mapped and self.more_columns and RENAMED not in self.columns)
+    @rule()
+    def rename_column(self) -> None:
+        old = self.more_columns[0]
+        self.committed(self.table.alter().rename_column(old, RENAMED).commit())
+        self.columns[self.columns.index(old)] = RENAMED
+        self.rows = [{RENAMED if c == old else c: v for c, v in row.items()} for row in self.rows]
+        if old in self.defaults:
+            self.defaults[RENAMED] = self.defaults.pop(old)
 
-    def breaks_constraint(self, rows: list[Row]) -> bool:
-        return self.least_id is not None and any(row["id"] < self.least_id for row in rows)
+    @rule(chosen=st.integers(0, 3), first=st.booleans())
+    def move_column(self, chosen: int, first: bool) -> None:
+        name = self.columns[chosen % len(self.columns)]
+        order = [c for c in self.columns if c != name]
+        order.insert(0 if first else len(order), name)
+        target = {"first": True} if first else {"after": order[-2]}
+        self.committed(self.table.alter().move_column(name, **target).commit(), order != self.columns)
+        self.columns = order
 
-    def write(self, verb: Any, data: pa.Table, new: list[Row], kept: list[Row], **arguments: Any) -> None:
-        if self.breaks_constraint(new):
+    @rule()
+    def need_a_day(self) -> None:
+        if any(row["day"] is None for row in self.rows):
             with pytest.raises(ConstraintViolationError):
-                verb(data, **arguments)
+                self.table.alter().set_not_null("day").commit()
             return
-        self.version += 1
-        assert verb(data, **arguments).version == self.version
-        self.rows = kept + new
+        self.committed(self.table.alter().set_not_null("day").commit(), not self.needs_day)
+        self.needs_day = True
 
-    # Rows
+    @rule()
+    def need_no_day(self) -> None:
+        self.committed(self.table.alter().drop_not_null("day").commit(), self.needs_day)
+        self.needs_day = False
 
+    @rule(text=st.sampled_from(["", "a", "b"]))
+    def comment(self, text: str) -> None:
+        self.table.alter().set_column_comment("id", text).commit()
+        self.version = self.table.version()
+        found = self.table.snapshot().schema.find("id")
+        assert found is not None
+        assert found.metadata.get("comment", "") == text
+
+    @rule(key=st.sampled_from("xy"))
+    def unset_property(self, key: str) -> None:
+        known = self.properties.pop(key, None)
+        self.committed(self.table.alter().unset_properties(key, if_exists=True).commit(), known is not None)
+
+    @precondition(lambda self: self.more_columns and not self.for_everybody)
+    @rule(text=st.sampled_from(["given", "it''s"]))
+    def set_default(self, text: str) -> None:
+        name = self.more_columns[-1]
+        self.table.alter().set_default(name, f"'{text}'").commit()
+        self.version = self.table.version()
+        self.defaults[name] = text.replace("''", "'")
+
+    @precondition(lambda self: self.more_columns)
     @rule(given=pairs)
-    def append(self, given: list[tuple[str | None, int]]) -> None:
-        self.write(self.table.append, *self.data(given), self.rows)
-
-    @rule(given=pairs, version=st.integers(0, 4))
-    def append_once(self, given: list[tuple[str | None, int]], version: int) -> None:
-        if self.txns.get("app", -1) >= version:
-            assert self.table.append(self.data(given)[0], txn=("app", version)).skipped
+    def append_without_a_column(self, given: list[tuple[str | None, int]]) -> None:
+        name = self.more_columns[-1]
+        _, rows = self.data(given)
+        data = self.as_table(rows, [c for c in self.columns if c != name])
+        if name not in self.defaults:
+            with pytest.raises(SchemaMismatchError):
+                self.table.append(data)
             return
-        data, rows = self.data(given)
-        self.write(self.table.append, data, rows, self.rows, txn=("app", version))
-        if not self.breaks_constraint(rows):
-            self.txns["app"] = version
+        self.write(self.table.append, data, [{**row, name: self.defaults[name]} for row in rows], self.rows)
 
-    @rule(given=pairs, name=st.sampled_from(MORE))
-    def append_with_a_new_column(self, given: list[tuple[str | None, int]], name: str) -> None:
-        if name in self.columns:
+    @precondition(lambda self: not (self.partitioned or self.for_everybody))
+    @rule(by=st.sampled_from([(), ("id",), ("day", "id")]))
+    def cluster(self, by: tuple[str, ...]) -> None:
+        self.table.alter().cluster_by(*by).commit()
+        self.version = self.table.version()
+
+    @precondition(lambda self: not self.for_everybody)
+    @rule(name=st.sampled_from(DROPPABLE))
+    def drop_feature(self, name: str) -> None:
+        try:
+            self.table.alter().drop_feature(name).commit()
+        except InvalidRequestError:
+            # It is not there, or in use.
             return
-        data, rows = self.data(given, name)
+        finally:
+            self.version = self.table.version()
+        if name == "columnMapping":
+            self.mapped = False
+        self.has_v2 = self.has_v2 and name != "v2Checkpoint"
+
+    @rule(given=pairs, name=st.sampled_from([None, *MORE]))
+    def overwrite_with_another_schema(self, given: list[tuple[str | None, int]], name: str | None) -> None:
+        columns = ["id", "day", *([name] if name else [])]
+        _, rows = self.data(given, name if name not in self.columns else None)
+        rows = [{c: row[c] for c in columns} for row in rows]
         if self.breaks_constraint(rows):
-            return
-        self.write(self.table.append, data, rows, self.rows, schema_mode="merge")
-        self.columns.append(name)
-        for row in self.rows:
-            row.setdefault(name, None)
-
-    @rule(given=pairs)
-    def overwrite(self, given: list[tuple[str | None, int]]) -> None:
-        self.write(self.table.overwrite, *self.data(given), [])
-
-    @rule(given=pairs, low=st.integers(0, 20), width=st.integers(0, 8))
-    def replace_ids(self, given: list[tuple[str | None, int]], low: int, width: int) -> None:
-        high = low + width
-        kept = [row for row in self.rows if not low <= row["id"] <= high]
-        data, rows = self.data([(d, low + i % (width + 1)) for d, i in given])
-        self.write(self.table.overwrite, data, rows, kept, replace_where=f"id BETWEEN {low} AND {high}")
-
-    @precondition(lambda self: self.partitioned)
-    @rule(given=pairs)
-    def replace_partitions(self, given: list[tuple[str | None, int]]) -> None:
-        touched = {d for d, _ in given}
-        kept = [row for row in self.rows if row["day"] not in touched]
-        self.write(self.table.overwrite, *self.data(given), kept, partition_overwrite_mode="dynamic")
-
-    # The table's definition
-
-    @rule(name=st.sampled_from(MORE))
-    def add_column(self, name: str) -> None:
-        if name not in self.columns:
-            self.committed(self.table.alter().add_column(name, "string").commit())
-            self.columns.append(name)
-            self.rows = [{**row, name: None} for row in self.rows]
-
-    @precondition(lambda self: self.mapped and len(self.columns) > 2)
-    @rule()
-    def drop_column(self) -> None:
-        name = self.columns.pop()
-        self.committed(self.table.alter().drop_columns(name).commit())
-        self.rows = [{c: v for c, v in row.items() if c != name} for row in self.rows]
-
-    @rule(key=st.sampled_from("xy"), value=st.sampled_from("12"))
-    def set_property(self, key: str, value: str) -> None:
-        self.committed(self.table.alter().set_properties({key: value}).commit(), self.properties.get(key) != value)
-        self.properties[key] = value
-
-    @rule(
-        name=st.sampled_from(
-            [
-                "delta.enableChangeDataFeed",
-                "delta.enableRowTracking",
-                "delta.enableInCommitTimestamps",
-                "delta.enableDeletionVectors",
-            ]
-        )
-    )
-    def enable(self, name: str) -> None:
-        if name == "delta.enableDeletionVectors" and self.for_everybody:
-            return
-        before = self.version
-        self.table.alter().set_properties({name: "true"}).commit()
-        # Row tracking on rows that are there takes commits before.
-        self.version = self.table.version()
-        assert self.version <= before + (3 if name == "delta.enableRowTracking" else 1)
-
-    @precondition(lambda self: not (self.has_v2 or self.for_everybody))
-    @rule()
-    def enable_v2_checkpoints(self) -> None:
-        self.committed(self.table.alter().set_properties({"delta.checkpointPolicy": "v2"}).commit())
-        self.has_v2 = True
-
-    @precondition(lambda self: self.least_id is None)
-    @rule(least=st.integers(0, 5))
-    def constrain(self, least: int) -> None:
-        alteration = self.table.alter().add_constraint("least", f"id >= {least}")
-        if any(row["id"] < least for row in self.rows):
             with pytest.raises(ConstraintViolationError):
-                alteration.commit()
+                self.table.overwrite(self.as_table(rows, columns), schema_mode="overwrite")
             return
-        self.committed(alteration.commit())
-        self.least_id = least
-
-    @precondition(lambda self: self.least_id is not None)
-    @rule()
-    def release(self) -> None:
-        self.committed(self.table.alter().drop_constraint("least").commit())
-        self.least_id = None
-
-    @rule(name=st.sampled_from("pq"), text=st.sampled_from(["", 'ü"', None]))
-    def domain(self, name: str, text: str | None) -> None:
-        if text is None:
-            known = self.domains.pop(name, None)
-            self.committed(self.table.remove_domain_metadata(name), known is not None)
-            return
-        # The same words again are a commit, too, or none: what counts is what is there.
-        self.table.set_domain_metadata(name, text)
-        self.version = self.table.version()
-        self.domains[name] = text
-
-    # Upkeep
-
-    @rule(size=st.sampled_from([None, 1]))
-    def optimize(self, size: int | None) -> None:
-        self.version += not self.table.optimize(target_file_size_bytes=size).skipped
-
-    @rule()
-    def vacuum(self) -> None:
-        if self.table.vacuum(retention_hours=0, enforce_retention=False).paths:
-            self.version += 2
-
-    @rule(policy=st.sampled_from(["classic", "v2", None]), v2_format=st.sampled_from(["json", "parquet"]))
-    def checkpoint(self, policy: Any, v2_format: Any) -> None:
-        chosen = policy if self.has_v2 or policy != "v2" else None
-        assert self.table.checkpoint(chosen, v2_format) == self.version
-
-    @rule()
-    def compact_log(self) -> None:
-        if len(self.table.log._list_all().commits) > 1 and self.version > 0:
-            oldest = min(self.table.log._list_all().commits)
-            self.table.compact_log(oldest, self.version)
-
-    @rule()
-    def write_checksum(self) -> None:
-        self.table.write_checksum()
-        assert self.table.snapshot().validate().checked
-
-    @rule()
-    def clean_up_after_half_a_year(self) -> None:
-        then = time.time() - HALF_A_YEAR_S
-        for file in (self.folder / "t" / "_delta_log").rglob("*"):
-            if file.is_file():
-                os.utime(file, (then, then))
-        self.table.cleanup_log()
-
-    def committed(self, result: Any, is_new: bool = True) -> None:
-        assert result.skipped is not is_new
-        self.version += is_new
-
-    # What must hold
-
-    @invariant()
-    def all_agree(self) -> None:
-        if not hasattr(self, "version"):
-            return
-        expected = counted(self.rows)
-        fresh = DeltaTable(self.folder / "t")
-        for table in (self.table, fresh):
-            snapshot = table.snapshot()
-            assert snapshot.version == self.version
-            assert [field.name for field in snapshot.schema] == self.columns
-            assert counted(snapshot.scan().to_arrow().to_pylist()) == expected
-            assert dict(snapshot.txns) == self.txns
-            assert {k: v for k, v in snapshot.domain_metadata.items() if k in "pq"} == self.domains
-            configuration = snapshot.metadata.configuration
-            assert {k: v for k, v in configuration.items() if k in "xy"} == self.properties
-        assert paths(self.table) == paths(fresh)
-        if self.for_everybody:
-            referee = deltalake.DeltaTable(str(self.folder / "t"))
-            assert referee.version() == self.version
-            assert counted(pa.table(referee.to_pyarrow_table()).to_pylist()) == expected
+        self.write(self.table.overwrite, self.as_table(rows, columns), rows, [], schema_mode="overwrite")
+        self.columns = columns
+        self.defaults = {c: text for c, text in self.defaults.items() if c in columns}
 
 
-def counted(rows: list[Row]) -> Counter[str]:
-    return Counter(repr(sorted(row.items())) for row in rows)
-
-
-def paths(table: DeltaTable) -> set[str]:
-    return {decode_path(path) for path in table.snapshot().files(["path"])["path"].to_pylist()}
-
-
-WholeTable.TestCase.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
-TestWholeTable = WholeTable.TestCase
+WholeDefinition.TestCase.settings = settings(
+    max_examples=10 * int(os.environ.get("DELTA_ORCH_EXAMPLES", "1")), stateful_step_count=20, deadline=None
+)
+TestWholeTable = WholeDefinition.TestCase
