@@ -24,7 +24,7 @@ from delta_orch.operations.create import create
 from delta_orch.operations.domain_metadata import remove_domain_metadata, set_domain_metadata
 from delta_orch.operations.fsck import FsckReport, fsck
 from delta_orch.operations.optimize import DEFAULT_MAX_DELETED_ROWS_RATIO, optimize
-from delta_orch.operations.overwrite import overwrite, overwrite_partitions
+from delta_orch.operations.overwrite import overwrite
 from delta_orch.operations.point_in_time import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.operations.request import CommitOptions, TableDefinition, TxnArgument
 from delta_orch.operations.table_snapshot import TableSnapshot
@@ -303,32 +303,16 @@ class DeltaTable:
             ConstraintViolationError: A row lies outside `replace_where`.
             InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
         """
-        definition = TableDefinition.parse(partition_by, cluster_by, properties, name, description)
-        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
-        snapshot, chosen = self._snapshot_or_none(), select_engine(data, engine)
-        mode = parse_schema_mode(schema_mode)
-        if partition_overwrite_mode not in ("static", "dynamic"):
-            raise InvalidRequestError(
-                f"There is no partition_overwrite_mode {partition_overwrite_mode!r}", remedy='Use "static" or "dynamic"'
-            )
-        if partition_overwrite_mode == "static":
-            return overwrite(
-                self.log,
-                snapshot,
-                chosen,
-                data,
-                replace_where=replace_where,
-                definition=definition,
-                options=options,
-                schema_mode=mode,
-            )
-        if replace_where is not None:
-            raise InvalidRequestError(
-                'replace_where and partition_overwrite_mode="dynamic" exclude each other',
-                remedy="Name the rows by a predicate, or let the data decide which partitions are replaced",
-            )
-        return overwrite_partitions(
-            self.log, snapshot, chosen, data, definition=definition, options=options, schema_mode=mode
+        return overwrite(
+            self.log,
+            self._snapshot_or_none(),
+            select_engine(data, engine),
+            data,
+            replace_where=replace_where,
+            partition_overwrite_mode=partition_overwrite_mode,
+            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
+            schema_mode=parse_schema_mode(schema_mode),
         )
 
     # Everything but the rows
@@ -421,10 +405,6 @@ class DeltaTable:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
             ConflictError: Another commit removed one of the files.
         """
-        if target_file_size_bytes is not None and not _is_positive(target_file_size_bytes):
-            raise InvalidRequestError(
-                f"target_file_size_bytes must be an integer from 1, not {target_file_size_bytes!r}"
-            )
         result = optimize(
             self.log,
             self.snapshot(),
@@ -537,7 +517,3 @@ class DeltaTable:
     def _nothing_to_do(self) -> CommitResult:
         newest = self.snapshot()
         return CommitResult(newest.version, skipped=True, timestamp_ms=newest.timestamp_ms)
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -73,16 +73,19 @@ def optimize(
 
     Args:
         where: A predicate over partition columns; other partitions are left alone.
+        target_file_size_bytes: By default `delta.targetFileSize`, or 128 MiB.
         max_deleted_rows_ratio: Files of which a greater part than this is deleted are written anew; 1 leaves them.
 
     Returns: None where there is nothing to merge: then nothing was written.
 
     Raises:
-        InvalidRequestError: `max_deleted_rows_ratio` is none.
+        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is none.
         InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at another column.
         ConcurrentDeleteReadError, ConcurrentDeleteDeleteError: A merged file is gone. The table holds the other commit.
     """
     target = existing_target(snapshot, TableDefinition())
+    if target_file_size_bytes is not None and not _is_positive(target_file_size_bytes):
+        raise InvalidRequestError(f"target_file_size_bytes must be an integer from 1, not {target_file_size_bytes!r}")
     if not 0 <= max_deleted_rows_ratio <= 1:
         raise InvalidRequestError(f"max_deleted_rows_ratio must be between 0 and 1, not {max_deleted_rows_ratio!r}")
     predicate = None
@@ -116,6 +119,10 @@ def optimize(
     copies.note_in(transaction)
     transaction.set_operation_metrics(compaction_metrics(adds, removed))
     return transaction.commit()
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def plan_compaction(

@@ -61,6 +61,7 @@ def overwrite(
     data: Any,
     *,
     replace_where: str | Expression | None = None,
+    partition_overwrite_mode: str = "static",
     definition: TableDefinition,
     options: CommitOptions,
     schema_mode: SchemaMode | None = None,
@@ -72,6 +73,7 @@ def overwrite(
     versions, and the data itself if it is read from this table, keep theirs. A table that does not exist is created.
 
     Args:
+        partition_overwrite_mode: `static` as described; `dynamic` leaves it to `overwrite_partitions`.
         schema_mode: `MERGE` adds the columns the table does not have; `OVERWRITE`, which only a write that replaces
             every row may use, takes the data's columns and, where `definition` names one, another partitioning.
 
@@ -80,6 +82,10 @@ def overwrite(
         ConstraintViolationError: A row lies outside `replace_where` or breaks NOT NULL. Nothing was committed.
         ConflictError: Another commit changed what is replaced.
     """
+    if _is_dynamic(partition_overwrite_mode, replace_where):
+        return overwrite_partitions(
+            table_log, snapshot, engine, data, definition=definition, options=options, schema_mode=schema_mode
+        )
     if schema_mode is SchemaMode.OVERWRITE and replace_where is not None:
         raise schema_overwrite_refused("replace_where keeps rows")
 
@@ -204,6 +210,19 @@ def write_changes(
     assert where is not None
     deleted = write_deleted_rows(session, snapshot, pa.concat_tables([replaced.whole, replaced.partial]), where)
     return replaced if deleted.num_rows else ReplacedFiles(replaced.whole, replaced.partial.slice(0, 0))
+
+
+def _is_dynamic(partition_overwrite_mode: str, replace_where: str | Expression | None) -> bool:
+    if partition_overwrite_mode not in ("static", "dynamic"):
+        raise InvalidRequestError(
+            f"There is no partition_overwrite_mode {partition_overwrite_mode!r}", remedy='Use "static" or "dynamic"'
+        )
+    if partition_overwrite_mode == "dynamic" and replace_where is not None:
+        raise InvalidRequestError(
+            'replace_where and partition_overwrite_mode="dynamic" exclude each other',
+            remedy="Name the rows by a predicate, or let the data decide which partitions are replaced",
+        )
+    return partition_overwrite_mode == "dynamic"
 
 
 def overwrite_partitions(
