@@ -287,10 +287,16 @@ def _versions_of_schemas(snapshot: Snapshot, commits: Sequence[Commit], *, is_ch
     changed = [commit.version for commit in others if commit.metadata is not None]
     if changed or is_chosen:
         changed.insert(0, first.version)
-    if first.metadata is not None and first.version and first.removes.num_rows:
+    if first.metadata is not None and first.version and _removes_rows(first):
         # What it removes was written before it.
         changed.insert(0, first.version - 1)
     return [version for version in changed if version != snapshot.version]
+
+
+def _removes_rows(commit: Commit) -> bool:
+    """Whether it removes files for more than to rearrange their rows."""
+    flags = commit.removes.column("data_change")
+    return bool(pc.any(pc.or_kleene(flags, flags.is_null())).as_py())
 
 
 def _physical_partitions(snapshot: Snapshot) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable, column
-from delta_orch.errors import ConflictError, InvalidRequestError
+from delta_orch.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.features.activity import fields_of
 from delta_orch.features.feature_removal import FileTrait
 from delta_orch.features.type_widening import TYPE_CHANGES
@@ -336,6 +336,17 @@ def test_each_trait_is_of_one_feature(trait: FileTrait) -> None:
     from delta_orch.features.feature_removal import REMOVALS
 
     assert len([name for name, removal in REMOVALS.items() if removal.trait is trait]) == 1
+
+
+def test_changes_go_on_behind_it(table: DeltaTable) -> None:
+    table.append(ROWS, properties={**MAPPED, "delta.enableChangeDataFeed": "true"})
+    table.alter().rename_column("id", "key").commit()
+    version = table.alter().drop_feature("columnMapping").commit().version
+    table.append(table.snapshot().scan().to_arrow().slice(0, 1))
+    assert table.changes(starting_version=version).to_arrow().num_rows == 1
+    assert table.changes(ending_version=version - 1, starting_version=0).to_arrow().num_rows == 4
+    with pytest.raises(UnsupportedFeatureError, match="Read the range in parts"):
+        table.changes(starting_version=0).to_arrow()
 
 
 RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"
