@@ -40,6 +40,23 @@ def test_definitions_load_and_run(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path / "silver").snapshot().scan().to_arrow().to_pylist() == [{"day": "2013-01-02", "n": 1}]
 
 
+def test_definitions_on_a_table_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = GUIDE.read_text().split("## A table that is there already")[1].split("```python\n", 1)[1].split("```", 1)[0]
+    code = code.replace("abfss://lake@account.dfs.core.windows.net/silver/orders", str(tmp_path / "orders"))
+    code = code.replace("lake/order_states", str(tmp_path / "states"))
+    monkeypatch.setenv("LAKE_KEY", "unused")
+    DeltaTable(tmp_path / "orders").append(pa.table({"id": [1, 2], "state": ["open", "done"]}))
+    namespace: dict[str, object] = {}
+    exec(compile(code, "docs/dagster.md", "exec"), namespace)
+    defs = namespace["defs"]
+    assert isinstance(defs, dg.Definitions)
+    result = defs.resolve_implicit_global_asset_job_def().execute_in_process()
+    assert result.success
+    assert result.output_for_node("open_orders").to_pylist() == [{"id": 1, "state": "open"}]
+    rows = DeltaTable(tmp_path / "states").snapshot().scan().to_arrow().sort_by("state").to_pylist()
+    assert rows == [{"state": "done", "id_count": 1}, {"state": "open", "id_count": 1}]
+
+
 @pytest.mark.slow
 def test_dagster_validates_the_definitions(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text(example(tmp_path))
