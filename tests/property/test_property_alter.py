@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from delta_orch import DeltaTable
-from delta_orch.errors import ConstraintViolationError, InvalidRequestError
+from delta_orch.errors import ConstraintViolationError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.features.activity import fields_of
 from delta_orch.features.column_mapping import field_id, physical_name
 from delta_orch.protocol.arrow_types import schema_to_arrow
@@ -56,7 +56,7 @@ class Alterations(RuleBasedStateMachine):
     def create(self, mapped: bool, partitioned: bool, interval: str) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.table = DeltaTable(self.folder / "t")
-        self.mapped = mapped
+        self.mapped, self.narrow = mapped, False
         properties = {"delta.checkpointInterval": interval, "delta.enableTypeWidening": "true"}
         if mapped:
             properties["delta.columnMapping.mode"] = "name"
@@ -190,8 +190,8 @@ class Alterations(RuleBasedStateMachine):
         if column is None or column.data_type not in WIDER:
             return
         alteration = self.table.alter().change_type((column.name,), WIDER[column.data_type])
-        if self.has_constraint and column is self.id:
-            self.refused(alteration)
+        if self.narrow or (self.has_constraint and column is self.id):
+            self.refused(alteration, InvalidRequestError, UnsupportedFeatureError)
             return
         self.committed(alteration.commit())
         column.data_type = WIDER[column.data_type]
@@ -241,6 +241,31 @@ class Alterations(RuleBasedStateMachine):
     def map_columns(self) -> None:
         self.committed(self.table.alter().set_properties({"delta.columnMapping.mode": "name"}).commit())
         self.mapped = True
+
+    @precondition(lambda self: self.mapped)
+    @rule(also_types=st.booleans())
+    def unmap_columns(self, also_types: bool) -> None:
+        alteration = self.table.alter().drop_feature("columnMapping")
+        if also_types and not self.narrow:
+            alteration.drop_feature("typeWidening")
+        if any(" " in c.name for c in self.columns):
+            self.refused(alteration)
+            return
+        self.committed(alteration.commit())
+        self.mapped, self.narrow = False, self.narrow or also_types
+
+    @precondition(lambda self: not self.narrow)
+    @rule()
+    def end_widening(self) -> None:
+        self.committed(self.table.alter().drop_feature("typeWidening").commit())
+        self.narrow = True
+        assert not any("delta.typeChanges" in f.metadata for f in fields_of(self.table.snapshot().schema))
+
+    @precondition(lambda self: self.narrow)
+    @rule()
+    def begin_widening(self) -> None:
+        self.committed(self.table.alter().set_properties({"delta.enableTypeWidening": "true"}).commit())
+        self.narrow = False
 
     @rule(key=st.sampled_from(["x", "y"]), value=st.sampled_from(["1", "2", None]))
     def properties_change(self, key: str, value: str | None) -> None:
