@@ -104,6 +104,13 @@ VERBS = (
             t, lambda a: a.set_properties({"delta.enableDeletionVectors": "false"}).drop_feature("deletionVectors")
         ),
     ),
+    _commit(
+        "drop feature, files written anew",
+        "counted",
+        lambda t: _alter(t, lambda a: a.drop_feature("columnMapping")),
+    ),
+    _commit("drop feature, marked rows", "marked", lambda t: _alter(t, lambda a: a.drop_feature("deletionVectors"))),
+    Verb("drop row tracking", "counted", lambda t: _alter(t, lambda a: a.drop_feature("rowTracking")), has_txn=True),
     Verb(
         "enable row tracking",
         "plain",
