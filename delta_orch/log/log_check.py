@@ -96,7 +96,7 @@ def ensure_complete(checkpoint: Checkpoint) -> None:
                 version=version,
             )
     _ = checkpoint.txns, checkpoint.domain_metadata
-    for sidecar, part in zip(checkpoint.sidecars, checkpoint.file_parts if checkpoint.sidecars else (), strict=True):
+    for sidecar, part in zip(checkpoint.sidecars, checkpoint.sidecar_parts, strict=True):
         meta = checkpoint.store.head(part.path)
         # One that is gone is told of by reading it.
         if meta is not None and meta.size != sidecar.size_in_bytes:

@@ -152,13 +152,24 @@ class LogBuilder:
             self.hint(version, size=len(rows), **({"parts": parts} if parts > 1 else {}))
 
     def checkpoint_v2(
-        self, version: int, *, file_format: str = "parquet", sidecars: int = 2, classic_name: bool = False
+        self,
+        version: int,
+        *,
+        file_format: str = "parquet",
+        sidecars: int = 2,
+        classic_name: bool = False,
+        embedded: int = 0,
     ) -> None:
-        """A V2 checkpoint: file actions in sidecars, or inside where `sidecars` is 0."""
+        """A V2 checkpoint: file actions in sidecars, or inside where `sidecars` is 0.
+
+        Args:
+            embedded: So many file actions are inside although there are sidecars, which the protocol does not allow.
+        """
         rows = [json.loads(serialize_action(CheckpointMetadata(version))), *self._rows(version)]
         if sidecars:
             files = [row for row in rows if row.keys() & {"add", "remove"}]
-            rows = [row for row in rows if not row.keys() & {"add", "remove"}]
+            rows = [row for row in rows if not row.keys() & {"add", "remove"}] + files[:embedded]
+            files = files[embedded:]
             for n in range(sidecars):
                 name = f"{version}-{n}.parquet"
                 size = self._write(f"{SIDECAR_DIRECTORY}/{name}", files[n::sidecars], 1000, ("add", "remove"))

@@ -335,6 +335,17 @@ def test_a_sidecar_that_is_gone(builder: LogBuilder) -> None:
         snapshot.files(["path"])
 
 
+@pytest.mark.parametrize("file_format", ["json", "parquet"])
+def test_files_beside_sidecars_are_not_lost(builder: LogBuilder, file_format: str) -> None:
+    builder.commit(*(_add(n) for n in range(5)))
+    builder.checkpoint_v2(1, file_format=file_format, embedded=2)
+    snapshot = _snapshot(builder)
+    paths = sorted(snapshot.files(["path"])["path"].to_pylist())
+    assert (snapshot.num_files, len(set(paths))) == (5, 5)
+    builder.commit(Remove(paths[0], True, 1), Remove(paths[-1], True, 1))
+    assert sorted(_snapshot(builder).files(["path"])["path"].to_pylist()) == paths[1:-1]
+
+
 def test_sidecars_named_by_a_whole_uri(builder: LogBuilder) -> None:
     builder.commit(*(_add(n) for n in range(5)))
     builder.checkpoint_v2(1, file_format="json")

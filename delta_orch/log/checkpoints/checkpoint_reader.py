@@ -246,11 +246,22 @@ class Checkpoint:
             ) from None
 
     @cached_property
+    def sidecar_parts(self) -> tuple[ParquetPart, ...]:
+        """The sidecars, in the order of `sidecars`."""
+        return tuple(ParquetPart(self.store, path) for path in self.sidecar_paths)
+
+    @cached_property
+    def embedded_parts(self) -> tuple[ParquetPart, ...]:
+        """Of the checkpoint's own Parquet files those that may hold file actions: all without sidecars; beside them
+        none should, but what a writer left there is a file of the table all the same."""
+        if not self.sidecars:
+            return self.top_level_parts
+        return tuple(p for p in self.top_level_parts if p.row_groups("add") or p.row_groups("remove"))
+
+    @property
     def file_parts(self) -> tuple[ParquetPart, ...]:
-        """The Parquet files that hold file actions: the sidecars where there are some, else the files themselves."""
-        if self.sidecars:
-            return tuple(ParquetPart(self.store, path) for path in self.sidecar_paths)
-        return self.top_level_parts
+        """The Parquet files that hold file actions."""
+        return (*self.sidecar_parts, *self.embedded_parts)
 
     def row_groups(self, action: str) -> list[RowGroup]:
         """The row groups that may hold `add` or `remove` actions, in the order of the files."""

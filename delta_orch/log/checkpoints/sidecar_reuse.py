@@ -84,11 +84,11 @@ def plan_reuse(snapshot: Snapshot, columns: CheckpointColumns, expired_ms: int) 
     if not checkpoint.sidecars or not _is_held(snapshot, checkpoint):
         return ReusePlan((), checkpoint.file_parts)
     touched = snapshot.tail.touched
-    parts = list(zip(checkpoint.sidecars, checkpoint.file_parts, strict=True))
+    parts = list(zip(checkpoint.sidecars, checkpoint.sidecar_parts, strict=True))
     known = run_parallel(lambda pair: _reusable(*pair, columns, touched, expired_ms), parts)
     return ReusePlan(
         tuple(found for found in known if found is not None),
-        tuple(part for (_, part), found in zip(parts, known, strict=True) if found is None),
+        (*(part for (_, part), found in zip(parts, known, strict=True) if found is None), *checkpoint.embedded_parts),
     )
 
 
