@@ -85,7 +85,11 @@ def open_engine(name: str) -> Engine:
         ) from e
     # Where and how big is for spark-defaults.conf to say.
     builder = SparkSession.builder.appName("delta-orch").config("spark.ui.showConsoleProgress", "false")
-    return spark_engine(builder.config("spark.ui.enabled", "false").getOrCreate())
+    session = builder.config("spark.ui.enabled", "false").getOrCreate()
+    # What fails is one line of ours; Spark would write its traces beside it. A session of Connect has no context.
+    if (context := getattr(session, "sparkContext", None)) is not None:
+        context.setLogLevel("OFF")
+    return spark_engine(session)
 
 
 def open_table(uri: str, storage_option: list[str] | None) -> DeltaTable:
