@@ -188,6 +188,8 @@ def parse_options(kind: StoreKind, given: Mapping[str, Any] | None) -> StoreOpti
     Raises:
         InvalidRequestError: An unknown name, one thing twice, or a value that cannot be. It shows no value.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidRequestError("storage_options must be a dict", remedy="Pass names of options with their values")
     known = OPTIONS[kind]
     library: dict[str, Any] = {}
     secrets: set[str] = set()

@@ -6,6 +6,7 @@ import pickle
 import uuid
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,3 +169,9 @@ def test_files_in_another_storage_account_are_refused() -> None:
     assert store.resolve("abfss://d@acc.dfs.core.windows.net/x") == "d/x"
     with pytest.raises(UnsupportedStoreError, match="another store"):
         store.resolve("abfss://c@other.dfs.core.windows.net/x")
+
+
+@pytest.mark.parametrize("options", [5, "key=x", [("key", "x")]])
+def test_options_that_are_no_mapping_are_refused(options: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="storage_options must be a dict"):
+        open_store("s3://bucket/t", options)
