@@ -61,9 +61,16 @@ def schema_of(*, is_mapped: bool) -> StructType:
 def physical(names: StructType) -> StructType:
     def renamed(f: StructField) -> StructField:
         kind = physical(f.data_type) if isinstance(f.data_type, StructType) else f.data_type
-        return StructField(f.metadata.get("delta.columnMapping.physicalName", f.name), kind)
+        return StructField(f.metadata.get("delta.columnMapping.physicalName", f.name), kind, True, f.metadata)
 
     return StructType(tuple(map(renamed, names)))
+
+
+def arrow_field(f: StructField) -> pa.Field:
+    kind = f.data_type
+    arrow = pa.struct(list(map(arrow_field, kind))) if isinstance(kind, StructType) else type_to_arrow(kind)
+    number = f.metadata.get("delta.columnMapping.id")
+    return pa.field(f.name, arrow, metadata=None if number is None else {"PARQUET:field_id": str(number)})
 
 
 def rows(number: int) -> dict[str, list[Any]]:
@@ -119,16 +126,20 @@ def make(root: Path, kind: str) -> DeltaTable:
     for number in range(6):
         data = rows(number)
         types = {f.name: f.data_type for f in schema}
-        arrays = []
+        arrays, fields = [], []
         for f, by in list(zip(schema, names, strict=True))[1:]:
             values = data[f.name]
             if f.name == "st":
                 inner = physical(types["st"]).names  # type: ignore[arg-type]
                 values = [v and dict(zip(inner, v.values(), strict=True)) for v in values]
-            arrays.append((by.name, pa.array(values, type_to_arrow(by.data_type))))
+            field = arrow_field(by)
+            arrays.append(pa.array(values, field.type))
+            fields.append(field)
         vector = {"deletion_vector": inline_vector(0, 9)} if kind == "vectors" and number % 2 else {}
         partition = {names.names[0]: f"2020-01-0{number // 2 + 1}"}
-        added = made.add(f"f{number}.parquet", pa.table(dict(arrays)), partition_values=partition, **vector)
+        added = made.add(
+            f"f{number}.parquet", pa.table(arrays, pa.schema(fields)), partition_values=partition, **vector
+        )
         made.commit(replace(added, stats=statistics(number, schema)))
     return made.open()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,21 @@ import pytest
 from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
+from delta_orch.engines.spark import file_names
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.protocol.types import DOUBLE, LONG, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, StructField, StructType
+from delta_orch.protocol.types import (
+    DOUBLE,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 from delta_orch.spark_source.source import DeltaOrchSource
 from delta_orch.testing.row_multiset import ensure_same_rows
 
@@ -121,6 +134,85 @@ def test_trap_5_zones_and_old_days_are_taken_from_the_session(engine: SparkEngin
     ):
         scan = made.open().snapshot().scan()
         ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
+
+
+def stamped_columns(unit: str) -> pa.Schema:
+    zoned, local = pa.timestamp(unit, "UTC"), pa.timestamp(unit)
+
+    def field(name: str, data_type: pa.DataType, number: int) -> pa.Field:
+        return pa.field(name, data_type, metadata={"PARQUET:field_id": str(number)})
+
+    point = pa.struct([field("at", zoned, 4), field("n", pa.int64(), 5)])
+    return pa.schema(
+        [
+            field("zoned", zoned, 1),
+            field("local", local, 2),
+            field("st", point, 3),
+            field("list", pa.list_(local), 6),
+            field("map", pa.map_(pa.string(), pa.list_(point)), 7),
+        ]
+    )
+
+
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_timestamps_in_nanoseconds_have_no_reader(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
+    """Files of nanoseconds beside others of microseconds and of INT96."""
+
+    def column(name: str, data_type: DataType, number: int) -> StructField:
+        return replace(
+            mapped(name, data_type, number),
+            metadata={"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name},
+        )
+
+    point = StructType((column("at", TIMESTAMP, 4), column("n", LONG, 5)))
+    types = (TIMESTAMP, TIMESTAMP_NTZ, point, ArrayType(TIMESTAMP_NTZ), MapType(STRING, ArrayType(point)))
+    names = ("zoned", "local", "st", "list", "map")
+    made = HandmadeTable(tmp_path / "table")
+    made.create(
+        StructType(tuple(column(*field) for field in zip(names, types, (1, 2, 3, 6, 7), strict=True))),
+        reader_features=("timestampNtz", "columnMapping"),
+        configuration={"delta.columnMapping.mode": mode},
+    )
+    ticks = [0, 1, -1, 999, -1_000, -1_001, None, 1_600_000_000_123_456, -(10**15) - 1]
+    points = [{"at": tick, "n": 7} for tick in ticks]
+    rows = [
+        {"zoned": p["at"], "local": p["at"], "st": p, "list": [p["at"], None], "map": {"k": [p, None], "none": None}}
+        for p in points
+    ]
+    rows[2:4] = [{**row, "st": None, "list": None, "map": None} for row in rows[2:4]]
+    for name, unit, write in (("n", "ns", {}), ("u", "us", {}), ("i", "ns", {"use_deprecated_int96_timestamps": True})):
+        file = pa.Table.from_pylist(rows, stamped_columns(unit))
+        made.commit(made.add(f"{name}.parquet", file, write=write))
+    for where in (None, "zoned > TIMESTAMP'1970-01-01 00:00:00Z'", "st.at < TIMESTAMP'1970-01-01 00:00:00Z'"):
+        scan = made.open().snapshot().scan(where=where)
+        expected = scan.to_arrow()
+        assert expected.num_rows >= 5
+        with setting(engine.host.session, "spark.sql.session.timeZone", "Asia/Tokyo"):
+            ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), expected)
+            if where is not None:
+                users = made.open().snapshot().scan().to_relation(engine).where(where)
+                ensure_same_rows(engine.to_arrow(users), expected)
+
+
+def test_files_that_delta_writers_name_are_not_asked_for_their_timestamps(
+    classic: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A footer a file would make a scan of many files slow to begin."""
+    table = DeltaTable(tmp_path / "table")
+    rows = pa.table({"at": pa.array([1, None], pa.timestamp("us", "UTC"))})
+    table.append(rows)
+    table.append(classic.relation(rows))
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("a footer was read")
+
+    monkeypatch.setattr(file_names, "_read_schema", refused)
+    assert table.snapshot().scan().to_relation(classic).count() == 4
+    made = HandmadeTable(tmp_path / "foreign")
+    made.create(rows.schema)
+    made.commit(made.add("part-0.parquet", rows))
+    with pytest.raises(AssertionError, match="a footer was read"):
+        made.open().snapshot().scan().to_relation(classic)
 
 
 def test_trap_6_the_sessions_zone_decides_what_a_predicate_means(engine: SparkEngine, tmp_path: Path) -> None:

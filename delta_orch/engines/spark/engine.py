@@ -17,7 +17,6 @@ from delta_orch.engines.spark.host import SparkHost, host_for, is_connect, sessi
 from delta_orch.engines.spark.live_rows import live_rows
 from delta_orch.engines.spark.rewrite import rewrite_files
 from delta_orch.engines.spark.scan_files import output_column_sql, prepare_scan, table_columns
-from delta_orch.engines.spark.scan_portable import listed_uris
 from delta_orch.engines.spark.session_zone import ensure_zone_does_not_matter
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS
 from delta_orch.engines.spark.sql_text import escape_braces
@@ -124,10 +123,8 @@ class SparkEngine:
             return self.host.scan_files(prepare_scan(plan, names), positioned=tracked)
         marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
         whole = replace(plan, files=plan.files.filter(vectors.is_null()))
-        files = prepare_scan(marked, names)
-        positioned = self.host.scan_files(files, positioned=True)
-        uris = listed_uris(positioned, files)
-        rows = live_rows(self.host.session, positioned, plan.store, marked.files, uris, keep_position=tracked)
+        positioned = self.host.scan_files(prepare_scan(marked, names, numbered=True), positioned=True)
+        rows = live_rows(self.host.session, positioned, plan.store, marked.files, keep_position=tracked)
         if not whole.files.num_rows:
             return rows
         return rows.unionByName(self.host.scan_files(prepare_scan(whole, names), positioned=tracked))

@@ -3,11 +3,13 @@
 Without column mapping these are the table's own names, in mode `name` the physical ones. In mode `id` each file
 decides: its columns carry field ids, and their names may be any. Spark can match by id itself, but then gives null for
 nested columns it prunes; so files are asked for their schema, and those that agree are scanned together, by name.
+
+In every mode some files are asked for the unit of their timestamps, too (`nanoseconds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -17,6 +19,8 @@ import pyarrow.parquet as pq
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.file_lookup import find_in_file
 from delta_orch.engines.read_errors import read_error
+from delta_orch.engines.spark.nanoseconds import files_of_other_writers, type_in_file
+from delta_orch.errors import DeltaError
 from delta_orch.features.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
 from delta_orch.features.type_widening import TYPE_CHANGES
 from delta_orch.log.columns.arrow_building import int64_array
@@ -24,28 +28,59 @@ from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType,
 from delta_orch.storage.base import LogStore
 
 _READERS = 16
+_SAMPLE = 64
 _INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """How many digits before the point Spark's Parquet reader asks of a decimal, by the integer that it is read from."""
 
 
 def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
-    """The plan in parts, each with its columns as its files name them, in the table's order.
+    """The plan in parts, each with its columns as its files name them and in the types to read them in, in the table's
+    order.
 
     Raises:
         MissingFileError, TableError: A file of a table in mode `id` cannot be asked.
     """
     physical = physical_schema(plan)
-    if plan.column_mapping is not ColumnMappingMode.ID or not plan.files.num_rows:
+    asked = _files_to_ask(plan, physical)
+    if not asked:
         yield plan, physical
         return
-    paths = plan.files.column("path").to_pylist()
-    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-schema-read") as executor:
-        schemas = executor.map(lambda path: _names_in_file(plan, physical, _read_schema(plan.store, path)), paths)
-        rows: dict[StructType, list[int]] = {}
-        for row, schema in enumerate(schemas):
-            rows.setdefault(schema, []).append(row)
+    others = sorted({*range(plan.files.num_rows)}.difference(asked))
+    rows: dict[StructType, list[int]] = {physical: others} if others else {}
+    for row, schema in zip(asked, _ask(plan, physical, asked), strict=True):
+        rows.setdefault(schema, []).append(row)
     for schema, members in rows.items():
         yield replace(plan, files=plan.files.take(int64_array(members))), schema
+
+
+def _files_to_ask(plan: ScanPlan, physical: StructType) -> Sequence[int]:
+    """By number. A file that should have been asked cannot be read then, as Spark says itself; nothing is misread."""
+    if plan.column_mapping is ColumnMappingMode.ID:
+        return range(plan.files.num_rows)
+    suspects = files_of_other_writers(plan)
+    # Too many to be asked for what is so rare, unless some of them have it.
+    sample = suspects[:: -(-len(suspects) // _SAMPLE) or 1].to_pylist()
+    has_any = any(schema != physical for schema in _ask(plan, physical, sample))
+    return suspects.to_pylist() if has_any else ()
+
+
+def _ask(plan: ScanPlan, physical: StructType, rows: Sequence[int]) -> list[StructType]:
+    if not rows:
+        return []
+    paths = plan.files.column("path").take(int64_array(rows)).to_pylist()
+    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-schema-read") as executor:
+        return list(executor.map(lambda path: _ask_one(plan, physical, path), paths))
+
+
+def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
+    try:
+        schema = _read_schema(plan.store, path)
+    except DeltaError:
+        if plan.column_mapping is ColumnMappingMode.ID:
+            raise
+        # Spark may not need the file, and tells what is wrong with it where it does.
+        return physical
+    return _names_in_file(plan, physical, schema)
 
 
 def physical_schema(plan: ScanPlan) -> StructType:
@@ -78,7 +113,8 @@ def _read_schema(store: LogStore, log_path: str) -> pa.Schema:
     path = store.resolve(log_path)
     try:
         with store.data_filesystem()[0].open_input_file(path) as source:
-            return pq.read_schema(source)
+            # INT96 is of nanoseconds too, but Spark follows that.
+            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us").schema_arrow
     except (OSError, pa.ArrowException) as e:
         raise read_error(e, path) from e
 
@@ -87,31 +123,42 @@ def _names_in_file(plan: ScanPlan, physical: StructType, in_file: pa.Schema) -> 
     partitions = {name.lower() for name in plan.partition_columns}
     return StructType(
         tuple(
-            to if logical.name.lower() in partitions else _named_field(logical, to, list(in_file))
+            to if logical.name.lower() in partitions else _named_field(logical, to, list(in_file), plan.column_mapping)
             for logical, to in zip(plan.schema, physical, strict=True)
         )
     )
 
 
-def _named_field(logical: StructField, physical: StructField, candidates: list[pa.Field]) -> StructField:
-    index = find_in_file(logical, candidates, ColumnMappingMode.ID)
+def _named_field(
+    logical: StructField, physical: StructField, candidates: list[pa.Field], mode: ColumnMappingMode
+) -> StructField:
+    index = find_in_file(logical, candidates, mode)
     if index is None:
-        return physical
+        return replace(physical, name=_absent_name(physical.name, candidates))
     found = candidates[index]
-    return replace(physical, name=found.name, data_type=_named_type(logical.data_type, physical.data_type, found.type))
+    name = found.name if mode is ColumnMappingMode.ID else physical.name
+    return replace(physical, name=name, data_type=_named_type(logical.data_type, physical.data_type, found.type, mode))
 
 
-def _named_type(logical: DataType, physical: DataType, found: pa.DataType) -> DataType:
+def _absent_name(name: str, candidates: list[pa.Field]) -> str:
+    """A name that the file does not have: under its own, another id's column may stand there."""
+    there = {candidate.name.lower() for candidate in candidates}
+    while name.lower() in there:
+        name += "_"
+    return name
+
+
+def _named_type(logical: DataType, physical: DataType, found: pa.DataType, mode: ColumnMappingMode) -> DataType:
     match logical, physical:
         case StructType(), StructType() if pa.types.is_struct(found):
             children = zip(logical, physical, strict=True)
-            return StructType(tuple(_named_field(by, to, list(found)) for by, to in children))
+            return StructType(tuple(_named_field(by, to, list(found), mode) for by, to in children))
         case ArrayType(), ArrayType() if pa.types.is_list(found):
-            element = _named_type(logical.element_type, physical.element_type, found.value_type)
+            element = _named_type(logical.element_type, physical.element_type, found.value_type, mode)
             return ArrayType(element, physical.contains_null)
         case MapType(), MapType() if pa.types.is_map(found):
-            key = _named_type(logical.key_type, physical.key_type, found.key_type)
-            value = _named_type(logical.value_type, physical.value_type, found.item_type)
+            key = _named_type(logical.key_type, physical.key_type, found.key_type, mode)
+            value = _named_type(logical.value_type, physical.value_type, found.item_type, mode)
             return MapType(key, value, physical.value_contains_null)
         case _:
-            return physical
+            return type_in_file(physical, found)

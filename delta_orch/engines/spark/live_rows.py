@@ -1,7 +1,8 @@
 """Deletion vectors in Spark: the rows of a few files, without those their vectors mark.
 
 The vectors become 64-bit words, a row a file, broadcast into the condition of an anti-join. A bitmap as a column of the
-joined rows would travel with each of them; in the condition of an anti-join it does not.
+joined rows would travel with each of them; in the condition of an anti-join it does not. What finds it is a number that
+each file of the scan has like a partition value: the path would have to be hashed for every row.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from delta_orch.engines.spark.host import DataFrame
 from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import arrow_to_frame
 from delta_orch.errors import CorruptDeletionVectorError
-from delta_orch.expressions.spark_literals import quote_identifier, quote_string
-from delta_orch.log.columns.arrow_building import string_array
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.log.columns.arrow_building import int64_range
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.types import LONG, STRING, ArrayType, StructField, StructType
 from delta_orch.storage.base import LogStore
@@ -28,14 +29,16 @@ from delta_orch.storage.base import LogStore
 # Names that only exist inside the plan.
 FILE_COLUMN = "delta_orch_row_file"
 POSITION_COLUMN = "delta_orch_row_position"
+NUMBER_COLUMN = "delta_orch_file_number"
 POSITION_FIELDS = (StructField(FILE_COLUMN, STRING), StructField(POSITION_COLUMN, LONG))
 _READERS = 16
+NUMBER_FIELD = StructField(NUMBER_COLUMN, LONG)
 _KEY = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
 _ROWS = "delta_orch_positioned_rows"
 _VECTORS = "delta_orch_deletion_vectors"
 
-_LOOKUP_SCHEMA = StructType((StructField(_KEY, STRING), StructField(_WORDS, ArrayType(LONG))))
+_LOOKUP_SCHEMA = StructType((StructField(_KEY, LONG), StructField(_WORDS, ArrayType(LONG))))
 
 
 def with_position(rows: DataFrame) -> DataFrame:
@@ -49,38 +52,34 @@ def with_position(rows: DataFrame) -> DataFrame:
 
 
 def live_rows(
-    session: Any, positioned: DataFrame, store: LogStore, files: pa.Table, uris: list[str], *, keep_position: bool
+    session: Any, positioned: DataFrame, store: LogStore, files: pa.Table, *, keep_position: bool
 ) -> DataFrame:
     """The rows whose file's vector does not mark them.
 
     Args:
-        positioned: The rows of exactly these files, from `with_position`.
+        positioned: The rows of exactly these files, from `with_position`, with the number of their file in `files`
+            (`NUMBER_FIELD`).
         files: Columns `path` and `deletion_vector`; every file has a vector.
-        uris: For each file what Spark has in `_metadata.file_path`.
         keep_position: Keep the two position columns.
 
     Raises:
         MissingFileError, CorruptDeletionVectorError, TableError: A vector, or its file, cannot be read.
     """
-    vectors = arrow_to_frame(session, _lookup_table(store, files, uris), _LOOKUP_SCHEMA)
-    hidden = () if keep_position else (FILE_COLUMN, POSITION_COLUMN)
+    vectors = arrow_to_frame(session, _lookup_table(store, files), _LOOKUP_SCHEMA)
+    hidden = (NUMBER_COLUMN,) if keep_position else (NUMBER_COLUMN, FILE_COLUMN, POSITION_COLUMN)
     columns = [quote_identifier(name) for name in positioned.columns if name not in hidden]
-    # A file under another spelling than expected would show its deleted rows without a word: better an error.
-    known = ", ".join(quote_string(uri) for uri in uris)
     # `get` gives null beyond the last word, and null does not match.
     word = f"get(v.{_WORDS}, CAST(r.{POSITION_COLUMN} DIV 64 AS INT))"
     text = (
         f"SELECT /*+ BROADCAST(v) */ {', '.join(f'r.{column}' for column in columns)} FROM {_ROWS} AS r "
-        f"LEFT ANTI JOIN {_VECTORS} AS v ON r.{FILE_COLUMN} = v.{_KEY} "
-        f"AND getbit({word}, CAST(r.{POSITION_COLUMN} % 64 AS INT)) = 1 "
-        f"WHERE CASE WHEN r.{FILE_COLUMN} IN ({known}) THEN TRUE "
-        f"ELSE raise_error(concat('delta_orch: no deletion vector for ', r.{FILE_COLUMN})) END"
+        f"LEFT ANTI JOIN {_VECTORS} AS v ON r.{NUMBER_COLUMN} = v.{_KEY} "
+        f"AND getbit({word}, CAST(r.{POSITION_COLUMN} % 64 AS INT)) = 1"
     )
     text = escape_braces(text).replace(_ROWS, "{rows}").replace(_VECTORS, "{vectors}")
     return session.sql(text, rows=positioned, vectors=vectors)
 
 
-def _lookup_table(store: LogStore, files: pa.Table, uris: list[str]) -> pa.Table:
+def _lookup_table(store: LogStore, files: pa.Table) -> pa.Table:
     vectors = read_deletion_vectors(store, deletion_vector_descriptors(files))
     words = []
     for num_rows, vector in zip(_row_counts(store, files.column("path").to_pylist()), vectors, strict=True):
@@ -95,7 +94,7 @@ def _lookup_table(store: LogStore, files: pa.Table, uris: list[str]) -> pa.Table
         )
     values = pa.array(np.concatenate(words) if words else np.zeros(0, dtype=np.int64))
     column = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
-    return pa.Table.from_arrays([string_array(uris), column], names=[_KEY, _WORDS])
+    return pa.Table.from_arrays([int64_range(0, files.num_rows), column], names=[_KEY, _WORDS])
 
 
 def _words(rows: Any) -> Any:

@@ -10,11 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import OutputColumn, ScanPlan
+from delta_orch.engines.spark.live_rows import NUMBER_FIELD
+from delta_orch.engines.spark.nanoseconds import holds_nanoseconds, timestamp_sql
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import same_values, type_sql
 from delta_orch.engines.spark.tracked_columns import (
     FILE_CONSTANTS,
     materialized_fields,
+    of_each_file,
     tracked_names,
     tracked_sql,
     with_file_constants,
@@ -22,7 +25,7 @@ from delta_orch.engines.spark.tracked_columns import (
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.features.column_mapping import physical_name
-from delta_orch.log.columns.arrow_building import int32_array, int64_array, string_array
+from delta_orch.log.columns.arrow_building import int32_array, int64_array, int64_range, string_array
 from delta_orch.log.columns.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -56,12 +59,13 @@ class ScanFiles:
     pushed: PushedFilters | None = None
 
 
-def prepare_scan(plan: ScanPlan, names: StructType) -> ScanFiles:
+def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -> ScanFiles:
     """Pure log work: nothing is read, listed or started.
 
     Args:
         plan: What to scan.
         names: Its columns as the files name them, in the order of its schema (`file_names`).
+        numbered: Give each row the number of its file in the plan, in `NUMBER_FIELD`.
 
     Raises:
         UnsupportedFeatureError: A file carries a deletion vector, or files know columns by other names.
@@ -75,6 +79,9 @@ def prepare_scan(plan: ScanPlan, names: StructType) -> ScanFiles:
     if plan.row_tracking is not None:
         partitions, index = with_file_constants(plan, partitions, index)
         partition_schema = StructType((*partition_schema, *FILE_CONSTANTS))
+    if numbered:
+        partitions, index = of_each_file(partitions, index, {NUMBER_FIELD.name: int64_range(0, plan.files.num_rows)})
+        partition_schema = StructType((*partition_schema, NUMBER_FIELD))
     return ScanFiles(
         store=plan.store,
         root_uri=hadoop_root(plan.store),
@@ -140,8 +147,9 @@ def _column_sql(plan: ScanPlan, by: StructField, logical: StructField) -> str:
     return _renamed_sql(quote_identifier(by.name), by.data_type, logical.data_type)
 
 
-def _renamed_sql(value: str, physical: DataType, logical: DataType) -> str:
-    """Only names differ. Structs are taken apart, so that Spark still reads no more of them than is asked for.
+def _renamed_sql(value: str, physical: DataType, logical: DataType, depth: int = 0) -> str:
+    """Only names differ, and nanoseconds become timestamps. Structs are taken apart, so that Spark still reads no more
+    of them than is asked for.
 
     Floats go through an expression that changes nothing, which keeps Spark from holding its filters against the bounds
     in Parquet's footers: to Spark NaN is above every number, while most writers leave it out of the maximum (arrow-cpp,
@@ -151,13 +159,33 @@ def _renamed_sql(value: str, physical: DataType, logical: DataType) -> str:
         return f"nanvl({value}, CAST('NaN' AS {type_sql(physical)}))"
     if same_values(physical, logical) and not _has_float_field(physical):
         return value
-    if not isinstance(physical, StructType) or not isinstance(logical, StructType):
-        return f"CAST({value} AS {type_sql(logical)})"
-    fields = ", ".join(
-        f"{quote_string(to.name)}, {_renamed_sql(f'{value}.{quote_identifier(by.name)}', by.data_type, to.data_type)}"
-        for by, to in zip(physical, logical, strict=True)
-    )
-    return f"CASE WHEN {value} IS NOT NULL THEN named_struct({fields}) END"
+    if isinstance(physical, StructType) and isinstance(logical, StructType):
+        fields = ", ".join(
+            f"{quote_string(to.name)}, "
+            f"{_renamed_sql(f'{value}.{quote_identifier(by.name)}', by.data_type, to.data_type, depth)}"
+            for by, to in zip(physical, logical, strict=True)
+        )
+        return f"CASE WHEN {value} IS NOT NULL THEN named_struct({fields}) END"
+    if holds_nanoseconds(physical, logical):
+        return _timestamps_sql(value, physical, logical, depth)
+    return f"CAST({value} AS {type_sql(logical)})"
+
+
+def _timestamps_sql(value: str, physical: DataType, logical: DataType, depth: int) -> str:
+    item = f"delta_orch_{depth}"
+
+    def items(values: str, by: DataType, to: DataType) -> str:
+        return f"transform({values}, {item} -> {_renamed_sql(item, by, to, depth + 1)})"
+
+    match physical, logical:
+        case ArrayType(), ArrayType():
+            return items(value, physical.element_type, logical.element_type)
+        case MapType(), MapType():
+            keys = items(f"map_keys({value})", physical.key_type, logical.key_type)
+            values = items(f"map_values({value})", physical.value_type, logical.value_type)
+            return f"map_from_arrays({keys}, {values})"
+        case _:
+            return timestamp_sql(value, logical)
 
 
 def _has_float_field(data_type: DataType) -> bool:

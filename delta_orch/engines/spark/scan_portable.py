@@ -53,14 +53,6 @@ def portable_scan(session: Any, files: ScanFiles, *, positioned: bool = False) -
     return _join_partitions(session, files, rows, uris) if len(files.partition_schema) else rows
 
 
-def listed_uris(rows: DataFrame, files: ScanFiles) -> list[str]:
-    """For each file what `_metadata.file_path` has in the rows of its scan.
-
-    Raises MissingFileError where Spark does not know a file.
-    """
-    return _listed_uris(rows, _decoded_paths(files))
-
-
 def _decoded_paths(files: ScanFiles) -> list[str]:
     root = unquote(files.root_uri)
     return [_decoded_path(root, path) for path in files.files.column("path").to_pylist()]

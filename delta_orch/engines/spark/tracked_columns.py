@@ -6,6 +6,8 @@ a constant of the file. The position in the file is Spark's own, deleted rows co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from delta_orch.engines.base import RowTracking, ScanPlan
@@ -38,10 +40,17 @@ def materialized_fields(tracking: RowTracking | None) -> tuple[StructField, ...]
 
 def with_file_constants(plan: ScanPlan, partitions: pa.Table, index: pa.Array) -> tuple[pa.Table, pa.Array]:
     """Partitions of one file each, `FILE_CONSTANTS` among their values, and for each file which of them it is in."""
-    columns = [column.take(index) for column in partitions.columns]
     constants = [plan.files.column(name) for name in ("base_row_id", "default_row_commit_version")]
-    names = [*partitions.column_names, *FILE_CONSTANTS.names]
-    return pa.Table.from_arrays([*columns, *constants], names=names), int64_range(0, plan.files.num_rows)
+    return of_each_file(partitions, index, dict(zip(FILE_CONSTANTS.names, constants, strict=True)))
+
+
+def of_each_file(
+    partitions: pa.Table, index: pa.Array, constants: Mapping[str, pa.Array | pa.ChunkedArray]
+) -> tuple[pa.Table, pa.Array]:
+    """Partitions of one file each, with one more value a file, and for each file which of them it is in."""
+    columns = [column.take(index) for column in partitions.columns]
+    names = [*partitions.column_names, *constants]
+    return pa.Table.from_arrays([*columns, *constants.values()], names=names), int64_range(0, len(index))
 
 
 def tracked_sql(plan: ScanPlan, name: str) -> str:
