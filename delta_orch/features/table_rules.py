@@ -19,6 +19,7 @@ from delta_orch.features.column_mapping_ids import (
     ensure_mode_may_change,
     highest_id,
 )
+from delta_orch.features.declared_types import with_declared_types
 from delta_orch.features.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible, needs_nested_ids
 from delta_orch.features.protocol_upgrade import protocol_for_existing_table, with_features
 from delta_orch.features.registry import ensure_writable
@@ -89,6 +90,8 @@ def settle(
         ColumnNotFoundError: Statistics are asked for of a column that is not there.
         UnsupportedFeatureError: It needs a feature this release does not write.
     """
+    if before is not None and wanted.schema != before.schema:
+        wanted = wanted.with_schema(with_declared_types(wanted.schema))
     mapped = wanted if is_mapped else with_column_mapping(before, wanted)
     # A schema that stays is not spelled anew: other writers may have put more into it than is known here.
     stays = before is not None and mapped.schema == before.schema

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from delta_orch.engines.base import LengthCheck
 from delta_orch.errors import ProtocolViolationError, SchemaMismatchError
+from delta_orch.features.declared_types import place_of_text
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths
-from delta_orch.protocol.types import STRING, ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 
 
 def length_checks(schema: StructType) -> Iterator[LengthCheck]:
@@ -49,26 +50,6 @@ def _lengths_of(field: StructField, declared: str, path: Path) -> Iterator[Lengt
             f"The declared type of column {field.name} cannot be read", cause=declared[:200], column=field.name
         ) from e
     for length in lengths:
-        place = _spelled_place(field.data_type, length.place)
+        place = place_of_text(field.data_type, length.place)
         if place is not None:
             yield LengthCheck((*path, *place), str(length), length.max_characters)
-
-
-def _spelled_place(data_type: DataType, place: Path) -> Path | None:
-    """The place as the schema spells it; None where it has no text there any more."""
-    spelled: list[str] = []
-    for name in place:
-        match data_type:
-            case StructType():
-                field = data_type.find(name)
-                if field is None:
-                    return None
-                name, data_type = field.name, field.data_type
-            case ArrayType(element_type) if name == "element":
-                data_type = element_type
-            case MapType(key_type, value_type) if name in ("key", "value"):
-                data_type = key_type if name == "key" else value_type
-            case _:
-                return None
-        spelled.append(name)
-    return tuple(spelled) if data_type == STRING else None

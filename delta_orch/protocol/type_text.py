@@ -6,7 +6,7 @@ Spark SQL's spelling. `char(n)` and `varchar(n)` are strings whose declared type
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ def parse_declared_type(text: str) -> tuple[DataType, Mapping[str, Any]]:
     if not parser.lengths:
         return data_type, {}
     # Spark keeps a nested declaration on the column, too, with the whole type spelled out.
-    return data_type, {CHAR_VARCHAR_TYPE: _spelled(data_type, (), {d.place: str(d) for d in parser.lengths})}
+    return data_type, {CHAR_VARCHAR_TYPE: spell_declared_type(data_type, parser.lengths)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,12 @@ def declared_lengths(text: str) -> tuple[DeclaredLength, ...]:
     return tuple(parser.lengths)
 
 
+def spell_declared_type(data_type: DataType, lengths: Iterable[DeclaredLength]) -> str:
+    """A type with the lengths of texts in it as Spark's catalog spells it, without spaces and NOT NULL."""
+    return _spelled(data_type, (), {length.place: str(length) for length in lengths})
+
+
 def _spelled(data_type: DataType, place: tuple[str, ...], lengths: Mapping[tuple[str, ...], str]) -> str:
-    """A type as Spark's catalog spells it, without spaces and NOT NULL."""
     match data_type:
         case ArrayType(element_type):
             return f"array<{_spelled(element_type, (*place, 'element'), lengths)}>"

@@ -199,6 +199,28 @@ def test_declared_types_are_spelled_as_spark_spells_them(table):
     assert field.metadata[CHAR_VARCHAR_TYPE] == spelled
 
 
+def test_declared_types_follow_the_column(table):
+    table.create([column("s", "struct<a:varchar(2),m:map<varchar(3),struct<b:char(1),n:int>>>")],
+                 properties={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"})  # fmt: skip
+
+    def declared():
+        return table.snapshot().schema.find("s").metadata.get(CHAR_VARCHAR_TYPE)
+
+    table.alter().rename_column("s.a", "A b").rename_column("s.m.value.b", "c").add_column("s.a", "string").commit()
+    assert declared() == "struct<`A b`:varchar(2),m:map<varchar(3),struct<c:char(1),n:int>>,a:string>"
+    table.alter().drop_columns("s.`A b`").change_type("s.m.value.n", "bigint").commit()
+    assert declared() == "struct<m:map<varchar(3),struct<c:char(1),n:bigint>>,a:string>"
+    kind = pa.struct([("a", pa.string()), ("new", pa.int32())])
+    table.append(pa.table({"s": pa.array([{"a": "x", "new": 1}], kind)}), schema_mode="merge")
+    assert declared() == "struct<m:map<varchar(3),struct<c:char(1),n:bigint>>,a:string,new:int>"
+    with pytest.raises(ConstraintViolationError, match=re.escape("s.m.value.c, char(1)")):
+        value = pa.struct([("c", pa.string())])
+        kind = pa.struct([("m", pa.map_(pa.string(), value))])
+        table.append(pa.table({"s": pa.array([{"m": [("k", {"c": "cc"})]}], kind)}), schema_mode="merge")
+    table.alter().drop_columns("s.m").commit()
+    assert declared() is None
+
+
 def test_a_field_with_a_length_of_its_own(rows, table):
     table.append(rows.data(pa.table({"s": pa.array([{"a": 1}], pa.struct([("a", pa.int64())]))})))
     table.alter().add_column("s.t", "varchar(2)").commit()

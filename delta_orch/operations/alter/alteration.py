@@ -13,6 +13,7 @@ import orjson
 
 from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, DeltaError, InvalidRequestError
 from delta_orch.features.clustering import ensure_can_cluster
+from delta_orch.features.declared_types import with_declared_types
 from delta_orch.features.table_rules import TableDescription, settle, with_column_mapping
 from delta_orch.log.commits.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
 from delta_orch.log.snapshot import Snapshot
@@ -123,6 +124,8 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
     steps: list[tuple[Change, Draft, Draft]] = []
     for change in changes:
         after = change.apply(draft)
+        if after.schema is not draft.schema:
+            after = after.with_schema(with_declared_types(after.schema))
         if after.mapped_schema is draft.mapped_schema:
             after = replace(after, table=with_column_mapping(draft.table, after.table))
         steps.append((change, draft, after))

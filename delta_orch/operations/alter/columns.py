@@ -12,6 +12,7 @@ from delta_orch.features.clustering import logical_path
 from delta_orch.features.column_definitions import CURRENT_DEFAULT, is_generated, is_identity
 from delta_orch.features.column_dependencies import ensure_not_depended_on
 from delta_orch.features.column_mapping import ColumnMappingMode
+from delta_orch.features.declared_types import with_renamed_place
 from delta_orch.operations.alter.draft import Draft
 from delta_orch.operations.alter.not_null import not_null_proofs
 from delta_orch.protocol.schema import data_type_to_json
@@ -157,6 +158,7 @@ class RenameColumn:
             path[:-1],
             lambda struct: StructType(tuple(replace(f, name=self.new_name) if f is field else f for f in struct)),
         )
+        schema = with_renamed_place(schema, path, self.new_name)
         metadata = draft.table.metadata
         partition_columns = tuple(self.new_name if (c,) == path else c for c in metadata.partition_columns)
         table = replace(draft.table, metadata=replace(metadata, partition_columns=partition_columns), schema=schema)
