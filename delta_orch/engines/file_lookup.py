@@ -37,8 +37,7 @@ def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: Colum
             )
         wanted = str(field_id(field)).encode()
         return ids.index(wanted) if wanted in ids else None
-    name = physical_name(field)
-    return next((index for index, c in enumerate(candidates) if c.name == name), None)
+    return find_name(physical_name(field), [c.name for c in candidates])
 
 
 def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) -> list[str]:

@@ -63,3 +63,16 @@ def test_by_id_no_file_without_ids_is_read(rows: Any, tmp_path: Path, outer: int
     else:
         assert rows.pylist(table) == [{"a": 1, "s": {"x": 3 if inner == 3 else None}}]
         assert len(rows.pylist(table, where="s.x = 3")) == (inner == 3)
+
+
+def test_files_from_before_column_mapping_may_differ_in_case(rows: Any, tmp_path: Path) -> None:
+    """A table that was mapped later keeps its columns' names as physical ones, and its files."""
+    made = HandmadeTable(tmp_path / "t")
+    made.create(pa.schema([("Id", pa.int32()), ("S", pa.struct([("X", pa.int32())]))]))
+    written = pa.schema([("ID", pa.int32()), ("s", pa.struct([("x", pa.int32())]))])
+    made.commit(made.add("f.parquet", pa.table({"ID": pa.array([1], pa.int32()), "s": [{"x": 2}]}, schema=written)))
+    table = made.open()
+    before = rows.pylist(table)
+    table.alter().set_properties({"delta.columnMapping.mode": "name"}).commit()
+    assert rows.pylist(table) == before == [{"Id": 1, "S": {"X": 2}}]
+    assert rows.pylist(table, where="S.X = 2 AND id = 1") == before
