@@ -83,6 +83,10 @@ def add_feature(table: DeltaTable, **options: Any) -> Any:
     return table.alter().add_feature("vacuumProtocolCheck").commit(**options)
 
 
+def drop_mapping(table: DeltaTable, **options: Any) -> Any:
+    return table.alter().drop_feature("columnMapping").commit(**options)
+
+
 def set_domain(name: str) -> Verb:
     def verb(table: DeltaTable, isolation_level: str | None = None) -> Any:
         return table.set_domain_metadata(name, "{}")
@@ -104,11 +108,12 @@ OPERATIONS: dict[str, Verb] = {
     "set delta.appendOnly": set_property("delta.appendOnly", "false"),
     "add column": add_column,
     "add feature": add_feature,
+    "drop columnMapping": drop_mapping,
     "set domain x": set_domain("x"),
     "set domain y": set_domain("y"),
 }
 
-ROW_OPERATIONS = {name for name in OPERATIONS if not name.startswith(("set ", "add "))}
+ROW_OPERATIONS = {name for name in OPERATIONS if not name.startswith(("set ", "add ", "drop "))}
 
 
 def create(table: DeltaTable, **options: Any) -> Any:
@@ -123,6 +128,10 @@ def first_append(table: DeltaTable, **options: Any) -> Any:
     return table.append(rows("append", ("a", 5)), partition_by=["day"], **options)
 
 
+def first_mapped_append(table: DeltaTable, **options: Any) -> Any:
+    return first_append(table, properties={"delta.columnMapping.mode": "name"}, **options)
+
+
 def first_overwrite(table: DeltaTable, **options: Any) -> Any:
     return table.overwrite(rows("overwrite", ("a", 1)), partition_by=["day"], **options)
 
@@ -131,6 +140,7 @@ FIRST_WRITES: dict[str, Verb] = {
     "create": create,
     "create, other partitioning": create_otherwise,
     "append": first_append,
+    "append, mapped columns": first_mapped_append,
     "overwrite": first_overwrite,
 }
 
@@ -150,7 +160,8 @@ COMMITS, SKIPS, REFUSED = "✓", "skips", "refused"
 def base_files() -> dict[str, bytes]:
     """A table with two days, two files each."""
     table = new_table()
-    table.append(BASE, partition_by=["day"], properties={"delta.feature.domainMetadata": "supported"})
+    properties = {"delta.feature.domainMetadata": "supported", "delta.columnMapping.mode": "name"}
+    table.append(BASE, partition_by=["day"], properties=properties)
     table.append(BASE)
     return {file.path: table.store.read_bytes(file.path) for file in table.store.list_recursive()}
 

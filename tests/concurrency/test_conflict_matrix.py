@@ -6,7 +6,7 @@ import conflict_matrix
 import pytest
 from conflict_matrix import FIRST_WRITES, OPERATIONS, PHASES, base_files, documented, new_table, outcomes, run
 
-STARTING_ANEW = ("set owner", "set delta.appendOnly", "add column", "add feature")
+STARTING_ANEW = ("set owner", "set delta.appendOnly", "add column", "add feature", "drop columnMapping")
 
 
 def cells(first: str, table: int) -> dict[str, str]:
