@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
 from delta_orch.features import activity
@@ -118,6 +119,7 @@ def find_feature(name: str) -> TableFeature | None:
     return _BY_NAME.get(name)
 
 
+@lru_cache(256)
 def supported_features(protocol: Protocol) -> frozenset[str]:
     """Names of all features the protocol names or, below versions 3 and 7, implies; older names as they stand."""
     listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
@@ -132,6 +134,7 @@ def supported_features(protocol: Protocol) -> frozenset[str]:
     return frozenset(listed)
 
 
+@lru_cache(1024)
 def supports(protocol: Protocol, name: str) -> bool:
     """Whether the protocol names or implies a feature, under its name or an older one."""
     return any((feature := find_feature(n)) is not None and feature.name == name for n in supported_features(protocol))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
 from delta_orch.storage.base import FileMeta, LogStore, StagedFile, StagedOutput
 from delta_orch.storage.data_location import resolve_data_path
-from delta_orch.storage.local_sync import directories_of, sync_all, sync_path
+from delta_orch.storage.local_sync import directories_of, readable_parents, sync_all, sync_path
 from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 
 if TYPE_CHECKING:
@@ -119,11 +119,17 @@ class LocalStore(LogStore):
         return _file_meta(path, status)
 
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
-        temporary, status = _write_temporary(self._full(directory), data, sync=False)
+        full = self._full(directory)
+        is_new = not os.path.isdir(full)
+        temporary, status = _write_temporary(full, data, sync=False)
         staged = _LocalStagedFile(self.root, temporary, status.st_size)
         files = list(dict.fromkeys(self.resolve(path) for path in after))
+        directories = directories_of(self.root, files)
+        if is_new and files:
+            # Whoever wrote the first files has made the table's directory, too, and perhaps those above it.
+            directories |= readable_parents(self.root)
         try:
-            sync_all([*files, temporary, *directories_of(self.root, files)])
+            sync_all([*files, temporary, *directories])
         except BaseException:
             staged.discard()
             raise

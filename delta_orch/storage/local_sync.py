@@ -11,6 +11,7 @@ import os
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from queue import SimpleQueue
 
 from delta_orch.storage.os_errors import storage_error
@@ -81,3 +82,8 @@ def directories_of(root: str, files: Iterable[str]) -> set[str]:
                 break
             directory = os.path.dirname(directory)  # noqa: PTH120
     return directories
+
+
+def readable_parents(directory: str) -> set[str]:
+    """All directories above one that this user may open, as everybody may whom they belong to."""
+    return {str(parent) for parent in Path(directory).parents if os.access(parent, os.R_OK)}

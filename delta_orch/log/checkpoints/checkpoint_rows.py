@@ -96,11 +96,18 @@ def in_pieces(tables: Iterable[pa.Table], piece_rows: int) -> Iterator[pa.Table]
 
 
 @contextmanager
-def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, path: str) -> Iterator[pq.ParquetWriter]:
-    """Writes a checkpoint file; what the disk says about it becomes a StorageError."""
+def parquet_writer(
+    sink: pa.NativeFile, schema: pa.Schema, path: str, *, is_small: bool = False
+) -> Iterator[pq.ParquetWriter]:
+    """Writes a checkpoint file; what the disk says about it becomes a StorageError.
+
+    Args:
+        is_small: Of few rows: making zstd ready for each column would take longer than all the rest.
+    """
+    codec = "snappy" if is_small else "zstd"
     dictionaries = [name for name in _DICTIONARIES if name.partition(".")[0] in schema.names]
     try:
-        with pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=dictionaries) as writer:
+        with pq.ParquetWriter(sink, schema, compression=codec, use_dictionary=dictionaries) as writer:
             yield writer
     except OSError as e:
         if isinstance(e, DeltaError):

@@ -103,8 +103,9 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
     with store.stage_output(LOG_DIRECTORY) as output:
         files = file_rows(columns, schema, watch(snapshot.iter_files()), tombstones, _ROW_GROUP_ROWS)
         # A thread to decode ahead gains nothing where there is little to decode.
-        source = nullcontext(files) if _has_few_rows(snapshot) else ahead(files)
-        with parquet_writer(output.sink, schema, path) as writer, source as pieces:
+        is_small = _has_few_rows(snapshot)
+        source = nullcontext(files) if is_small else ahead(files)
+        with parquet_writer(output.sink, schema, path, is_small=is_small) as writer, source as pieces:
             writer.write_table(small)
             for piece in pieces:
                 writer.write_table(piece.rows, row_group_size=piece.rows.num_rows)
@@ -116,10 +117,9 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
 
 
 def _has_few_rows(snapshot: Snapshot) -> bool:
-    if snapshot.checkpoint is None:
-        return True
-    groups = (group for action in ("add", "remove") for group in snapshot.checkpoint.row_groups(action))
-    return sum(group.num_rows for group in groups) <= _FEW_ROWS
+    checkpoint, tail = snapshot.checkpoint, snapshot.tail
+    groups = () if checkpoint is None else (g for action in ("add", "remove") for g in checkpoint.row_groups(action))
+    return sum(group.num_rows for group in groups) + tail.adds.num_rows + tail.tombstones.num_rows <= _FEW_ROWS
 
 
 def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:
