@@ -36,6 +36,8 @@ from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.protocol.types import StructType, holds_variant
 
 _SOURCE = "source"
+FILES_AT_ONCE = 10_000
+"""So many plans are held in memory, and handed to the engine as one job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,21 @@ class FileRewriter:
         if not todo.num_rows:
             return
         engine = RehearsalEngine(self._engine()) if self._dry_run else self._engine()
-        plans = [copies.plan(_plan(draft, basis, todo.slice(row, 1))) for row in range(todo.num_rows)]
-        made = engine.rewrite(plans, spec)
-        sources = keys_of(todo)
-        if made.num_rows != len(plans):
-            # Some file holds another number of rows than the log says: then each must be asked what became of it.
-            parts = [engine.rewrite([plan], spec) for plan in plans]
-            made = pa.concat_tables(parts)
-            sources = sources.take(int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
-        self._made = pa.concat_tables([self._made, _with_sources(made, sources)])
+        for start in range(0, todo.num_rows, FILES_AT_ONCE):
+            some = todo.slice(start, FILES_AT_ONCE)
+            plans = [copies.plan(_plan(draft, basis, some.slice(row, 1))) for row in range(some.num_rows)]
+            self._made = pa.concat_tables([self._made, _rewritten(engine, plans, spec, keys_of(some))])
+
+
+def _rewritten(engine: Engine, plans: list[ScanPlan], spec: WriteSpec, sources: pa.Array) -> pa.Table:
+    """The files that were made, each with the key of its source."""
+    made = engine.rewrite(plans, spec)
+    if made.num_rows != len(plans):
+        # Some file holds another number of rows than the log says: then each must be asked what became of it.
+        parts = [engine.rewrite([plan], spec) for plan in plans]
+        made = pa.concat_tables(parts)
+        sources = sources.take(int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
+    return _with_sources(made, sources)
 
 
 def _with_sources(adds: pa.Table, sources: pa.Array) -> pa.Table:
@@ -180,20 +188,26 @@ def _names_differ(draft: Draft) -> bool:
 
 
 def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
-    """The files, with how many records each has."""
+    """The files, with how many records each has. Where statistics do not say, or say that no row is left, its footer is
+    asked: rows are not given up for a wrong number."""
     counts = record_counts(files)
-    unknown = pc.indices_nonzero(counts.is_null()).to_pylist()
-    if unknown:
+    is_open = pc.coalesce(pc.less_equal(counts, _deleted_rows(files)), all_booleans(True, 1)[0])
+    asked = pc.indices_nonzero(is_open).to_pylist()
+    if asked:
         filesystem, _ = snapshot.store.data_filesystem()
-        paths = [snapshot.store.resolve(files.column("path")[row].as_py()) for row in unknown]
+        paths = [snapshot.store.resolve(files.column("path")[row].as_py()) for row in asked]
         read = read_footer_statistics(filesystem, paths, ()).column("num_records").combine_chunks()
-        counts = pc.replace_with_mask(counts, counts.is_null(), read)
+        counts = pc.replace_with_mask(counts, is_open, read)
     return files.append_column("num_records", counts)
 
 
-def _live_rows(files: pa.Table) -> pa.ChunkedArray:
-    deleted = pc.coalesce(pc.struct_field(files.column("deletion_vector"), "cardinality"), int64_array([0])[0])
-    return pc.subtract(files.column("num_records"), deleted)
+def _deleted_rows(files: pa.Table) -> pa.Array:
+    vectors = _one_chunk(files.column("deletion_vector"))
+    return pc.coalesce(pc.struct_field(vectors, "cardinality"), int64_array([0])[0])
+
+
+def _live_rows(files: pa.Table) -> pa.Array:
+    return pc.subtract(_one_chunk(files.column("num_records")), _deleted_rows(files))
 
 
 def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
