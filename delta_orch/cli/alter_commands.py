@@ -117,7 +117,7 @@ def drop_feature(
     alteration: Alteration,
     name: Annotated[str, typer.Argument(metavar="FEATURE")],
     truncate_history: Annotated[
-        bool, typer.Option(help="Clean up the versions that need it instead of protecting them.")
+        bool, typer.Option("--truncate-history", help="Clean up the versions that need it, do not protect them.")
     ] = False,
 ) -> None:
     """Remove a table feature, and what there is of it in files."""
