@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     StringColumn = TypeVar("StringColumn", pa.Array, pa.ChunkedArray)
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_FILE_URI = re.compile(r"^file:(//localhost/)?/*")
 # What Hadoop's Path leaves bare when it becomes a URI; `%` itself must be escaped.
 _BARE = "/!$&'()*+,;=:@~-._"
 
@@ -38,10 +39,8 @@ def is_absolute(log_path: str) -> bool:
 
 
 def canonical_path(log_path: str) -> str:
-    """One spelling for one file: `file:/x` and `file:///x` become `/x`; everything else stays."""
-    if log_path.startswith("file:"):
-        return "/" + log_path[len("file:") :].lstrip("/")
-    return log_path
+    """One spelling for one file: `file:/x`, `file:///x` and `file://localhost/x` become `/x`; everything else stays."""
+    return _FILE_URI.sub("/", log_path) if log_path.startswith("file:") else log_path
 
 
 def canonical_paths(paths: StringColumn) -> StringColumn:
@@ -50,4 +49,4 @@ def canonical_paths(paths: StringColumn) -> StringColumn:
 
     if not pc.any(pc.starts_with(paths, "file:")).as_py():
         return paths
-    return pc.replace_substring_regex(paths, pattern="^file:/*", replacement="/")
+    return pc.replace_substring_regex(paths, pattern=_FILE_URI.pattern, replacement="/")

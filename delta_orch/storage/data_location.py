@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import posixpath
 
-from delta_orch.errors import ProtocolViolationError
+from delta_orch.errors import ProtocolViolationError, UnsupportedStoreError
 from delta_orch.protocol.data_path import canonical_path, decode_path, is_absolute
 
 
 def resolve_data_path(root: str, log_path: str) -> str:
     """Decode `log_path` once and place it below `root`; absolute paths and URIs stay absolute.
 
-    `file:/x`, `file:///x` and `/x` all give `/x`.
+    `file:/x`, `file:///x`, `file://localhost/x` and `/x` all give `/x`.
 
     Raises:
         ProtocolViolationError: A relative path that leaves the table's directory, or one no file can have.
@@ -29,6 +29,16 @@ def resolve_data_path(root: str, log_path: str) -> str:
             path=log_path,
         )
     return f"{root}/{path}"
+
+
+def in_another_store(store_uri: str, log_path: str) -> UnsupportedStoreError:
+    """The error for a data file that the table's store cannot reach."""
+    return UnsupportedStoreError(
+        f"The log names a data file in another store: {log_path.partition('?')[0]}",
+        cause=f"The table is at {store_uri}, and its files are read through that store only",
+        remedy="Copy the files beside the table, or read it with an engine that opens every store",
+        path=log_path,
+    )
 
 
 def _leaves_root(path: str) -> bool:

@@ -17,7 +17,7 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.storage.base import FileMeta, LogStore
-from delta_orch.storage.data_location import resolve_data_path
+from delta_orch.storage.data_location import in_another_store, resolve_data_path
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class FsspecStore(LogStore):
         path = resolve_data_path(self.root, log_path)
         if path.startswith(f"{self._protocol}://"):
             return str(_filesystem_class(self._protocol)._strip_protocol(path))
+        if "://" in log_path and not log_path.startswith("file:"):
+            raise in_another_store(self.uri, log_path)
         return path
 
     @property

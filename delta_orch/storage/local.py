@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
+from delta_orch.protocol.data_path import is_absolute
 from delta_orch.storage.base import FileMeta, LogStore, StagedFile, StagedOutput
-from delta_orch.storage.data_location import resolve_data_path
+from delta_orch.storage.data_location import in_another_store, resolve_data_path
 from delta_orch.storage.local_sync import directories_of, readable_parents, sync_all, sync_path
 from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 
@@ -163,7 +164,10 @@ class LocalStore(LogStore):
         return pafs.LocalFileSystem(), self.root
 
     def resolve(self, log_path: str) -> str:
-        return resolve_data_path(self.root, log_path)
+        path = resolve_data_path(self.root, log_path)
+        if not path.startswith("/") and is_absolute(log_path):
+            raise in_another_store(self.uri, log_path)
+        return path
 
     def _full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root

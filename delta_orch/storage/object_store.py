@@ -29,7 +29,7 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.storage.base import FileMeta, LogStore
-from delta_orch.storage.data_location import resolve_data_path
+from delta_orch.storage.data_location import in_another_store, resolve_data_path
 from delta_orch.storage.locations import ObjectLocation, parse_location
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.object_content import Content, content_of
@@ -218,12 +218,7 @@ class ObjectStore(LogStore):
             return path
         place = parse_location(path)
         if place is None or place.kind is not self.location.kind or self._account_of(place) != self.location.account:
-            raise UnsupportedStoreError(
-                f"The log names a data file in another store: {path.partition('?')[0]}",
-                cause=f"The table is at {self.uri}, and its files are read through that store only",
-                remedy="Copy the files beside the table, or read it with an engine that opens every store",
-                path=log_path,
-            )
+            raise in_another_store(self.uri, log_path)
         return place.fsspec_path
 
     def _account_of(self, place: ObjectLocation) -> str | None:

@@ -30,13 +30,19 @@ LOG = "_delta_log"
         ("x/../y", "{root}/x/../y"),
         ("file:/data/x%20y", "/data/x y"),
         ("file:///data/x", "/data/x"),
+        ("file://localhost/data/x", "/data/x"),
         ("/data/x", "/data/x"),
-        ("s3://bucket/k%20ey", "s3://bucket/k ey"),
         ("a%3Ab", "{root}/a:b"),
     ],
 )
 def test_local_resolve(tmp_path: Path, log_path: str, expected: str) -> None:
     assert open_store(tmp_path).resolve(log_path) == expected.format(root=tmp_path)
+
+
+@pytest.mark.parametrize("log_path", ["s3://bucket/k%20ey", "dbfs:/x", "hdfs://h/x", "C:\\x"])
+def test_a_local_table_reads_no_other_store(tmp_path: Path, log_path: str) -> None:
+    with pytest.raises(UnsupportedStoreError, match="another store"):
+        open_store(tmp_path).resolve(log_path)
 
 
 def test_leftovers_of_killed_writers_are_not_listed(tmp_path: Path) -> None:
