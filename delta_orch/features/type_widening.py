@@ -6,7 +6,9 @@ schema says which changes there were; one a reader does not know must not be gue
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import replace
+from typing import Any
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
 from delta_orch.features.activity import fields_of
@@ -114,13 +116,14 @@ def ensure_known_type_changes(schema: StructType) -> None:
         ProtocolViolationError: It is malformed.
     """
     for field in fields_of(schema):
-        for change in field.metadata.get(TYPE_CHANGES) or ():
+        changes = field.metadata.get(TYPE_CHANGES) or ()
+        if not isinstance(changes, (list, tuple)):
+            raise _malformed(field, changes)
+        for change in changes:
             try:
                 source, target = data_type_from_json(change["fromType"]), data_type_from_json(change["toType"])
             except (KeyError, TypeError):
-                raise ProtocolViolationError(
-                    f"Column {field.name!r} has a malformed history of type changes", cause=repr(change)[:200]
-                ) from None
+                raise _malformed(field, change) from None
             if not is_followable(source, target):
                 raise UnsupportedFeatureError(
                     f"Column {field.name!r} was changed from {source} to {target}, which this release cannot follow",
@@ -128,3 +131,9 @@ def ensure_known_type_changes(schema: StructType) -> None:
                     features=["typeWidening"],
                     column=field.name,
                 )
+
+
+def _malformed(field: StructField, history: Any) -> ProtocolViolationError:
+    return ProtocolViolationError(
+        f"Column {field.name!r} has a malformed history of type changes", cause=reprlib.repr(history)[:200]
+    )

@@ -19,6 +19,7 @@ from delta_orch.errors import (
     TableError,
     UnsupportedError,
 )
+from delta_orch.features.type_widening import ensure_known_type_changes
 from delta_orch.log.columns.file_columns import STRING_MAP
 from delta_orch.log.columns.partition_columns import partition_strings
 from delta_orch.log.table_log import TableLog
@@ -26,7 +27,7 @@ from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata
 from delta_orch.protocol.deletion_vector import stored_bitmap_bytes
 from delta_orch.protocol.schema import parse_schema
-from delta_orch.protocol.types import STRING, VARIANT, ArrayType, MapType, StructField, StructType
+from delta_orch.protocol.types import LONG, STRING, VARIANT, ArrayType, MapType, StructField, StructType
 from delta_orch.protocol.variant.nested import reconstruct_columns
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
@@ -77,6 +78,13 @@ def test_properties_of_other_types():
 def test_partition_columns_must_be_a_list_of_names(columns):
     with pytest.raises(ProtocolViolationError):
         parse_action(metadata(partitionColumns=columns))
+
+
+@pytest.mark.parametrize("history", [7, "x", {"fromType": "integer", "toType": "long"}, [7], [{}], [{"fromType": 7}]])
+def test_a_history_of_types_that_is_none(history):
+    field = StructField("a", LONG, True, {"delta.typeChanges": history})
+    with pytest.raises(ProtocolViolationError, match="malformed history|no type"):
+        ensure_known_type_changes(StructType((field,)))
 
 
 def test_stored_vectors_of_negative_size():
