@@ -83,7 +83,7 @@ def test_partition_columns_must_be_a_list_of_names(columns):
 @pytest.mark.parametrize("history", [7, "x", {"fromType": "integer", "toType": "long"}, [7], [{}], [{"fromType": 7}]])
 def test_a_history_of_types_that_is_none(history):
     field = StructField("a", LONG, True, {"delta.typeChanges": history})
-    with pytest.raises(ProtocolViolationError, match="malformed history|no type"):
+    with pytest.raises(ProtocolViolationError, match=r"malformed history|no type"):
         ensure_known_type_changes(StructType((field,)))
 
 
