@@ -27,7 +27,8 @@ def conform_batch(batch: pa.RecordBatch, target: pa.Schema, *, lossless: bool) -
         return batch
     if len(target) == 0:
         return batch.select([])
-    columns = [_column_or_nulls(batch, field, lossless) for field in target]
+    names = NamePositions(batch.schema.names)
+    columns = [_column_or_nulls(batch, names, field, lossless) for field in target]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
@@ -35,26 +36,30 @@ def conform_table(table: pa.Table, target: pa.Schema, *, lossless: bool) -> pa.T
     """As `conform_batch`, for a table with at least one column."""
     if table.schema.equals(target):
         return table
-    return pa.Table.from_arrays([_column_or_nulls(table, field, lossless) for field in target], schema=target)
+    names = NamePositions(table.schema.names)
+    return pa.Table.from_arrays([_column_or_nulls(table, names, field, lossless) for field in target], schema=target)
 
 
-def _column_or_nulls(rows: pa.RecordBatch | pa.Table, field: pa.Field, lossless: bool) -> pa.Array | pa.ChunkedArray:
-    index = find_name(field.name, rows.schema.names)
+def _column_or_nulls(
+    rows: pa.RecordBatch | pa.Table, names: NamePositions, field: pa.Field, lossless: bool
+) -> pa.Array | pa.ChunkedArray:
+    index = names.find(field.name)
     if index is None:
         return _nulls(rows.num_rows, field.type)
     return conform_column(rows.column(index), field.type, lossless=lossless, path=field.name)
 
 
-def find_name(name: str, names: Sequence[str]) -> int | None:
-    """Position of a name: an exact match first, then one that differs only in case."""
-    for index, candidate in enumerate(names):
-        if candidate == name:
-            return index
-    lowered = name.lower()
-    for index, candidate in enumerate(names):
-        if candidate.lower() == lowered:
-            return index
-    return None
+class NamePositions:
+    """Where names stand: an exact match first, then one that differs only in case; of several the first one."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        backwards = [(name, index) for index, name in enumerate(names)][::-1]
+        self._exact = dict(backwards)
+        self._folded = {name.lower(): index for name, index in backwards}
+
+    def find(self, name: str) -> int | None:
+        found = self._exact.get(name)
+        return self._folded.get(name.lower()) if found is None else found
 
 
 def conform_column(column: Column, target: pa.DataType, *, lossless: bool, path: str) -> Column:
@@ -113,12 +118,12 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
 def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path: str) -> pa.Array:
     if not pa.types.is_struct(array.type):
         raise pa.ArrowInvalid(f"{array.type} is no struct")
-    names = [field.name for field in array.type]
+    names = NamePositions([field.name for field in array.type])
     # `flatten` makes the fields of null structs null, which a field that is NOT NULL must not be.
     children = array.flatten()
     conformed = []
     for field in target:
-        index = find_name(field.name, names)
+        index = names.find(field.name)
         child = f"{path}.{field.name}"
         if index is None:
             conformed.append(pa.nulls(len(array), field.type))

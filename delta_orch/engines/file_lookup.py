@@ -7,10 +7,11 @@ Mapping").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import pyarrow as pa
 
-from delta_orch.engines.conform import find_name
+from delta_orch.engines.conform import NamePositions
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.features.column_mapping import ColumnMappingMode, field_id, physical_name
 from delta_orch.protocol.types import StructField, StructType
@@ -18,26 +19,42 @@ from delta_orch.protocol.types import StructField, StructType
 _PARQUET_ID = b"PARQUET:field_id"
 
 
+class Candidates(tuple[pa.Field, ...]):
+    """The columns of a file, or the fields of a struct in it, for whoever looks up many of them."""
+
+    @cached_property
+    def names(self) -> NamePositions:
+        return NamePositions([field.name for field in self])
+
+    @cached_property
+    def ids(self) -> dict[bytes, int]:
+        """Position by field id, of those that have one."""
+        found = (((field.metadata or {}).get(_PARQUET_ID), index) for index, field in enumerate(self))
+        return {number: index for number, index in reversed(list(found)) if number is not None}
+
+
 def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: ColumnMappingMode) -> int | None:
     """The position of a table's column among the columns of a file, or of a struct in it; None if it is not there.
+
+    Args:
+        candidates: As `Candidates` where more than one column is looked up among them.
 
     Raises:
         SchemaMismatchError: Columns go by field id, and none of the candidates has one: what they are is not known
             (PROTOCOL, "Reader Requirements for Column Mapping").
     """
+    known = candidates if isinstance(candidates, Candidates) else Candidates(candidates)
     if mode is ColumnMappingMode.NONE:
-        return find_name(field.name, [c.name for c in candidates])
+        return known.names.find(field.name)
     # Columns that are no columns of the table (`_change_type`) have no id and go by their name.
     if mode is ColumnMappingMode.ID and field_id(field) is not None:
-        ids = [(c.metadata or {}).get(_PARQUET_ID) for c in candidates]
-        if candidates and all(i is None for i in ids):
+        if known and not known.ids:
             raise SchemaMismatchError(
                 f"Column {field.name} goes by its field id, and the columns of the file have none",
                 column=field.name,
             )
-        wanted = str(field_id(field)).encode()
-        return ids.index(wanted) if wanted in ids else None
-    return find_name(physical_name(field), [c.name for c in candidates])
+        return known.ids.get(str(field_id(field)).encode())
+    return known.names.find(physical_name(field))
 
 
 def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) -> list[str]:
@@ -47,7 +64,7 @@ def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) 
     """
     if not isinstance(field.data_type, StructType) or not pa.types.is_struct(found.type):
         return [found.name]
-    children, wanted = list(found.type), []
+    children, wanted = Candidates(found.type), []
     for child in field.data_type:
         index = find_in_file(child, children, mode)
         if index is not None:

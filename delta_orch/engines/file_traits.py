@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.engines.read_errors import read_error
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.features.type_widening import TYPE_CHANGES
@@ -19,8 +19,6 @@ from delta_orch.storage.parquet_footer import read_footer
 
 _THREADS = 8
 _TYPED_VALUE = "typed_value"
-
-Candidates = Sequence[pa.Field]
 
 
 def have_older_types(store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode) -> pa.Array:
@@ -50,7 +48,7 @@ def _each(store: LogStore, paths: Sequence[str], has_trait: Callable[[Candidates
     def look(path: str) -> bool:
         try:
             with filesystem.open_input_file(path) as source:
-                return has_trait(list(read_footer(source).metadata.schema.to_arrow_schema()))
+                return has_trait(Candidates(read_footer(source).metadata.schema.to_arrow_schema()))
         except (OSError, pa.ArrowException) as e:
             raise read_error(e, path) from e
 
@@ -112,7 +110,7 @@ def _structs(data_type: DataType, arrow_type: pa.DataType) -> list[tuple[StructT
     """The structs nearest below a column, as the table and as the file has them."""
     match data_type:
         case StructType() if pa.types.is_struct(arrow_type):
-            return [(data_type, list(arrow_type))]
+            return [(data_type, Candidates(arrow_type))]
         case ArrayType(element_type) if pa.types.is_list(arrow_type):
             return _structs(element_type, arrow_type.value_type)
         case MapType(key_type, value_type) if pa.types.is_map(arrow_type):

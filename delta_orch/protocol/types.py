@@ -68,6 +68,10 @@ class StructField:
 @dataclass(frozen=True, slots=True)
 class StructType(DataType):
     fields: tuple[StructField, ...]
+    # By name, and by name in lower case; made when it is first asked for.
+    _by_name: tuple[dict[str, StructField], dict[str, StructField]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def __iter__(self) -> Iterator[StructField]:
         return iter(self.fields)
@@ -82,13 +86,19 @@ class StructType(DataType):
     def find(self, name: str) -> StructField | None:
         """The field of that name: an exact match first, then one that differs only in case (names are
         case-insensitive in Delta and unique under that rule)."""
-        folded = None
-        for f in self.fields:
-            if f.name == name:
-                return f
-            if folded is None and f.name.lower() == name.lower():
-                folded = f
-        return folded
+        if self._by_name is None:
+            # From the last on, so that of several the first one stays.
+            exact = {f.name: f for f in reversed(self.fields)}
+            object.__setattr__(self, "_by_name", (exact, {f.name.lower(): f for f in reversed(self.fields)}))
+        exact, folded = self._by_name or ({}, {})
+        return exact.get(name) or folded.get(name.lower())
+
+    def __getstate__(self) -> tuple[StructField, ...]:
+        return self.fields
+
+    def __setstate__(self, fields: tuple[StructField, ...]) -> None:
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "_by_name", None)
 
     def __str__(self) -> str:
         return "struct<" + ",".join(f"{f.name}:{f.data_type}" for f in self.fields) + ">"

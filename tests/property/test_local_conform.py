@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_orch.engines.conform import conform_batch, conform_column, find_name
+from delta_orch.engines.conform import NamePositions, conform_batch, conform_column
 from delta_orch.errors import SchemaMismatchError
 
 LEAVES = [
@@ -80,8 +80,8 @@ def test_fields_match_by_name_without_regard_to_case() -> None:
         {"A": {"x": None, "y": 1}, "b": 1, "new": None, "S": "P"},
         {"A": None, "b": 2, "new": None, "S": "Q"},
     ]
-    assert find_name("s", ["S", "s"]) == 1
-    assert find_name("t", ["S"]) is None
+    assert NamePositions(["S", "s"]).find("s") == 1
+    assert NamePositions(["S"]).find("t") is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.types import (
@@ -92,7 +92,7 @@ class ColumnWriter:
             found = candidates[index]
             _ensure(pa.types.is_struct(found.type))
             text, path = _member(text, prefix, found.name), (*path, found.name)
-            candidates = list(found.type)
+            candidates = Candidates(found.type)
             _ensure(_are_distinct(candidates))
         return self._child(steps[-1], candidates, lambda name: _member(text, prefix, name), path, 0)
 
@@ -126,7 +126,7 @@ class ColumnWriter:
 
     def _struct(self, text: str, source: pa.DataType, target: StructType, path: Path | None, depth: int) -> str:
         _ensure(pa.types.is_struct(source) and bool(target.fields))
-        candidates = list(source)
+        candidates = Candidates(source)
         _ensure(_are_distinct(candidates))
 
         def text_of(name: str) -> str:

@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import OutputColumn, ScanPlan
+from delta_orch.engines.file_lookup import Candidates
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
 from delta_orch.engines.local.duckdb_deletions import (
     MASKS_TOGETHER,
@@ -207,7 +208,7 @@ class _Builder:
         return len(self._kinds) - 1
 
     def _columns(self, writer: ColumnWriter, kind: _Kind) -> list[str]:
-        candidates = list(kind.arrow_schema)
+        candidates = Candidates(kind.arrow_schema)
         return [writer.column(w.steps, candidates, f"{_FILES}.") for w in self._stored]
 
     def _part(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from delta_orch.engines.conform import offsets_and_mask
-from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 
@@ -18,7 +18,7 @@ def with_logical_names(rows: pa.Table, schema: StructType, mode: ColumnMappingMo
     """The columns of `rows` that belong to the schema, named and nested as the schema has them; others are left out."""
     if mode is ColumnMappingMode.NONE:
         return rows
-    fields, columns = list(rows.schema), {}
+    fields, columns = Candidates(rows.schema), {}
     for field in schema:
         index = find_in_file(field, fields, mode)
         if index is not None:
@@ -50,7 +50,7 @@ def _renamed(array: pa.Array, data_type: DataType, mode: ColumnMappingMode) -> p
 
 
 def _renamed_struct(array: pa.StructArray, struct: StructType, mode: ColumnMappingMode) -> pa.Array:
-    candidates, children, names = list(array.type), [], []
+    candidates, children, names = Candidates(array.type), [], []
     parts = array.flatten()
     for field in struct:
         index = find_in_file(field, candidates, mode)
