@@ -7,6 +7,7 @@ import math
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -26,6 +27,7 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.log.columns.arrow_building import string_array, string_map_array
+from delta_orch.log.skipping import file_statistics
 from delta_orch.log.skipping.data_skipping import match_files
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.types import (
@@ -257,9 +259,10 @@ def _table(files: list[Any]) -> pa.Table:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(FILES, max_size=5), ALL_PREDICATES)
-def test_no_file_with_a_matching_row_is_skipped(files: list[Any], where: Expression) -> None:
-    match = match_files(_table(files), where, SCHEMA, PARTITION_COLUMNS)
+@given(st.lists(FILES, max_size=5), ALL_PREDICATES, st.sampled_from([0, 64]))
+def test_no_file_with_a_matching_row_is_skipped(files: list[Any], where: Expression, few: int) -> None:
+    with patch.object(file_statistics, "_FEW_FILES", few):
+        match = match_files(_table(files), where, SCHEMA, PARTITION_COLUMNS)
     assert len(match.may_match) == len(match.all_match) == len(files)
     assert match.may_match.null_count == match.all_match.null_count == 0
     for (partition, rows, _), may, every in zip(

@@ -60,6 +60,12 @@ STATISTICS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True, params=[64, 0], ids=["few", "many"])
+def few_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics of few files are read by Python, those of many by Arrow."""
+    monkeypatch.setattr(file_statistics, "_FEW_FILES", request.param)
+
+
 def _files(*statistics: Any, day: str | None = "2013-01-01") -> pa.Table:
     texts = [s if s is None or isinstance(s, str) else orjson.dumps(s).decode() for s in statistics]
     return pa.table(
