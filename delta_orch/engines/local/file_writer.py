@@ -265,5 +265,5 @@ def add_table(files: Sequence[WrittenFile], partition_names: Sequence[str]) -> p
         "data_change": bool_array([True] * len(files)),
         "stats": string_array([file.stats for file in files]),
     }
-    arrays = [columns.get(field.name, pa.nulls(len(files), field.type)) for field in ADD_SCHEMA]
+    arrays = [columns[f.name] if f.name in columns else pa.nulls(len(files), f.type) for f in ADD_SCHEMA]
     return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)

@@ -194,14 +194,15 @@ def ensure_file_table(files: pa.Table) -> pa.Table:
     missing = [name for name in _REQUIRED if name not in files.column_names]
     if missing:
         raise InvalidRequestError(f"A table of files lacks the columns {', '.join(missing)}", columns=missing)
-    names = [name for name in ADD_SCHEMA.names if name in files.column_names]
-    wanted = pa.schema([ADD_SCHEMA.field(name) for name in names])
-    files = files.select(names)
-    if files.schema.types != wanted.types:
-        try:
-            files = files.cast(wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
-            raise InvalidRequestError("A table of files has columns of the wrong type", cause=str(e)) from None
+    if not files.schema.equals(ADD_SCHEMA):
+        names = [name for name in ADD_SCHEMA.names if name in files.column_names]
+        wanted = pa.schema([ADD_SCHEMA.field(name) for name in names])
+        files = files.select(names)
+        if files.schema.types != wanted.types:
+            try:
+                files = files.cast(wanted)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+                raise InvalidRequestError("A table of files has columns of the wrong type", cause=str(e)) from None
     if any(files.column(name).null_count for name in _REQUIRED):
         raise InvalidRequestError(f"A file needs {', '.join(_REQUIRED)}: one of them is null")
     return files
