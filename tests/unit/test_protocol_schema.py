@@ -1,3 +1,7 @@
+import copy
+import pickle
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -118,3 +122,15 @@ def test_string_array_is_what_arrow_would_build(values):
     built = string_array(values)
     built.validate(full=True)
     assert built.equals(pa.array(values, pa.string()))
+
+
+def test_a_field_is_found_by_its_name_before_by_another_case() -> None:
+    upper, lower, other = t.StructField("A", t.LONG), t.StructField("a", t.STRING), t.StructField("Öl", t.LONG)
+    struct = t.StructType((upper, lower, other))
+    for known in (struct, pickle.loads(pickle.dumps(struct)), copy.deepcopy(struct), replace(struct)):
+        assert known == struct and hash(known) == hash(struct) and repr(known) == repr(struct)
+        assert (known.find("A"), known.find("a"), known.find("öL"), known.find("b")) == (upper, lower, other, None)
+    assert t.StructType((lower, upper)).find("A") == upper
+    assert t.StructType((upper,)).find("a") == upper
+    assert replace(struct, fields=(other,)).find("A") is None
+    assert t.StructType(()).find("a") is None
