@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.triggers import FOUND, DeltaVersionTrigger
-from delta_orch.airflow.version_watch import VersionWatch, WatchGoal, goal_kwargs
+from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal, goal_kwargs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

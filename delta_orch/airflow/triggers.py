@@ -9,8 +9,8 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.version_watch import VersionWatch, WatchGoal
 from delta_orch.errors import DeltaError
+from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
 FOUND = "found"
 FAILED = "failed"

@@ -1,4 +1,4 @@
-"""Watching a table's log: what sensors and triggers of both orchestrators are made of.
+"""Following a table's log from commit to commit, for a sensor that starts runs; `version_watch` is for one that waits.
 
 Asking "anything new?" costs one HEAD of the next commit's name while there is nothing new, and never a listing then.
 Only what is new is read. The state between two polls is a short text, `{table id}:{version}`.

@@ -1,4 +1,4 @@
-"""Has a table moved on? What the sensor and the trigger ask, at one metadata request a time."""
+"""Has a table moved on? What whoever waits for a version or a time asks, at one metadata request a time."""
 
 from __future__ import annotations
 
