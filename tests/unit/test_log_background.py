@@ -163,12 +163,12 @@ def test_the_end_of_a_forked_process_waits_for_its_own(tmp_path: Path) -> None:
 
 def test_processes_that_never_live_to_write_one_do_it_before_they_return(tmp_path: Path) -> None:
     create_table(TableLog(open_store(tmp_path)), "1", properties=EVERY_SECOND)
-    write_in_a_process(tmp_path, "dies", 5)
+    write_in_a_process(tmp_path, "dies", 9)
     assert checkpoints(tmp_path) == []
     write_in_a_process(tmp_path, "dies", 1)
-    assert checkpoints(tmp_path) == [6]
-    write_in_a_process(tmp_path, "dies", 5)
-    assert checkpoints(tmp_path) == [6]
+    assert checkpoints(tmp_path) == [10]
+    write_in_a_process(tmp_path, "dies", 9)
+    assert checkpoints(tmp_path) == [10]
 
 
 def test_the_foreground_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

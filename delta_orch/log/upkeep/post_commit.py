@@ -46,7 +46,7 @@ _FEW_FILES = 100_000
 # Of the checkpoints a caller waits for: where the store is near a tenth of a second, else some megabytes to and fro.
 _QUICK_ACTIONS = 100_000
 _QUICK_ACTIONS_FAR = 10_000
-_FAR_BEHIND_INTERVALS = 3
+_FAR_BEHIND_INTERVALS = 5
 
 UPKEEP_VARIABLE = "DELTA_ORCH_UPKEEP"
 """`foreground` in this environment variable lets every commit wait for the upkeep it makes due."""
