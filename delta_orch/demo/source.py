@@ -198,4 +198,4 @@ def _lines_by_day(path: Path) -> dict[date, list[bytes]]:
 
 
 def _missing(problem: str) -> MissingDependencyError:
-    return MissingDependencyError(problem, remedy='pip install "delta-orch[demo]"', package=DISTRIBUTION)
+    return MissingDependencyError(problem, remedy='Run pip install "delta-orch[demo]"', package=DISTRIBUTION)

@@ -91,7 +91,7 @@ def ensure_installed(kind: StoreKind) -> None:
         raise MissingDependencyError(
             f"Cannot open {kind.value}:// tables",
             cause=f"The package {package} is not installed",
-            remedy=f"pip install 'delta-orch[{extra}]'",
+            remedy=f'Run pip install "delta-orch[{extra}]"',
         )
 
 

@@ -13,6 +13,6 @@ def import_duckdb() -> Any:
         import duckdb
     except ImportError as e:
         raise MissingDependencyError(
-            "DuckDB is not installed", cause=str(e), remedy='pip install "delta-orch[local]"', package="duckdb"
+            "DuckDB is not installed", cause=str(e), remedy='Run pip install "delta-orch[local]"', package="duckdb"
         ) from e
     return duckdb
