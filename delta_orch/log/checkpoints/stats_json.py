@@ -35,9 +35,10 @@ def _value_json(values: pa.Array) -> pa.Array:
 
 def _struct_json(values: pa.StructArray) -> pa.Array:
     members = []
-    for index in range(values.type.num_fields):
-        name = orjson.dumps(values.type.field(index).name).decode()
-        child = _value_json(pc.struct_field(values, [index]))
+    # One by one, each field would cost as much as the struct is wide.
+    for field, child_values in zip(values.type, values.flatten(), strict=True):
+        name = orjson.dumps(field.name).decode()
+        child = _value_json(child_values)
         # Null where the child is null, so that the join below leaves the member out.
         members.append(pc.binary_join_element_wise(string_scalar(f",{name}:"), child, string_scalar("")))
     # The braces take part in the join: a row without any value would vanish from it.
