@@ -117,9 +117,11 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
 
 
 def _has_few_rows(snapshot: Snapshot) -> bool:
-    checkpoint, tail = snapshot.checkpoint, snapshot.tail
-    groups = () if checkpoint is None else (g for action in ("add", "remove") for g in checkpoint.row_groups(action))
-    return sum(group.num_rows for group in groups) + tail.adds.num_rows + tail.tombstones.num_rows <= _FEW_ROWS
+    rows: int = snapshot.tail.adds.num_rows + snapshot.tail.tombstones.num_rows
+    if snapshot.checkpoint is not None:
+        groups = [*snapshot.checkpoint.row_groups("add"), *snapshot.checkpoint.row_groups("remove")]
+        rows += sum(group.num_rows for group in groups)
+    return rows <= _FEW_ROWS
 
 
 def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:
