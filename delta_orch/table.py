@@ -43,7 +43,10 @@ class DeltaTable:
     """A Delta table at a location, whether or not it exists yet.
 
     Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
-    method says otherwise. Methods that commit return a `CommitResult` and take
+    method says otherwise: of a write that failed there may be data files that no commit names, which vacuum removes.
+
+    Methods that commit make one commit, of which everybody sees all or nothing, in the order of versions (PROTOCOL,
+    "Delta Table Specification"). They return a `CommitResult` and take
 
     - `txn`: idempotency keys, see `TxnId`: the commit happens at most once;
     - `user_metadata`, `commit_info`, `operation_metrics`: further words and numbers for the commit's `commitInfo`;
@@ -241,7 +244,8 @@ class DeltaTable:
         operation_metrics: Mapping[str, int | str] | None = None,
         dry_run: bool = False,
     ) -> CommitResult:
-        """Add rows; the first append creates the table from `partition_by`, `properties`, `name` and `description`.
+        """Add rows, all of them in one commit; the first append creates the table from `partition_by`, `cluster_by`,
+        `properties`, `name` and `description`.
 
         Args:
             data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
