@@ -84,7 +84,7 @@ def _is_shredded(data_type: DataType, arrow_type: pa.DataType, mode: ColumnMappi
     match data_type:
         case StructType() if pa.types.is_struct(arrow_type):
             return _has_shredded(data_type, list(arrow_type), mode)
-        case ArrayType(element_type) if pa.types.is_list(arrow_type):
+        case ArrayType(element_type) if _is_list(arrow_type):
             return _is_shredded(element_type, arrow_type.value_type, mode)
         case MapType(_, value_type) if pa.types.is_map(arrow_type):
             return _is_shredded(value_type, arrow_type.item_type, mode)
@@ -96,7 +96,7 @@ def _has_type(data_type: DataType, arrow_type: pa.DataType) -> bool:
     match data_type:
         case StructType():
             return True
-        case ArrayType(element_type) if pa.types.is_list(arrow_type):
+        case ArrayType(element_type) if _is_list(arrow_type):
             return _has_type(element_type, arrow_type.value_type)
         case MapType(key_type, value_type) if pa.types.is_map(arrow_type):
             return _has_type(key_type, arrow_type.key_type) and _has_type(value_type, arrow_type.item_type)
@@ -111,11 +111,16 @@ def _structs(data_type: DataType, arrow_type: pa.DataType) -> list[tuple[StructT
     match data_type:
         case StructType() if pa.types.is_struct(arrow_type):
             return [(data_type, Candidates(arrow_type))]
-        case ArrayType(element_type) if pa.types.is_list(arrow_type):
+        case ArrayType(element_type) if _is_list(arrow_type):
             return _structs(element_type, arrow_type.value_type)
         case MapType(key_type, value_type) if pa.types.is_map(arrow_type):
             return _structs(key_type, arrow_type.key_type) + _structs(value_type, arrow_type.item_type)
     return []
+
+
+def _is_list(arrow_type: pa.DataType) -> bool:
+    """Also those with large offsets, or of fixed size, as other writers' files have them."""
+    return hasattr(arrow_type, "value_field")
 
 
 def _find(field: StructField, candidates: Candidates, mode: ColumnMappingMode) -> pa.Field | None:

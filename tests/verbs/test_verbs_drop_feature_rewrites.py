@@ -369,3 +369,32 @@ def test_changes_go_on_behind_it(table: DeltaTable) -> None:
     assert table.changes(ending_version=version - 1, starting_version=0).to_arrow().num_rows == 4
     with pytest.raises(UnsupportedFeatureError, match="Read the range in parts"):
         table.changes(starting_version=0).to_arrow()
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda item: pa.list_(item, 1)], ids=["32", "64", "fixed"])
+def test_lists_of_other_writers_are_looked_into(table: DeltaTable, kind: Any) -> None:
+    narrow = pa.struct([("n", pa.int8())])
+    table.append(
+        pa.table({"l": pa.array([[{"n": 1}]], pa.list_(narrow))}), properties={"delta.enableTypeWidening": "true"}
+    )
+    root = Path(table.uri.removeprefix("file://"))
+    (path,) = table.snapshot().files(["path"])["path"].to_pylist()
+    rows = pq.read_table(root / path)
+    pq.write_table(pa.table({"l": rows["l"].cast(kind(narrow))}), root / path)
+    assert pq.read_schema(root / path).field("l").type == kind(narrow)
+    table.alter().change_type("l.element.n", "int").commit()
+    table.alter().drop_feature("typeWidening").commit()
+    (after,) = table.snapshot().files(["path"])["path"].to_pylist()
+    assert after != path
+    assert pq.read_schema(root / after).field("l").type.value_type.field("n").type == pa.int32()
+
+
+@pytest.mark.parametrize("place", ["m.key", "m.value.element"])
+def test_keys_and_values_of_maps_are_looked_at(table: DeltaTable, place: str) -> None:
+    kind = pa.map_(pa.int8(), pa.list_(pa.int8()))
+    table.append(pa.table({"m": pa.array([[(1, [1])]], kind)}), properties={"delta.enableTypeWidening": "true"})
+    (path,) = table.snapshot().files(["path"])["path"].to_pylist()
+    table.alter().change_type(place, "int").commit()
+    table.alter().drop_feature("typeWidening").commit()
+    assert table.snapshot().files(["path"])["path"].to_pylist() != [path]
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"m": [(1, [1])]}]
