@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from spark_files import Files, rows_of
 
+from delta_orch import DeltaTable
 from delta_orch.engines.base import ComputedColumn, IdentityValues, RowCheck
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import ConstraintViolationError
+from delta_orch.errors import ConstraintViolationError, SchemaMismatchError
 from delta_orch.expressions.nodes import Opaque
 from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
 from delta_orch.protocol.data_path import decode_path
@@ -25,8 +27,12 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
+from delta_orch.protocol.variant.arrays import json_to_variant
+from delta_orch.testing.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
+
+ARROW_VARIANT = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
 
 
 def schemas(files: Files, adds: pa.Table) -> list[pa.Schema]:
@@ -146,3 +152,45 @@ def test_variants(engine: SparkEngine, files: Files, shred: bool) -> None:
     assert ("typed_value" in [f.name for f in found.field("v").type]) == shred
     read = files.scan(engine, adds, schema).selectExpr("id", "variant_get(v, '$.a', 'bigint') AS a")
     assert all(r["id"] == r["a"] for r in engine.to_arrow(read).to_pylist())
+
+
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_structs_of_metadata_and_value_become_variants(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
+    table = DeltaTable(tmp_path / "table")
+    table.create(pa.schema([("id", pa.int64())]), properties={"delta.columnMapping.mode": mode})
+    table.alter().add_column("v", "variant").add_column(
+        "s", "struct<l: array<variant>, m: map<string, variant>>"
+    ).commit()
+    first, second, null = json_to_variant(pa.array(['{"a": 1}', "[true]", None])).to_pylist()
+    data = pa.table(
+        {
+            "s": [None, {"l": [first, null], "m": [("k", second), ("none", null)]}],
+            "id": pa.array([1, 2], pa.int64()),
+            "v": [first, null],
+        },
+        pa.schema(
+            [
+                ("s", pa.struct([("l", pa.list_(ARROW_VARIANT)), ("m", pa.map_(pa.string(), ARROW_VARIANT))])),
+                ("id", pa.int64()),
+                ("v", ARROW_VARIANT),
+            ]
+        ),
+    )
+    for rows in (data, engine.relation(data)):
+        table.append(rows, engine=engine)
+    expected = pa.concat_tables([data, data]).select(["id", "v", "s"])
+    found = table.snapshot().scan()
+    rows_found = found.to_arrow()
+    ensure_same_rows(rows_found, expected.cast(rows_found.schema))
+    sql = found.to_relation(engine).selectExpr("id", "variant_get(v, '$.a', 'int') AS a", "to_json(s.l[0]) AS l")
+    assert sorted(map(tuple, sql.collect()), key=str) == [(1, 1, None)] * 2 + [(2, None, '{"a":1}')] * 2
+
+
+def test_a_struct_without_its_value_is_no_variant(engine: SparkEngine, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "table")
+    table.create(pa.schema([("id", pa.int64())]))
+    version = table.alter().add_column("v", "variant").commit().version
+    data = pa.table({"id": [1], "v": pa.array([{"metadata": b"\x01\x00\x00", "value": None}], ARROW_VARIANT)})
+    with pytest.raises(SchemaMismatchError, match="column v holds a value that is no variant"):
+        table.append(data, engine=engine)
+    assert table.snapshot().version == version

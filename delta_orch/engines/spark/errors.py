@@ -17,6 +17,7 @@ from delta_orch.errors import (
     MissingDependencyError,
     MissingFileError,
     ProtocolViolationError,
+    SchemaMismatchError,
     StorageError,
     TableError,
 )
@@ -32,8 +33,11 @@ _CONNECTORS = {
 }
 CHECK_MARK = "delta_orch check"
 DAMAGE_MARK = "delta_orch damage"
+MISMATCH_MARK = "delta_orch mismatch"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
 _DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTALL)
+_MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
+_NO_PACKAGE = "No module named 'delta_orch'"
 _FILE = re.compile(r"(?:File |Path does not exist: |while reading file |path: )([a-z0-9]+:/[^\s\"']+|/[^\s\"']+)")
 
 _MISSING = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND", "java.io.FileNotFoundException", "NoSuchFileException")
@@ -85,7 +89,7 @@ def spark_errors(action: str, *, checks: Sequence[str] = (), is_analysis: bool =
 
     Raises:
         ConstraintViolationError, MissingFileError, StorageError, TableError, ProtocolViolationError,
-        MissingDependencyError,
+        MissingDependencyError, SchemaMismatchError,
         ColumnNotFoundError, InvalidExpressionError: As the error's text says. Everything else passes unchanged.
     """
     try:
@@ -110,6 +114,8 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
         return _violation(checks[int(found[1])], found[2])
     if damage := _DAMAGE.search(text):
         return ProtocolViolationError(f"Spark could not {action}", cause=damage[1])
+    if mismatch := _MISMATCH.search(text):
+        return SchemaMismatchError(f"Spark could not {action}", cause=mismatch[1])
     if connector := _missing_connector(text, action):
         return connector
     store_error = _store_error(text, action)
@@ -121,10 +127,33 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
         path = _path_in(text)
         return TableError(
             f"Spark could not {action}: the data file {path or ''} cannot be read",
-            cause=_first_line(text),
+            cause=_deepest_cause(text),
             path=path,
         )
     return _expression_error(condition, text, action) if is_analysis else None
+
+
+@contextmanager
+def package_on_workers(purpose: str) -> Iterator[None]:
+    """For what runs this package in Python workers.
+
+    Args:
+        purpose: Why, as a sentence.
+
+    Raises:
+        MissingDependencyError: They do not have it.
+    """
+    try:
+        yield
+    except Exception as e:
+        if type(e).__module__.startswith(("pyspark", "py4j")) and _NO_PACKAGE in _full_text(e):
+            raise MissingDependencyError(
+                "delta_orch is not installed on the Spark workers",
+                cause=purpose,
+                remedy="Install delta-orch where the executors run Python",
+                package="delta-orch",
+            ) from e
+        raise
 
 
 def missing_file_error(action: str, path: str | None) -> MissingFileError:
@@ -217,6 +246,13 @@ def _full_text(error: BaseException) -> str:
 def _path_in(text: str) -> str | None:
     found = _FILE.search(text)
     return found[1].rstrip(".,;)") if found else None
+
+
+def _deepest_cause(text: str) -> str:
+    """What Java names last: that says what is wrong with the file, the first line only who called."""
+    causes = [line.partition("Caused by: ")[2] for line in text.splitlines() if line.startswith("Caused by: ")]
+    # The class says less than the words behind it.
+    return causes[-1].partition(": ")[2] or causes[-1] if causes else _first_line(text)
 
 
 def _first_line(text: str) -> str:

@@ -90,11 +90,11 @@ def _converted(source: StructType, spec: WriteSpec) -> Iterator[str]:
 
 
 def _ensure_variants(source: DataType, target: DataType, name: str) -> None:
-    """Spark has variants of its own; structs of metadata and value, as Arrow has them, it could not tell apart."""
+    """What is no variant yet, nor was made one (`variant_input`), cannot become one: Spark's cast would wrap it."""
     if holds_variant(target) and not holds_variant(source) and source != VOID:
         raise SchemaMismatchError(
             f"The column {name} is {source}, the table has {target}",
-            remedy="Give Spark a VARIANT column (parse_json), or write Arrow's variants with the local engine",
+            remedy="Give a VARIANT column (parse_json), or a struct of metadata and value, both binary",
             column=name,
         )
 

@@ -11,7 +11,7 @@ from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.file_schema import columns_in_files, has_nested_ids, random_prefix
 from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_of_files
 from delta_orch.engines.spark.adds import adds_table
-from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.errors import package_on_workers, spark_errors
 from delta_orch.engines.spark.file_columns import with_file_names
 from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
 from delta_orch.engines.spark.partition_text import parse_partition_directory
@@ -19,6 +19,7 @@ from delta_orch.engines.spark.projection import plan_projection
 from delta_orch.engines.spark.rows_to_write import brought_together, project, task_limit
 from delta_orch.engines.spark.scan_files import hadoop_root
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, WRITE_OPTIONS, write_settings
+from delta_orch.engines.spark.variant_input import PURPOSE, with_variants
 from delta_orch.engines.spark.write_in_tasks import write_in_tasks
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.data_path import encode_path
@@ -36,6 +37,7 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
         raise InvalidRequestError(
             f"There is no Parquet codec {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
         )
+    rows = with_variants(rows, spec.written_schema)
     if has_nested_ids(columns_in_files(spec), spec.column_mapping):
         # Spark gives no ids to elements, keys and values; Arrow does.
         return write_in_tasks(host, rows, spec)
@@ -51,7 +53,7 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
                 projected, columns_in_files(spec), spec.column_mapping, projection.partition_columns
             )
             ready = brought_together(named, projection, spec, projection.partition_columns)
-        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names):
+        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names), package_on_workers(PURPOSE):
             files = host.write_files(
                 host.pinned(ready, settings),
                 spec.store,

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.errors import package_on_workers, spark_errors
 from delta_orch.engines.spark.host import DataFrame, SparkHost
 from delta_orch.engines.spark.projection import plan_rows
 from delta_orch.engines.spark.rows_to_write import brought_together, project, task_limit
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, write_settings
-from delta_orch.errors import DeltaError, MissingDependencyError
+from delta_orch.errors import DeltaError
 from delta_orch.log.columns.file_columns import ADD_SCHEMA
 from delta_orch.protocol.schema import parse_schema
 
@@ -50,17 +50,8 @@ def write_in_tasks(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Tabl
 
 
 def _run(rows: DataFrame, write: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> pa.Table:
-    try:
+    with package_on_workers("Field ids of array elements and map values are written by Arrow, inside Spark's tasks"):
         return rows.mapInArrow(write, _RESULT_DDL).toArrow()
-    except Exception as e:
-        if type(e).__module__.startswith("pyspark") and "No module named 'delta_orch'" in str(e):
-            raise MissingDependencyError(
-                "delta_orch is not installed on the Spark workers",
-                cause="Field ids of array elements and map values are written by Arrow, inside Spark's tasks",
-                remedy="Install delta-orch where the executors run Python",
-                package="delta-orch",
-            ) from e
-        raise
 
 
 def task_writer(spec: WriteSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
