@@ -74,7 +74,12 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
     def execute(self, context: Context) -> dict[str, Any]:
         with airflow_failures():
             run = TaskRun.from_context(context)
-            report = self.execute_on_table(context, run, self.hook.table(self.table_uri))
+            table = self.hook.table(self.table_uri)
+            try:
+                report = self.execute_on_table(context, run, table)
+            finally:
+                # The process of a task ends in a way that waits for no thread.
+                table.wait_for_upkeep()
         self.log.info(
             "%s: %s version %s of %s",
             self.task_id,
