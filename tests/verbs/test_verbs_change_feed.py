@@ -18,6 +18,7 @@ from delta_orch import DeltaTable
 from delta_orch.errors import (
     InvalidRequestError,
     MissingFileError,
+    SchemaMismatchError,
     TimestampOutOfRangeError,
     UnsupportedFeatureError,
     VersionNotFoundError,
@@ -450,3 +451,17 @@ def test_deltalake_agrees_on_its_own_feed(tmp_path: Path) -> None:
 
     assert comparable(mine) == comparable(referee)
     assert {r[2] for r in comparable(mine)} == {"insert", "delete", "update_preimage", "update_postimage"}
+
+
+@pytest.mark.parametrize("name", ["_change_type", "_Commit_Version", "_commit_timestamp"])
+def test_names_of_the_feed_are_reserved(tmp_path: Path, name: str) -> None:
+    table = DeltaTable(tmp_path / "t")
+    with pytest.raises(SchemaMismatchError, match="reserved"):
+        table.append(pa.table({name: [1]}), properties={"delta.enableChangeDataFeed": "true"})
+    assert not table.exists()
+    table.append(pa.table({"id": [1]}), properties={"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(SchemaMismatchError, match="reserved"):
+        table.append(pa.table({"id": [2], name: [1]}), schema_mode="merge")
+    with pytest.raises(SchemaMismatchError, match="reserved"):
+        table.alter().add_column(name, "bigint").commit()
+    assert table.version() == 0

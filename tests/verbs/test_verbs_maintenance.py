@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -18,10 +19,12 @@ from delta_orch.errors import (
     InvalidRequestError,
     MissingFileError,
     TableNotFoundError,
+    UnsupportedFeatureError,
 )
 from delta_orch.log.columns.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.operations.optimize import pack_bins
 from delta_orch.operations.vacuum import log_paths
+from delta_orch.protocol.log_path import commit_path
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -242,6 +245,20 @@ def test_vacuum_knows_deletion_vectors() -> None:
     # The example of the protocol text, "Deletion Vector Descriptor Schema".
     stored = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     assert list(chain.from_iterable(log_paths(files))) == ["a", "b", "c", "d", stored, "file:///dv%25/x.bin"]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_vacuum_checks_the_writers_protocol(table: DeltaTable, days: Any, dry_run: bool) -> None:
+    """PROTOCOL, "vacuumProtocolCheck": whoever does not know how a table is written must not delete its files."""
+    table.append(days(("a", 1)))
+    table.overwrite(days(("a", 2)))
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["fromTheFuture"]}
+    commit = orjson.dumps({"protocol": protocol}) + b"\n"
+    table.store.put_if_absent(commit_path(2), commit)
+    before = {file.path for file in table.store.list_recursive()}
+    with pytest.raises(UnsupportedFeatureError, match="fromTheFuture"):
+        table.vacuum(0, dry_run, enforce_retention=False)
+    assert {file.path for file in table.store.list_recursive()} == before
 
 
 def test_vacuum_refuses_a_short_retention(table: DeltaTable, days: Any) -> None:
