@@ -293,7 +293,8 @@ class Transaction(Staging):
         if not stale:
             return False
         self._skipped_txns += tuple(stale)
-        self._txns = tuple(txn for txn in self._txns if txn not in stale)
+        recorded = {txn.app_id for txn in stale}
+        self._txns = tuple(txn for txn in self._txns if txn.app_id not in recorded)
         if not self._txns or any(txn.scope is None for txn in stale):
             return True
         for txn in stale:
