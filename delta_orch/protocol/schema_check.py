@@ -132,7 +132,7 @@ def ensure_valid_table_schema(
         ColumnNotFoundError: A partition column that is not in the schema.
     """
     if not schema.fields:
-        raise SchemaMismatchError("A table needs at least one column")
+        raise SchemaMismatchError("A table needs at least one column", remedy="Name the columns it is to have")
     _ensure_valid_names(schema, "", any_characters, known)
     wanted = [c.lower() for c in partition_columns]
     if len(set(wanted)) != len(wanted):
@@ -146,7 +146,11 @@ def ensure_valid_table_schema(
                 column=column,
             )
         if isinstance(f.data_type, StructType | ArrayType | MapType) or f.data_type in (VARIANT, VOID):
-            raise SchemaMismatchError(f"Column {column!r} of type {f.data_type} cannot be a partition column")
+            raise SchemaMismatchError(
+                f"Column {column!r} of type {f.data_type} cannot be a partition column",
+                remedy="Partition by a column whose values can be told as text: a number, a text, a date, a time",
+                column=column,
+            )
     if len(wanted) == len(schema):
         raise SchemaMismatchError("All columns are partition columns", remedy="Leave at least one column for the files")
 
@@ -157,7 +161,10 @@ def _ensure_valid_names(schema: StructType, prefix: str, any_characters: bool, k
         same = None if known is None else known.find(f.name)
         if (other := seen.setdefault(f.name.lower(), f.name)) is not f.name:
             raise SchemaMismatchError(
-                f"Columns {prefix}{other} and {prefix}{f.name} differ at most in case", column=f"{prefix}{f.name}"
+                f"Columns {prefix}{other} and {prefix}{f.name} differ at most in case",
+                cause="Names of columns are matched without regard to case",
+                remedy="Rename one of them",
+                column=f"{prefix}{f.name}",
             )
         is_new = same is None or same.name != f.name
         if is_new and not prefix and f.name.lower() in _RESERVED_NAMES:

@@ -170,10 +170,10 @@ def _write_sidecars(
     # Adds and tombstones apart: tombstones expire, and adds stay what they are for long.
     files = file_rows(columns, columns.sidecar_schema, watch(adds()), unexpired(tombstones(), expired_ms), SIDECAR_ROWS)
     with ahead(files) as pieces:
-        return [_write_sidecar(store, columns, piece) for piece in pieces]
+        return [_write_sidecar(store, piece) for piece in pieces]
 
 
-def _write_sidecar(store: LogStore, columns: CheckpointColumns, piece: FileRows) -> KnownSidecar:
+def _write_sidecar(store: LogStore, piece: FileRows) -> KnownSidecar:
     name = f"{uuid.uuid4()}.parquet"
     file = _create_parquet(store, piece.rows, f"{SIDECAR_DIRECTORY}/{name}")
     count = piece.rows.num_rows
