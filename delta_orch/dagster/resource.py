@@ -16,6 +16,8 @@ from delta_orch.table import DeltaTable, TableSnapshot
 class DeltaTableResource(dg.ConfigurableResource[Any]):
     """One Delta table, for assets that read or write it themselves, for sensors and for maintenance.
 
+    Making one touches nothing; each method opens the table anew, so a resource may be kept and sent to other processes.
+
     ```python
     flights = DeltaTableResource(table_uri="s3://lake/flights", storage_options={"key": dg.EnvVar("LAKE_KEY")})
     ```
@@ -37,7 +39,8 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
         return self.table().snapshot(version=version, timestamp=timestamp)
 
     def changes(self, *, starting_version: int, ending_version: int | None = None) -> ChangeFeed:
-        """The rows that a range of versions changed. See `DeltaTable.changes`."""
+        """The rows that a range of versions changed; `table().changes(…)` takes times and options, too. See
+        `DeltaTable.changes`."""
         return self.table().changes(starting_version=starting_version, ending_version=ending_version)
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
