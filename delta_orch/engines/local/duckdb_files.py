@@ -33,7 +33,7 @@ from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.scan import output_schema, partition_constants
 from delta_orch.engines.output_columns import fields_on
 from delta_orch.engines.read_errors import read_error
-from delta_orch.errors import DeltaError
+from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.columns.arrow_building import binary_array, int64_array, int64_range
@@ -135,7 +135,8 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
         return None
     try:
         return _Builder(plan, wanted, paths).build()
-    except NotNativeError:
+    except (NotNativeError, SchemaMismatchError):
+        # What does not fit the table Arrow's way of reading tells, with the file's name.
         return None
 
 

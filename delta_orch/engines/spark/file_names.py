@@ -20,7 +20,7 @@ from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.file_lookup import find_in_file
 from delta_orch.engines.read_errors import read_error
 from delta_orch.engines.spark.nanoseconds import files_of_other_writers, type_in_file
-from delta_orch.errors import DeltaError
+from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.features.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
 from delta_orch.features.type_widening import TYPE_CHANGES
 from delta_orch.log.columns.arrow_building import int64_array
@@ -80,7 +80,10 @@ def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
             raise
         # Spark may not need the file, and tells what is wrong with it where it does.
         return physical
-    return _names_in_file(plan, physical, schema)
+    try:
+        return _names_in_file(plan, physical, schema)
+    except SchemaMismatchError as e:
+        raise read_error(e, plan.store.resolve(path)) from e
 
 
 def physical_schema(plan: ScanPlan) -> StructType:
