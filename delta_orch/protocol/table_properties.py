@@ -222,7 +222,7 @@ class TableProperties:
     set_transaction_retention_ms: int | None = None
     target_file_size_bytes: int | None = None
     write_partition_columns_to_parquet: bool = False
-    _invalid: Mapping[str, InvalidPropertyError] = field(default_factory=dict, repr=False)
+    _invalid: Mapping[str, InvalidPropertyError] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> TableProperties:
