@@ -10,6 +10,8 @@ from rich.console import Console
 
 from benchmarks.runner import find_benchmarks, run_benchmark
 
+_LEAST_WIDTH = 140
+
 
 def main() -> None:
     """Parse the command line and run."""
@@ -22,6 +24,8 @@ def main() -> None:
     arguments = parser.parse_args()
     benchmarks = find_benchmarks()
     console = Console()
+    # Rather lines that are too long than figures that are cut off.
+    console.width = max(console.width, _LEAST_WIDTH)
     if arguments.list:
         for name, module in benchmarks.items():
             console.print(f"{name}: {module.TITLE}")
