@@ -30,7 +30,7 @@ def _change(*, reads_rows: bool = False) -> Callable[[Callable[..., None]], Call
     """Make a command of a function that adds one change to an alteration.
 
     Args:
-        reads_rows: The change must be proven on the rows: the command lets one choose the engine that does.
+        reads_rows: The change is proven on rows, or writes them anew: the command lets one choose the engine that does.
     """
 
     def register(add_change: Callable[..., None]) -> Callable[..., None]:
@@ -112,7 +112,7 @@ def add_feature(
     alteration.add_feature(*names)
 
 
-@_change()
+@_change(reads_rows=True)
 def drop_feature(
     alteration: Alteration,
     name: Annotated[str, typer.Argument(metavar="FEATURE")],

@@ -11,6 +11,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.cli.alter_commands import alter_app
 from delta_orch.cli.main import run
+from delta_orch.operations.alter.builder import Alteration
 from delta_orch.protocol import types as t
 
 
@@ -79,11 +80,18 @@ def test_a_dry_run_tells_the_actions_and_changes_nothing(alter, capsys, uri):
     assert DeltaTable(uri).version() == 0
 
 
+def test_every_change_of_the_builder_has_its_command():
+    changes = {name for name in vars(Alteration) if not name.startswith("_")} - {"commit", "preview", "add_columns"}
+    named = {command.callback.__name__ for command in alter_app.registered_commands}
+    assert changes == {"set_column_comment" if name == "set_comment" else name for name in named}
+
+
 def test_every_command_takes_what_all_of_them_take():
     for command in alter_app.registered_commands:
         own = signature(command.callback).parameters
         assert {"uri", "isolation", "dry_run", "storage_option", "json"} <= set(own), command.callback
-        assert ("engine" in own) == (command.callback.__name__ in {"set_not_null", "add_constraint"})
+        moves_rows = command.callback.__name__ in {"set_not_null", "add_constraint", "drop_feature"}
+        assert ("engine" in own) == moves_rows
         assert command.callback.__doc__
 
 
