@@ -80,10 +80,10 @@ def _has_shredded(struct: StructType, candidates: Candidates, mode: ColumnMappin
 
 def _is_shredded(data_type: DataType, arrow_type: pa.DataType, mode: ColumnMappingMode) -> bool:
     if data_type == VARIANT:
-        return pa.types.is_struct(arrow_type) and arrow_type.get_field_index(_TYPED_VALUE) >= 0
+        return bool(pa.types.is_struct(arrow_type) and arrow_type.get_field_index(_TYPED_VALUE) >= 0)
     match data_type:
         case StructType() if pa.types.is_struct(arrow_type):
-            return _has_shredded(data_type, list(arrow_type), mode)
+            return _has_shredded(data_type, Candidates(arrow_type), mode)
         case ArrayType(element_type) if _is_list(arrow_type):
             return _is_shredded(element_type, arrow_type.value_type, mode)
         case MapType(_, value_type) if pa.types.is_map(arrow_type):
