@@ -23,7 +23,7 @@ def deltalake_paths() -> Run:
 def duckdb_paths() -> Run:
     """DuckDB's delta extension: its own list of paths, counted."""
     connection = duckdb_with_delta()
-    query = "select count(path) from delta_list_files('{}')"
+    query = "select count(data_file) from delta_list_files('{}')"
     return lambda table: connection.execute(query.format(table)).fetchall()[0][0]
 
 
