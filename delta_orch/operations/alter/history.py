@@ -103,7 +103,7 @@ def _uses(metadata: Metadata | None, features: Collection[str]) -> bool:
 
 def _has_vectors(files: pa.Table) -> bool:
     column = files.column("dv_id" if "dv_id" in files.column_names else "deletion_vector")
-    return column.null_count < files.num_rows
+    return bool(column.null_count < files.num_rows)
 
 
 def _is_v2(store: LogStore, files: CheckpointFiles) -> bool:
