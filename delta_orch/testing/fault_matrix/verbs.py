@@ -25,6 +25,7 @@ class Verb:
         is_read: It answers something and changes nothing.
         has_txn: Running it again is `skipped` where it has been committed.
         commits: It makes one version: the table is as before or as after, and an error says which.
+        prepares: It makes versions before its own, which may change properties and nothing else that readers see.
         holds: It begins with a snapshot of the table's past.
     """
 
@@ -34,6 +35,7 @@ class Verb:
     is_read: bool = False
     has_txn: bool = False
     commits: bool = True
+    prepares: bool = False
     holds: bool = False
 
 
@@ -110,7 +112,13 @@ VERBS = (
         lambda t: _alter(t, lambda a: a.drop_feature("columnMapping")),
     ),
     _commit("drop feature, marked rows", "marked", lambda t: _alter(t, lambda a: a.drop_feature("deletionVectors"))),
-    Verb("drop row tracking", "counted", lambda t: _alter(t, lambda a: a.drop_feature("rowTracking")), has_txn=True),
+    Verb(
+        "drop row tracking",
+        "counted",
+        lambda t: _alter(t, lambda a: a.drop_feature("rowTracking")),
+        has_txn=True,
+        prepares=True,
+    ),
     Verb(
         "enable row tracking",
         "plain",
