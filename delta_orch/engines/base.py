@@ -73,7 +73,7 @@ class ScanPlan:
         store: The table's store.
         schema: The table's logical schema, partition columns included.
         partition_columns: Logical names.
-        files: The files that survived planning, columns of `log.file_columns.ADD_SCHEMA` (`stats` may be left out).
+        files: The files that survived planning, columns of `file_columns.ADD_SCHEMA` (`stats` may be left out).
             Rows that a file's deletion vector marks are not in the table. Partition values go by physical names.
         columns: Top-level columns to return, in this order; None for all, in schema order.
         where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
@@ -272,7 +272,7 @@ class Engine(Protocol):
 
         Who commits them says that they are `just_written` (`Staging.add_files`): they need not be on disk yet.
 
-        Returns: one row a file, columns of `log.file_columns.ADD_SCHEMA`, with statistics; zero rows give zero files.
+        Returns: one row a file, columns of `file_columns.ADD_SCHEMA`, with statistics; zero rows give zero files.
 
         Raises:
             ConstraintViolationError: A row breaks a check or NOT NULL. Files written so far stay as orphans that no
