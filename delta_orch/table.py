@@ -162,8 +162,8 @@ class DeltaTable:
             allow_out_of_range: A range that reaches beyond the newest version ends there, and one that starts beyond
                 it is empty, instead of an error.
             require_change_data_feed: Refuse a range in which the feed was off; the first such version is named. By
-                default that holds for tables that have a feed, at the newest version or anywhere in the range, while
-                one that has none is read from its files; False reads every range from what there is.
+                default that holds for tables that have a feed, or that say they had one, while one that knows of none
+                is read from its files; False reads every range from what there is.
             schema_version: Give the rows the columns of this version instead of those at the end of the range.
 
         Raises:

@@ -41,6 +41,8 @@ CHANGE_TYPE = StructField("_change_type", STRING)
 COMMIT_VERSION = StructField("_commit_version", LONG)
 COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
 
+CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
+
 
 class ChangeFeed:
     """The changes of versions `starting_version` to `ending_version`, both included; the log is read, no row yet.
@@ -189,8 +191,9 @@ def read_changes(
     Args:
         require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
             files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
-            deleted and inserted. None refuses them where the table has a feed, that is, where the property is true at
-            the newest version or anywhere in the range; a table that has none is read from its files.
+            deleted and inserted. None refuses them where the table has or had a feed: the property is true anywhere in
+            the range, or the newest version has it (also as false) or names the table feature changeDataFeed. A table
+            that knows of none is read from its files.
         schema_version: Give the rows the columns of this version instead; those it does not have are left out.
 
     Raises:
@@ -231,7 +234,7 @@ def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Com
 def _ensure_feed_enabled(table_log: TableLog, latest: Snapshot, commits: Sequence[Commit], *, always: bool) -> None:
     had_feed = _feed_by_version(table_log, latest, commits)
     off = next((version for version, has_feed in had_feed.items() if not has_feed), None)
-    if off is not None and (always or _has_feed(latest.metadata) or any(had_feed.values())):
+    if off is not None and (always or _knows_feeds(latest) or any(had_feed.values())):
         raise InvalidRequestError(
             f"Version {off} was written without a change data feed",
             cause="The table property delta.enableChangeDataFeed was not true",
@@ -251,6 +254,12 @@ def _feed_by_version(table_log: TableLog, latest: Snapshot, commits: Sequence[Co
     for commit in commits:
         has_feed = found[commit.version] = changed.get(commit.version, has_feed)
     return found
+
+
+def _knows_feeds(latest: Snapshot) -> bool:
+    """Whether the newest version has a feed, or tells of one that was switched off."""
+    names = latest.protocol.writer_features or ()
+    return CHANGE_DATA_FEED in latest.metadata.configuration or "changeDataFeed" in names
 
 
 def _has_feed(metadata: Metadata) -> bool:

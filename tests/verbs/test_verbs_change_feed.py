@@ -171,8 +171,19 @@ def test_a_feed_that_was_switched_off(tmp_path: Path) -> None:
     table = made.open()
     with pytest.raises(InvalidRequestError, match="Version 2 was written without"):
         table.changes(starting_version=1)
-    assert changed(table.changes(starting_version=3)) == [(3, "insert", 3)]
+    # In the rest nothing was ever on, but the protocol names the feature.
+    with pytest.raises(InvalidRequestError, match="Version 3 was written without"):
+        table.changes(starting_version=3)
+    assert changed(table.changes(starting_version=3, require_change_data_feed=False)) == [(3, "insert", 3)]
     assert changed(table.changes(starting_version=1, ending_version=1)) == [(1, "insert", 1)]
+
+
+def test_a_feed_that_a_property_says_is_off(tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    made.create(IDS, configuration={"delta.enableChangeDataFeed": "false"})
+    made.commit(made.add("1.parquet", ids(1)))
+    with pytest.raises(InvalidRequestError, match="Version 0 was written without"):
+        made.open().changes(starting_version=0)
 
 
 def test_times_of_commits_whose_files_are_out_of_order(tmp_path: Path) -> None:
