@@ -87,7 +87,14 @@ def demo(context: typer.Context) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Entry point: run one command and exit."""
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    try:
+        status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): leave quietly, and keep the interpreter from flushing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    sys.exit(status)
 
 
 def _run(arguments: list[str]) -> int:
@@ -109,9 +116,12 @@ def _run(arguments: list[str]) -> int:
         print_error("ABORTED", "Interrupted", {}, as_json=as_json)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): leave quietly, and keep the interpreter from flushing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        raise
+    except SystemExit as e:
+        # typer and rich end the process themselves, with 1, where they meet a closed pipe.
+        if isinstance(e.__context__, BrokenPipeError):
+            raise e.__context__ from None
+        raise
     except Exception as e:
         # A program that asked for JSON must not be answered by a traceback.
         if os.environ.get("DELTA_ORCH_TRACEBACK"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -231,6 +232,22 @@ def test_a_failed_read_leaves_the_output_as_it_was(cli: Any, uri: str, tmp_path:
     assert cli("read", uri, "--output", output).stderr.startswith("error[MISSING_FILE]: ")
     assert output.read_bytes() == b"mine"
     assert {p.name for p in tmp_path.iterdir()} == {"flights", "rows.parquet"}
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["show", "URI"], ["files", "URI", "--json"], ["snapshot", "URI/none", "--json"]],
+    ids=" ".join,
+)
+def test_a_reader_that_has_gone_is_no_error(arguments: list[str], buffered: bool, uri: str) -> None:
+    command = [Path(sys.executable).with_name("delta-orch"), *(a.replace("URI", uri) for a in arguments)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, env=environment)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_the_installed_command_starts_without_pyarrow(uri: str) -> None:
