@@ -52,30 +52,22 @@ def to_spark_sql(expression: Expression) -> str:
     return _Printer(_spark_column, spark_literal, _spark_starts_with, lambda sql: sql).print(expression)
 
 
-def to_duckdb_sql(expression: Expression, translate: Callable[[str], str] | None = None) -> str:
+def print_duckdb(
+    expression: Expression, column: Callable[[Column], str], translate: Callable[[str], str] | None = None
+) -> str:
     """The predicate in DuckDB's SQL. Resolve it first: DuckDB's own coercions differ from Spark's.
 
     Args:
+        column: How a column is written.
         translate: Turns Spark SQL text (`Opaque`) into DuckDB's; it needs to know the columns' types.
 
     Raises UnsupportedExpressionError for text, if there is no `translate`.
     """
-    return print_duckdb(expression, _duckdb_column, translate)
-
-
-def print_duckdb(
-    expression: Expression, column: Callable[[Column], str], translate: Callable[[str], str] | None = None
-) -> str:
-    """As `to_duckdb_sql`, with columns printed by the caller."""
     return _Printer(column, duckdb_literal, _duckdb_starts_with, translate or _refuse_opaque).print(expression)
 
 
 def _spark_column(column: Column) -> str:
     return ".".join(map(quote_identifier, column.path))
-
-
-def _duckdb_column(column: Column) -> str:
-    return ".".join(map(quote_duckdb_identifier, column.path))
 
 
 class _Printer:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from delta_orch.expressions.nodes import (
     And,
@@ -106,20 +104,3 @@ def disjunction(*expressions: Expression) -> Expression:
 
 def _is_true(expression: Expression) -> bool:
     return isinstance(expression, Literal) and expression.value is True
-
-
-def partition_equality(values: Mapping[str, Any]) -> Expression:
-    """The rows of one partition: every column equals its value, None meaning IS NULL.
-
-    Args:
-        values: Logical column names to Python values; types are fitted by `resolve_expression`.
-    """
-    return conjunction(*(_equals(name, value) for name, value in values.items()))
-
-
-def _equals(name: str, value: Any) -> Expression:
-    column = Column((name,))
-    if value is None:
-        return IsNull(column)
-    # `nan is nan` but `nan != nan`: one object for all, so that equal predicates compare equal.
-    return Comparison("=", column, Literal(math.nan if isinstance(value, float) and math.isnan(value) else value))

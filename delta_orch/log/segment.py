@@ -47,10 +47,6 @@ class LogSegment:
     def first_commit(self) -> int:
         return 0 if self.checkpoint is None else self.checkpoint.version + 1
 
-    @property
-    def commit_versions(self) -> range:
-        return range(self.first_commit, self.version + 1)
-
     def runs(self) -> Iterator[tuple[CompactionFile | None, range]]:
         """The commits in pieces, ascending: each either a compaction and the versions it stands for, or versions
         without one."""
@@ -64,7 +60,7 @@ class LogSegment:
             yield None, range(start, self.version + 1)
 
     def commits_of(self, versions: range) -> tuple[FileMeta, ...]:
-        """The commit files of some of `commit_versions`."""
+        """The commit files of some of the versions from `first_commit` on."""
         return self.commits[versions.start - self.first_commit : versions.stop - self.first_commit]
 
 

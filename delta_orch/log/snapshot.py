@@ -126,11 +126,6 @@ class Snapshot:
     def _has_commit(self) -> bool:
         return self.segment.version_file.path == commit_path(self.version)
 
-    @property
-    def commit_file_time_ms(self) -> int:
-        """Modification time of the file that holds this version's commit; of its checkpoint where that is gone."""
-        return self.segment.version_file.modification_time_ms
-
     @cached_property
     def partition_columns(self) -> tuple[str, ...]:
         """The logical names of the partition columns, in the order of directories; none for a table without."""

@@ -11,7 +11,7 @@ parts, the separators inside parts are percent-encoded, so that two different st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from delta_orch.errors import InvalidRequestError
@@ -91,8 +91,12 @@ def dagster_range_txns(
     Raises:
         InvalidRequestError: `scopes` is empty.
     """
+    if not scopes:
+        raise InvalidRequestError(
+            "A run over a range of partitions names at least one", remedy="Pass one scope a partition"
+        )
     version = dagster_version(root_run_created)
-    return _scoped(scopes, lambda key: dagster_app_id(code_location, asset_key, key), version)
+    return tuple(TxnId(dagster_app_id(code_location, asset_key, key), version, scope) for key, scope in scopes.items())
 
 
 def airflow_app_id(
@@ -167,20 +171,6 @@ def airflow_txn(
     return TxnId(app_id, airflow_version(run_after, clear_number), scope)
 
 
-def airflow_range_txns(
-    *,
-    dag_id: str,
-    task_id: str,
-    run_after: datetime,
-    scopes: Mapping[str, Expression],
-    clear_number: int = 0,
-    map_index: int = -1,
-) -> tuple[TxnId, ...]:
-    """One scoped identity a partition key, as `dagster_range_txns`."""
-    version = airflow_version(run_after, clear_number)
-    return _scoped(scopes, lambda key: airflow_app_id(dag_id, task_id, map_index=map_index, partition_key=key), version)
-
-
 def cdc_app_id(target: str, source_table_id: str) -> str:
     """`cdc:{target}<-{source table id}`: how far `target` has read a source; the version is the source's."""
     if not target or not source_table_id:
@@ -191,14 +181,6 @@ def cdc_app_id(target: str, source_table_id: str) -> str:
 def cdc_prefix(target: str) -> str:
     """What the app ids of all cursors of `target` start with; the source's table id follows."""
     return f"cdc:{target.replace('%', '%25').replace('<-', '%3C-')}<-"
-
-
-def _scoped(scopes: Mapping[str, Expression], app_id_of: Callable[[str], str], version: int) -> tuple[TxnId, ...]:
-    if not scopes:
-        raise InvalidRequestError(
-            "A run over a range of partitions names at least one", remedy="Pass one scope a partition"
-        )
-    return tuple(TxnId(app_id_of(key), version, scope) for key, scope in scopes.items())
 
 
 def _encode(part: str, separators: str) -> str:

@@ -37,15 +37,6 @@ _CATALOG_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte
 _MAX_DEPTH = 100
 
 
-def parse_type(text: str) -> DataType:
-    """The type a text stands for.
-
-    Raises:
-        SchemaMismatchError: It stands for none.
-    """
-    return parse_declared_type(text)[0]
-
-
 def parse_declared_type(text: str) -> tuple[DataType, Mapping[str, Any]]:
     """The type of a column, and the field metadata that its declaration needs (`char` and `varchar`).
 

@@ -132,14 +132,6 @@ def read_footer(source: pa.NativeFile) -> ParquetFooter:
     return ParquetFooter(tail, _sound_leaves(_footer_of(tail)))
 
 
-def ensure_sound_footer(metadata: pq.FileMetaData) -> None:
-    """`ParquetFooter.ensure_sound_chunks` for metadata that Arrow has read from a sound file. Raises as it does."""
-    sink = pa.BufferOutputStream()
-    metadata.write_metadata_file(sink)
-    tail = sink.getvalue().to_pybytes()
-    ParquetFooter(tail, _sound_leaves(_footer_of(tail))).ensure_sound_chunks()
-
-
 def _footer_of(tail: bytes) -> bytes:
     return tail[-8 - int.from_bytes(tail[-8:-4], "little") : -8]
 

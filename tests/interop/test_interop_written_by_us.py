@@ -13,7 +13,7 @@ import pytest
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.expressions.tree import partition_equality
+from delta_orch.expressions.parse import parse_expression
 from delta_orch.testing.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -93,7 +93,7 @@ def overwritten(table: DeltaTable) -> None:
 def replaced_partitions(table: DeltaTable) -> None:
     appended(table)
     table.overwrite(
-        rows(("b", 20), ("b", 21)), replace_where="day = 'b'", txn=TxnId("b", 1, partition_equality({"day": "b"}))
+        rows(("b", 20), ("b", 21)), replace_where="day = 'b'", txn=TxnId("b", 1, parse_expression("day = 'b'"))
     )
 
 

@@ -12,13 +12,13 @@ import pytest
 from expression_samples import OPERATORS, SCHEMA, constants_of, random_predicates, sample_table
 
 from delta_orch.engines.local.duckdb_query import connect
-from delta_orch.engines.local.sql_query import qualified, translate_predicate
+from delta_orch.engines.local.sql_predicate import predicate_sql
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
-from delta_orch.expressions.to_sql import to_duckdb_sql, to_spark_sql
+from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType
@@ -63,10 +63,9 @@ def ask_arrow(rows: pa.Table, expression: Expression) -> list[bool | None]:
 
 
 def ask_duckdb(rows: pa.Table, expressions: Sequence[Expression]) -> list[list[bool | None]]:
-    columns = {name: qualified("samples", name) for name in SCHEMA.names}
     connection = connect()
     connection.register("samples", rows)
-    texts = [to_duckdb_sql(e, lambda sql: translate_predicate(sql, columns, SCHEMA)) for e in expressions]
+    texts = [predicate_sql(e, SCHEMA, "samples") for e in expressions]
     listed = ", ".join(f"CAST(({text}) AS BOOLEAN) AS p{index}" for index, text in enumerate(texts))
     table = connection.sql(f"SELECT id, {listed} FROM samples ORDER BY id").to_arrow_table()
     return [table.column(f"p{index}").to_pylist() for index in range(len(texts))]

@@ -20,7 +20,7 @@ from delta_orch.errors import ConstraintViolationError, InvalidRequestError, Uns
 from delta_orch.features.activity import fields_of
 from delta_orch.features.column_mapping import field_id, physical_name
 from delta_orch.protocol.arrow_types import schema_to_arrow
-from delta_orch.protocol.type_text import parse_type
+from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import StructField, StructType
 
 NAMES = ["a", "B", "c d", "e.f", "ä"]
@@ -76,7 +76,9 @@ class Alterations(RuleBasedStateMachine):
     # The model
 
     def arrow_schema(self) -> pa.Schema:
-        return schema_to_arrow(StructType(tuple(StructField(c.name, parse_type(c.data_type)) for c in self.columns)))
+        return schema_to_arrow(
+            StructType(tuple(StructField(c.name, parse_declared_type(c.data_type)[0]) for c in self.columns))
+        )
 
     def find(self, name: str) -> Column | None:
         return next((c for c in self.columns if c.name.lower() == name.lower()), None)
@@ -301,7 +303,7 @@ class Alterations(RuleBasedStateMachine):
         for snapshot in (advanced, fresh):
             schema = snapshot.schema
             assert [(f.name, str(f.data_type), f.nullable) for f in schema] == [
-                (c.name, str(parse_type(c.data_type)), c.nullable) for c in self.columns
+                (c.name, str(parse_declared_type(c.data_type)[0]), c.nullable) for c in self.columns
             ]
             assert Counter(map(repr, snapshot.scan().to_arrow().to_pylist())) == expected
         assert {k: v for k, v in fresh.metadata.configuration.items() if "." not in k} == self.properties

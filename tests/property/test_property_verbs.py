@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from delta_orch import DeltaTable, TxnId
-from delta_orch.expressions.tree import partition_equality
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.parse import parse_expression
 
 DAYS = ("a", "b", "c%/d", None)
 Row = tuple[str | None, int]
+
+
+def _day_is(day: str | None) -> Expression:
+    return parse_expression("day IS NULL" if day is None else f"day = '{day}'")
+
 
 days = st.sampled_from(DAYS)
 rows = st.lists(st.tuples(days, st.integers(0, 20)), max_size=6)
@@ -107,7 +113,7 @@ class Verbs(RuleBasedStateMachine):
         """All days at once, each under its own key: days with a newer one keep theirs."""
         if not self.partitioned:
             return
-        keys = [TxnId(f"day:{d}", version, partition_equality({"day": d})) for d in DAYS]
+        keys = [TxnId(f"day:{d}", version, _day_is(d)) for d in DAYS]
         stale = {d for d in DAYS if self.txns.get(f"day:{d}", -1) >= version}
         result = self.table.overwrite(to_arrow(data), replace_where="true", txn=keys)
         assert result.skipped == (len(stale) == len(DAYS))

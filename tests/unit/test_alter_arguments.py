@@ -5,7 +5,7 @@ import pytest
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import ColumnNotFoundError, DeltaError, InvalidRequestError
-from delta_orch.expressions.tree import partition_equality
+from delta_orch.expressions.parse import parse_expression
 
 HOSTILE = [None, 5, b"x", [], (), "", "a..b", "`", {"a": 1}, [None], float("nan"), "\x00", True, object]
 CALLS = {
@@ -64,6 +64,6 @@ def test_statistics_are_of_columns_that_are_there(table):
 
 
 def test_an_alteration_has_no_scope(table):
-    txn = TxnId("a", 1, partition_equality({"id": 1}))
+    txn = TxnId("a", 1, parse_expression("id = 1"))
     with pytest.raises(InvalidRequestError, match="whole table"):
         table.alter().set_properties({"a": "1"}).commit(txn=txn)

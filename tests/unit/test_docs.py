@@ -12,7 +12,7 @@ from delta_orch import DeltaTable
 from delta_orch.protocol import types
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.table_properties import _PROPERTIES, TableProperties
-from delta_orch.protocol.type_text import parse_type
+from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.spark_source import options
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_types_are_these_in_arrow() -> None:
         named |= dict(zip(of_spark, of_arrow, strict=True))
     assert len(named) == 18
     for of_spark, of_arrow in named.items():
-        assert str(type_to_arrow(parse_type(of_spark))) == of_arrow, of_spark
+        assert str(type_to_arrow(parse_declared_type(of_spark)[0])) == of_arrow, of_spark
     primitive = {t.name for t in vars(types).values() if isinstance(t, types.PrimitiveType)}
     assert primitive <= set(re.findall(r"\w+", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
 

@@ -95,12 +95,13 @@ def test_arrays_with_values_and_nulls() -> None:
 def test_neither_pandas_nor_sqlglot_is_imported_to_filter() -> None:
     script = (
         "import sys\n"
-        "from delta_orch.expressions.tree import partition_equality\n"
+        "from delta_orch.expressions.nodes import And, Column, Comparison, Literal\n"
         "from delta_orch.expressions.resolve import resolve_expression\n"
         "from delta_orch.expressions.to_arrow import to_arrow_expression\n"
         "from delta_orch.protocol.types import *\n"
         "schema = StructType((StructField('a', LONG), StructField('s', STRING), StructField('d', DecimalType(5, 2))))\n"
-        "e = resolve_expression(partition_equality({'a': 1, 's': 'x', 'd': 1}), schema)\n"
+        "parts = [Comparison('=', Column((c,)), Literal(v)) for c, v in {'a': 1, 's': 'x', 'd': 1}.items()]\n"
+        "e = resolve_expression(And(tuple(parts)), schema)\n"
         "print(to_arrow_expression(e, schema))\n"
         "assert not {'pandas', 'sqlglot', 'duckdb'} & sys.modules.keys(), sys.modules.keys()\n"
     )

@@ -11,7 +11,7 @@ from delta_orch.expressions.nodes import And, Column, Comparison, In, IsNull, Li
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import columns_of, conjunction, partition_equality
+from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -159,12 +159,12 @@ def test_types_that_do_not_compare(text: str) -> None:
 
 
 def test_python_values_become_constants_of_the_columns_types() -> None:
-    equality = partition_equality({"DAY": date(2013, 1, 5), "name": "x", "i": None, "x": 1, "at": datetime(2013, 1, 5)})
+    values = {"DAY": date(2013, 1, 5), "name": "x", "x": 1, "at": datetime(2013, 1, 5)}
+    equality = conjunction(*(Comparison("=", Column((name,)), Literal(value)) for name, value in values.items()))
     assert resolve_expression(equality, SCHEMA) == And(
         (
             compare("=", "day", date(2013, 1, 5), DATE),
             compare("=", "name", "x", STRING),
-            IsNull(Column(("i",))),
             compare("=", "x", 1.0, DOUBLE),
             compare("=", "at", datetime(2013, 1, 5, tzinfo=UTC), TIMESTAMP),
         )
@@ -173,7 +173,7 @@ def test_python_values_become_constants_of_the_columns_types() -> None:
 
 def test_a_value_of_a_foreign_type_is_refused() -> None:
     with pytest.raises(InvalidExpressionError, match="cannot be a constant"):
-        resolve_expression(partition_equality({"name": object()}), SCHEMA)
+        resolve_expression(Comparison("=", Column(("name",)), Literal(object())), SCHEMA)
 
 
 def test_predicates_of_predicates_are_resolved_inside() -> None:

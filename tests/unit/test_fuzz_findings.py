@@ -31,7 +31,7 @@ from delta_orch.protocol.types import LONG, STRING, VARIANT, ArrayType, MapType,
 from delta_orch.protocol.variant.nested import reconstruct_columns
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.storage.parquet_footer import ensure_sound_footer, read_footer
+from delta_orch.storage.parquet_footer import read_footer
 from delta_orch.storage.thrift_walk import ThriftWalk
 from delta_orch.table import DeltaTable
 from delta_orch.testing.log_builder import LogBuilder
@@ -112,7 +112,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
 )
 def test_sound_footers(column):
     table = pa.table({"a": column, "b": pa.array(range(4))}).replace_schema_metadata({"k": "v" * 300})
-    ensure_sound_footer(pq.ParquetFile(io.BytesIO(parquet_bytes(table))).metadata)
+    read_footer(pa.BufferReader(parquet_bytes(table))).ensure_sound_chunks()
 
 
 def with_other_chunk_type(data: bytes) -> bytes:
@@ -128,7 +128,7 @@ def test_footers_that_would_end_the_process():
     data = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
     damaged = with_other_chunk_type(data)
     with pytest.raises(pa.ArrowInvalid, match="physical type"):
-        ensure_sound_footer(pq.ParquetFile(io.BytesIO(damaged)).metadata)
+        read_footer(pa.BufferReader(damaged)).ensure_sound_chunks()
 
 
 def test_statistics_too_short_for_their_type():
@@ -140,7 +140,7 @@ def test_statistics_too_short_for_their_type():
     footer = footer[:at] + b"\x18\x03\x02\x00\x00" + footer[at + 6 :]
     damaged = data[: -8 - length] + footer + struct.pack("<I", length - 1) + data[-4:]
     with pytest.raises(pa.ArrowInvalid, match="minimum or maximum"):
-        ensure_sound_footer(pq.ParquetFile(io.BytesIO(damaged)).metadata)
+        read_footer(pa.BufferReader(damaged)).ensure_sound_chunks()
 
 
 def test_deletion_vectors_of_a_checkpoint_in_another_type():

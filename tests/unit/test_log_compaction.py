@@ -34,7 +34,7 @@ def _add(path: str) -> Add:
 def _chosen(builder: LogBuilder, version: int | None = None) -> list[tuple[int, int]]:
     segment = resolve_segment(builder.store, version)
     runs = [versions for _, versions in segment.runs()]
-    assert [v for run in runs for v in run] == list(segment.commit_versions)
+    assert [v for run in runs for v in run] == list(range(segment.first_commit, segment.version + 1))
     assert [f.path for run in runs for f in segment.commits_of(run)] == [f.path for f in segment.commits]
     return [(c.start_version, c.end_version) for c in segment.compactions]
 

@@ -45,7 +45,7 @@ def _hint(store: MemoryStore, content: object) -> None:
 
 def _shape(segment: LogSegment) -> tuple[int, int | None, list[int]]:
     versions = [int(meta.path.rpartition("/")[2][:20]) for meta in segment.commits]
-    assert versions == list(segment.commit_versions)
+    assert versions == list(range(segment.first_commit, segment.version + 1))
     return segment.version, None if segment.checkpoint is None else segment.checkpoint.version, versions
 
 

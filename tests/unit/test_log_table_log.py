@@ -356,7 +356,7 @@ def test_time_travel_by_in_commit_timestamps(local: LogBuilder) -> None:
     local.checkpoint(22)
     assert log.snapshot().timestamp_ms == 79_000
     local.delete_commits(23)
-    assert log.snapshot().timestamp_ms == log.snapshot().commit_file_time_ms
+    assert log.snapshot().timestamp_ms == log.snapshot().segment.version_file.modification_time_ms
 
 
 # History

@@ -10,7 +10,6 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.pipeline.run_identity import (
     airflow_app_id,
-    airflow_range_txns,
     airflow_txn,
     airflow_version,
     cdc_app_id,
@@ -99,9 +98,6 @@ def test_range_runs_share_the_ids_of_single_runs() -> None:
         for day in scopes
     ]
     assert list(txns) == singles
-    flows = airflow_range_txns(dag_id="d", task_id="t", run_after=CREATED, scopes=scopes, clear_number=2)
-    assert [txn.app_id for txn in flows] == ["airflow:d.t:2013-01-01", "airflow:d.t:2013-01-02"]
-    assert {txn.version for txn in flows} == {airflow_version(CREATED, 2)}
     with pytest.raises(InvalidRequestError, match="at least one"):
         dagster_range_txns(code_location="defs", asset_key=["flights"], root_run_created=CREATED, scopes={})
 

@@ -235,9 +235,9 @@ def test_types_become_wider_at_any_depth(rows, table):
      ("double", "float"), ("int", "decimal(11,2)"), ("timestamp", "timestamp_ntz"), ("int", "string")],
 )  # fmt: skip
 def test_types_that_do_not_widen_are_refused(table, source, target):
-    from delta_orch.protocol.type_text import parse_type
+    from delta_orch.protocol.type_text import parse_declared_type
 
-    table.create(t.StructType((t.StructField("a", parse_type(source)), t.StructField("b", t.LONG))))
+    table.create(t.StructType((t.StructField("a", parse_declared_type(source)[0]), t.StructField("b", t.LONG))))
     with pytest.raises(InvalidRequestError, match="cannot go from"):
         table.alter().set_properties({"delta.enableTypeWidening": "true"}).change_type("a", target).commit()
     assert table.version() == 0

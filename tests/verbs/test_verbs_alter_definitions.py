@@ -19,7 +19,7 @@ from delta_orch.features.registry import ensure_writable
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_type
+from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_declared_type
 
 
 def test_a_table_of_every_kind_of_column(rows, table):
@@ -127,7 +127,7 @@ def test_columns_whose_values_are_made_have_no_default(table):
     ],
 )  # fmt: skip
 def test_types_as_people_write_them(text, data_type):
-    assert parse_type(text) == data_type
+    assert parse_declared_type(text)[0] == data_type
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_types_as_people_write_them(text, data_type):
 )  # fmt: skip
 def test_what_is_no_type(text):
     with pytest.raises(SchemaMismatchError, match="no type"):
-        parse_type(text)
+        parse_declared_type(text)
 
 
 def test_declared_lengths_are_kept(rows, table):

@@ -21,7 +21,7 @@ from delta_orch.errors import (
     TableExistsError,
     UnsupportedFeatureError,
 )
-from delta_orch.expressions.tree import partition_equality
+from delta_orch.expressions.parse import parse_expression
 from delta_orch.testing.row_multiset import ensure_same_rows
 
 
@@ -168,7 +168,7 @@ def test_a_txn_that_follows_another_version_does_not_consume_the_data(table: Del
 
 def test_scoped_txns_leave_out_what_is_recorded(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     def key(day: str, version: int) -> TxnId:
-        return TxnId(f"job:{day}", version, partition_equality({"day": day}))
+        return TxnId(f"job:{day}", version, parse_expression(f"day = '{day}'"))
 
     table.append(rows.data(days(("a", 1), ("b", 2))), partition_by=["day"], txn=[key("a", 1), key("b", 1)])
     table.append(rows.data(days(("b", 3))), txn=[key("b", 5)])
@@ -183,9 +183,9 @@ def test_scoped_txns_leave_out_what_is_recorded(rows: Any, table: DeltaTable, da
 def test_rows_outside_all_scopes_are_refused(rows: Any, table: DeltaTable, days: Any) -> None:
     table.append(rows.data(days(("a", 1))), partition_by=["day"])
     with pytest.raises(ConstraintViolationError, match="'z'"):
-        table.append(rows.data(days(("a", 2), ("z", 3))), txn=TxnId("job", 1, partition_equality({"day": "a"})))
+        table.append(rows.data(days(("a", 2), ("z", 3))), txn=TxnId("job", 1, parse_expression("day = 'a'")))
     with pytest.raises(InvalidRequestError, match="partition column"):
-        table.append(rows.data(days(("a", 2))), txn=TxnId("job", 1, partition_equality({"id": 2})))
+        table.append(rows.data(days(("a", 2))), txn=TxnId("job", 1, parse_expression("id = 2")))
     assert table.version() == 0
 
 

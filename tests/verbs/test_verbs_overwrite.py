@@ -18,7 +18,7 @@ from delta_orch.errors import (
     InvalidRequestError,
     SchemaMismatchError,
 )
-from delta_orch.expressions.tree import partition_equality
+from delta_orch.expressions.parse import parse_expression
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -186,7 +186,7 @@ def test_overwrite_from_the_table_itself(rows: Any, table: DeltaTable, days: Any
 
 def test_range_overwrite_leaves_out_newer_partitions(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     def key(day: str, version: int) -> TxnId:
-        return TxnId(f"job:{day}", version, partition_equality({"day": day}))
+        return TxnId(f"job:{day}", version, parse_expression(f"day = '{day}'"))
 
     table.append(rows.data(days(("a", 1), ("b", 2), ("c", 3), ("x", 9))), partition_by=["day"])
     table.overwrite(rows.data(days(("b", 20))), replace_where="day = 'b'", txn=key("b", 10))
@@ -201,7 +201,7 @@ def test_range_overwrite_leaves_out_newer_partitions(rows: Any, table: DeltaTabl
 
 def test_partition_that_turns_newer_meanwhile_is_left_out(table: DeltaTable, days: Any) -> None:
     def key(day: str, version: int) -> TxnId:
-        return TxnId(f"job:{day}", version, partition_equality({"day": day}))
+        return TxnId(f"job:{day}", version, parse_expression(f"day = '{day}'"))
 
     table.append(days(("a", 1), ("b", 2)), partition_by=["day"])
 
