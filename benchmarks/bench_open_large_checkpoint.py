@@ -47,7 +47,7 @@ def pyarrow_floor() -> Run:
     def run(table: Path) -> int:
         (checkpoint,) = (table / "_delta_log").glob("*.checkpoint.parquet")
         columns = pq.read_table(checkpoint, columns=["add.path", "add.size"])
-        return columns.num_rows - 2 + 25 * TAIL_COMMITS
+        return int(columns.num_rows) - 2 + 25 * TAIL_COMMITS
 
     return run
 

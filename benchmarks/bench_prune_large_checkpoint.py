@@ -48,7 +48,7 @@ def deltalake() -> Run:
             & (pc.field("max.id") >= FIRST_ID)
             & (pc.field("min.id") <= LAST_ID)
         )
-        return kept.num_rows
+        return int(kept.num_rows)
 
     return run
 
