@@ -7,7 +7,6 @@ operation"). Any of these commits may be the last: the next attempt goes on from
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import orjson
@@ -15,20 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.footer_statistics import read_footer_statistics
-from delta_orch.errors import ConflictError, InvalidRequestError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.features.protocol_upgrade import protocol_for_existing_table
 from delta_orch.features.registry import supports
 from delta_orch.features.row_tracking import assigns_row_ids
-from delta_orch.log.columns.arrow_building import all_booleans, string_array
+from delta_orch.log.columns.arrow_building import string_array
 from delta_orch.log.skipping.record_counts import record_counts, with_record_count
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.request import CommitOptions
-
-logger = logging.getLogger(__name__)
-
-FILES_PER_COMMIT = 100_000
-_MAX_CONFLICTS = 100
+from delta_orch.operations.row_id_commits import FILES_PER_COMMIT, add_again, commit_until_done
 
 
 def lacks_row_ids(snapshot: Snapshot) -> bool:
@@ -60,18 +55,7 @@ def give_rows_ids(
         MissingFileError, StorageError: A footer cannot be read. Batches committed before stay, and do no harm.
         ConflictError: Others changed the table's metadata, or were faster time and again.
     """
-    told = CommitOptions(user_metadata=options.user_metadata, commit_info=options.commit_info)
-    commits = conflicts = 0
-    while True:
-        try:
-            if not _take_step(table_log, read_snapshot(), told, files_per_commit):
-                return commits
-            commits += 1
-        except ConflictError as e:
-            conflicts += 1
-            if conflicts == _MAX_CONFLICTS:
-                raise
-            logger.info("A batch of files is put together anew: %s", e)
+    return commit_until_done(lambda told: _take_step(table_log, read_snapshot(), told, files_per_commit), options)
 
 
 def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
@@ -88,13 +72,7 @@ def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, 
     files = _without_ids(snapshot).slice(0, files_per_commit)
     if not files.num_rows:
         return False
-    counted = _with_counts(snapshot, files)
-    parameters = {"batchSize": counted.num_rows}
-    transaction = options.begin(table_log, snapshot, "ROW TRACKING BACKFILL", parameters)
-    transaction.read_files(counted)
-    transaction.add_files(counted)
-    transaction.set_operation_metrics({"numAddedFiles": counted.num_rows})
-    transaction.commit()
+    add_again(table_log, snapshot, _with_counts(snapshot, files), "ROW TRACKING BACKFILL", options)
     return True
 
 
@@ -114,11 +92,7 @@ def _add_feature(table_log: TableLog, snapshot: Snapshot, options: CommitOptions
 def _without_ids(snapshot: Snapshot) -> pa.Table:
     files = snapshot.files()
     lacking = pc.or_(files["base_row_id"].is_null(), files["default_row_commit_version"].is_null())
-    files = files.filter(lacking)
-    unchanged = all_booleans(False, files.num_rows)
-    return files.set_column(
-        files.schema.get_field_index("data_change"), files.schema.field("data_change"), unchanged
-    ).combine_chunks()
+    return files.filter(lacking).combine_chunks()
 
 
 def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:

@@ -7,7 +7,6 @@ Ids that stayed behind would be given out a second time if the feature came back
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,18 +14,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.errors import ConflictError
 from delta_orch.features.property_rules import find_property
 from delta_orch.features.row_tracking import assigns_row_ids
-from delta_orch.log.columns.arrow_building import all_booleans
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.operations.request import CommitOptions
+from delta_orch.operations.row_id_commits import FILES_PER_COMMIT, add_again, commit_until_done
 
-logger = logging.getLogger(__name__)
-
-FILES_PER_COMMIT = 100_000
-_MAX_CONFLICTS = 100
 _ENABLED, _SUSPENDED = "delta.enableRowTracking", "delta.rowTrackingSuspended"
 
 
@@ -56,18 +50,7 @@ def take_row_ids(
         ConflictError: Others changed the table's metadata, or were faster time and again. Row tracking may be
             suspended, and some of the ids gone.
     """
-    told = CommitOptions(user_metadata=options.user_metadata, commit_info=options.commit_info)
-    commits = conflicts = 0
-    while True:
-        try:
-            if not _take_step(table_log, read_snapshot(), told, files_per_commit):
-                return commits
-            commits += 1
-        except ConflictError as e:
-            conflicts += 1
-            if conflicts == _MAX_CONFLICTS:
-                raise
-            logger.info("A batch of files is put together anew: %s", e)
+    return commit_until_done(lambda told: _take_step(table_log, read_snapshot(), told, files_per_commit), options)
 
 
 def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
@@ -78,19 +61,10 @@ def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, 
     files = _with_ids(snapshot).slice(0, files_per_commit)
     if not files.num_rows:
         return False
-    bare = files
-    for name, column in (
-        ("base_row_id", pa.nulls(files.num_rows, pa.int64())),
-        ("default_row_commit_version", pa.nulls(files.num_rows, pa.int64())),
-        ("data_change", all_booleans(False, files.num_rows)),
-    ):
-        index = bare.schema.get_field_index(name)
-        bare = bare.set_column(index, bare.schema.field(index), column)
-    transaction = options.begin(table_log, snapshot, "ROW TRACKING UNBACKFILL", {"batchSize": files.num_rows})
-    transaction.read_files(bare)
-    transaction.add_files(bare)
-    transaction.set_operation_metrics({"numAddedFiles": files.num_rows})
-    transaction.commit()
+    for name in ("base_row_id", "default_row_commit_version"):
+        index = files.schema.get_field_index(name)
+        files = files.set_column(index, files.schema.field(index), pa.nulls(files.num_rows, pa.int64()))
+    add_again(table_log, snapshot, files, "ROW TRACKING UNBACKFILL", options)
     return True
 
 
