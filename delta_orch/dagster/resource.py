@@ -10,7 +10,7 @@ from pydantic import Field
 
 from delta_orch.log.history import HistoryEntry
 from delta_orch.operations.changes import ChangeFeed
-from delta_orch.table import DeltaTable, TableSnapshot
+from delta_orch.table import DeltaTable, TableSnapshot, Timestamp
 
 
 class DeltaTableResource(dg.ConfigurableResource[Any]):
@@ -34,14 +34,31 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
         """The table, whether or not it exists yet."""
         return DeltaTable(resolve_env(self.table_uri), resolve_options(self.storage_options))
 
-    def snapshot(self, version: int | None = None, timestamp: Any = None) -> TableSnapshot:
+    def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> TableSnapshot:
         """A version of the table. See `DeltaTable.snapshot`."""
         return self.table().snapshot(version=version, timestamp=timestamp)
 
-    def changes(self, *, starting_version: int, ending_version: int | None = None) -> ChangeFeed:
-        """The rows that a range of versions changed; `table().changes(…)` takes times and options, too. See
-        `DeltaTable.changes`."""
-        return self.table().changes(starting_version=starting_version, ending_version=ending_version)
+    def changes(
+        self,
+        *,
+        starting_version: int | None = None,
+        ending_version: int | None = None,
+        starting_timestamp: Timestamp | None = None,
+        ending_timestamp: Timestamp | None = None,
+        allow_out_of_range: bool = False,
+        require_change_data_feed: bool | None = None,
+        schema_version: int | None = None,
+    ) -> ChangeFeed:
+        """The rows that a range of versions changed. See `DeltaTable.changes`."""
+        return self.table().changes(
+            starting_version=starting_version,
+            ending_version=ending_version,
+            starting_timestamp=starting_timestamp,
+            ending_timestamp=ending_timestamp,
+            allow_out_of_range=allow_out_of_range,
+            require_change_data_feed=require_change_data_feed,
+            schema_version=schema_version,
+        )
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """The table's commits, newest first."""

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import dagster as dg
@@ -79,6 +80,11 @@ def test_the_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain.snapshot(version=0).num_files == 1
     assert [entry.version for entry in plain.history()] == [1, 0]
     assert plain.changes(starting_version=1).to_arrow().column("n").to_pylist() == [2]
+    newest = plain.history(1)[0].timestamp_ms
+    assert plain.changes(starting_timestamp=newest).to_arrow().column("n").to_pylist() == [2]
+    assert plain.changes(starting_version=2, allow_out_of_range=True).to_arrow().num_rows == 0
+    for name in ("changes", "snapshot", "history"):
+        assert signature(getattr(DeltaTableResource, name)) == signature(getattr(DeltaTable, name)), name
 
     @dg.asset
     def count(delta: DeltaTableResource) -> int:
