@@ -51,6 +51,8 @@ def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: Colum
         if known and not known.ids:
             raise SchemaMismatchError(
                 f"Column {field.name} goes by its field id, and the columns of the file have none",
+                cause="Its writer did not follow the table's column mapping",
+                remedy="Write the file anew with a writer that knows column mapping",
                 column=field.name,
             )
         return known.ids.get(str(field_id(field)).encode())

@@ -63,7 +63,11 @@ def parse_expression(text: str) -> Expression:
         shown = ascii(_shorten(text))
         raise InvalidExpressionError(f"The expression {shown} holds what is no Unicode", cause=str(error)) from None
     except RecursionError:
-        raise InvalidExpressionError(f"The expression {_shorten(text)} is nested too deeply", expression=text) from None
+        raise InvalidExpressionError(
+            f"The expression {_shorten(text)} is nested too deeply",
+            remedy="Write long alternatives as IN (…)",
+            expression=text,
+        ) from None
 
 
 def parse_spark_statement(text: str) -> Any:
@@ -133,7 +137,11 @@ class _Splitter:
 
     def parse(self) -> Expression:
         if not self._tokens:
-            raise InvalidExpressionError("The expression is empty", expression=self._text)
+            raise InvalidExpressionError(
+                "The expression is empty",
+                remedy="Write a predicate in Spark SQL, or true for every row",
+                expression=self._text,
+            )
         self._refuse_unstable_functions()
         return self._predicate(0, len(self._tokens))
 

@@ -243,7 +243,11 @@ class _Resolver:
             raise InvalidExpressionError("IN needs a column on its left", remedy="Name a column")
         column, data_type = self._column(node.child)
         if not node.values:
-            raise InvalidExpressionError("IN needs at least one value", column=".".join(column.path))
+            raise InvalidExpressionError(
+                "IN needs at least one value",
+                remedy="Give one, or write false where no row is meant",
+                column=".".join(column.path),
+            )
         if data_type is None:
             return _as_text(In(column, node.values))
         if data_type == VOID:

@@ -125,7 +125,11 @@ def _struct_from_json(obj: Any, depth: int) -> StructType:
     names = {field.name for field in fields}
     if len(names) < len(fields):
         twice = next(name for name in names if sum(field.name == name for field in fields) > 1)
-        raise ProtocolViolationError(f"The table's schema has two columns of the name {twice!r}", column=twice)
+        raise ProtocolViolationError(
+            f"The table's schema has two columns of the name {twice!r}",
+            remedy="Restore the commit that wrote the metadata from a backup",
+            column=twice,
+        )
     return StructType(fields)
 
 

@@ -18,7 +18,12 @@ def resolve_data_path(root: str, log_path: str) -> str:
     """
     path = decode_path(canonical_path(log_path))
     if not path or "\0" in path:
-        raise ProtocolViolationError("The log names a data file by an impossible path", path=log_path)
+        raise ProtocolViolationError(
+            "The log names a data file by an impossible path",
+            cause="It is empty, or has a NUL in it",
+            remedy="Restore the commit that added the file from a backup",
+            path=log_path,
+        )
     # Whether it is absolute is decided before decoding: `a%3Ab` is a file name, not a scheme.
     if is_absolute(log_path):
         return path
@@ -26,6 +31,7 @@ def resolve_data_path(root: str, log_path: str) -> str:
         raise ProtocolViolationError(
             f"The log names a data file outside the table: {log_path!r}",
             cause="A relative path must stay below the table's directory",
+            remedy="Look at the commit that added the file before trusting the table",
             path=log_path,
         )
     return f"{root}/{path}"

@@ -84,7 +84,11 @@ def translate_query(query: str, schemas: Mapping[str, StructType]) -> Translated
     try:
         translated = _query(tree, context)
     except RecursionError:
-        raise InvalidExpressionError("The query is nested too deeply", query=query) from None
+        raise InvalidExpressionError(
+            "The query is nested too deeply",
+            remedy="Write long alternatives as IN (…)",
+            query=query,
+        ) from None
     return TranslatedQuery(translated.sql, translated.schema, context.inputs)
 
 
@@ -261,7 +265,10 @@ def _union(tree: Any, context: _Context) -> TranslatedQuery:
         raise unsupported(describe(tree))
     left, right = _query(tree.this, context), _query(tree.expression, context)
     if len(left.schema) != len(right.schema):
-        raise InvalidExpressionError("The two sides of the UNION have different numbers of columns")
+        raise InvalidExpressionError(
+            "The two sides of the UNION have different numbers of columns",
+            cause=f"{len(left.schema)} on the left, {len(right.schema)} on the right",
+        )
     fields = []
     for a, b in zip(left.schema, right.schema, strict=True):
         if a.data_type != b.data_type:
@@ -401,7 +408,11 @@ class _Select:
     def _star(self, alias: str | None) -> list[tuple[str, StructField]]:
         sources = [s for s in self._visible if alias is None or s.alias.lower() == alias.lower()]
         if not sources:
-            raise InvalidExpressionError(f"There is no relation {alias!r} in FROM" if alias else "There is no FROM")
+            known = ", ".join(source.alias for source in self._visible)
+            raise InvalidExpressionError(
+                f"There is no relation {alias!r} in FROM" if alias else "There is no FROM for *",
+                remedy=f"FROM has {known}" if known else "Name a relation in FROM",
+            )
         outer = len(self._sources) > 1
         for source in sources:
             source.used.update(source.schema.names)

@@ -391,7 +391,9 @@ def struct_field(value: Typed, name: str) -> Typed:
     """A field of a struct, by name without regard to case. Raises InvalidExpressionError."""
     field = value.data_type.find(name) if isinstance(value.data_type, StructType) else None
     if field is None:
-        raise InvalidExpressionError(f"{value.data_type} has no field {name!r}", field=name)
+        is_struct = isinstance(value.data_type, StructType)
+        cause = None if is_struct else "Only structs have fields"
+        raise InvalidExpressionError(f"{value.data_type} has no field {name!r}", cause=cause, field=name)
     return Typed(f"struct_extract({value.sql}, {quote_duckdb_string(field.name)})", field.data_type)
 
 

@@ -96,7 +96,11 @@ class SparkEngine:
         fields = [plan.schema.find(name) for name in names]
         missing = [name for name, f in zip(names, fields, strict=True) if f is None]
         if missing:
-            raise ColumnNotFoundError(f"The table has no column {missing[0]}", columns=missing)
+            raise ColumnNotFoundError(
+                f"The table has no column {missing[0]}",
+                remedy=f"Its columns are {', '.join(plan.schema.names)}",
+                columns=missing,
+            )
         with spark_errors(f"read {plan.store.uri}", is_analysis=True):
             parts = [
                 self._live_rows(part, names).selectExpr(*table_columns(part, names))

@@ -128,7 +128,12 @@ def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:
     """What the footer of a checkpoint says, whoever wrote it."""
     file = store.head(path)
     if file is None:
-        raise FileMissingInStoreError(f"The checkpoint {path} was there and is gone", path=path)
+        raise FileMissingInStoreError(
+            f"The checkpoint {path} was there and is gone",
+            cause="The table was deleted meanwhile, or its log cleaned up",
+            remedy="Write a checkpoint of the newest version, where there still is one",
+            path=path,
+        )
     part = ParquetPart(store, path)
     groups = part.row_groups("add")
     nulls = [group.null_count("add.path") for group in groups]

@@ -47,7 +47,10 @@ class TableState:
         """The state that version 0 creates. Raises ProtocolViolationError where it creates none."""
         if commit.protocol is None or commit.metadata is None:
             raise ProtocolViolationError(
-                "The first commit of the table has no protocol or no metaData action", version=commit.version
+                "The first commit of the table has no protocol or no metaData action",
+                cause='A table is unreadable until it has both (PROTOCOL, "Change Metadata", "Protocol Evolution")',
+                remedy="Restore the commit from a backup, or create the table elsewhere",
+                version=commit.version,
             )
         domains = {domain.domain: domain for domain in commit.domain_metadata}
         return cls(commit.version, commit.timestamp_ms, commit.protocol, commit.metadata, domains=domains)

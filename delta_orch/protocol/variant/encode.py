@@ -103,7 +103,9 @@ def _flatten(value: Any) -> list[_Node]:
 
 def _name_bytes(name: Any) -> bytes:
     if not isinstance(name, str):
-        raise InvalidRequestError(f"A variant's objects have strings as keys, not {type(name).__name__}")
+        raise InvalidRequestError(
+            f"A variant's objects have strings as keys, not {type(name).__name__}", remedy="Pass str(key) as the key"
+        )
     return _utf8(name)
 
 
@@ -136,7 +138,12 @@ def build_array(values: Sequence[bytes]) -> bytes:
 def _layout(values: Sequence[bytes]) -> tuple[bytes, int, bool, bytes]:
     offsets = list(accumulate((len(v) for v in values), initial=0))
     if offsets[-1] > _MAX_SIZE_BYTES:
-        raise InvalidRequestError("An object or array is larger than a variant can be", size_bytes=offsets[-1])
+        raise InvalidRequestError(
+            "An object or array is larger than a variant can be",
+            cause=f"It may have {_MAX_SIZE_BYTES} bytes",
+            remedy="Split it, or keep it in a column of its own",
+            size_bytes=offsets[-1],
+        )
     width = width_of(offsets[-1])
     large = len(values) > _MAX_CHILDREN_OF_SMALL
     count = len(values).to_bytes(4 if large else 1, "little")
@@ -237,7 +244,12 @@ def _string(value: str) -> bytes:
 
 def _sized(kind: PrimitiveType, content: bytes) -> bytes:
     if len(content) > _MAX_SIZE_BYTES:
-        raise InvalidRequestError("A string or binary value is larger than a variant can be", size_bytes=len(content))
+        raise InvalidRequestError(
+            "A string or binary value is larger than a variant can be",
+            cause=f"It may have {_MAX_SIZE_BYTES} bytes",
+            remedy="Split it, or keep it in a column of its own",
+            size_bytes=len(content),
+        )
     return _header(kind) + len(content).to_bytes(4, "little") + content
 
 

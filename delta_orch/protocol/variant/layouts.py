@@ -182,7 +182,11 @@ def container_headers(is_container: Mask, children: Children, value_bytes: Ints,
         objects: Objects or arrays.
     """
     if value_bytes.max(initial=0) > _MAX_SIZE_BYTES:
-        raise InvalidRequestError("An object or array is larger than a variant can be")
+        raise InvalidRequestError(
+            "An object or array is larger than a variant can be",
+            cause=f"It may have {_MAX_SIZE_BYTES} bytes",
+            remedy="Split it, or keep it in a column of its own",
+        )
     counts = np.bincount(children.rows, minlength=len(is_container))
     large = counts > _MAX_CHILDREN_OF_SMALL
     offset_widths = _widths(value_bytes)
