@@ -8,6 +8,7 @@ from delta_orch.errors import InvalidRequestError, TimestampOutOfRangeError, Ver
 from delta_orch.log.listing import list_log
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
+from delta_orch.operations.point_in_time import ensure_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +62,11 @@ def resolve_change_range(table_log: TableLog, latest: Snapshot, asked: ChangeRan
     return start, min(end, latest.version)
 
 
-def ensure_version(name: str, version: int | None) -> None:
-    """Raise InvalidRequestError where what was given under that name is neither None nor a version."""
-    if version is not None and (not isinstance(version, int) or isinstance(version, bool) or version < 0):
-        raise InvalidRequestError(f"{name} must be an integer from 0, not {version!r}")
-
-
 def _ensure_well_formed(asked: ChangeRange) -> None:
-    ensure_version("starting_version", asked.starting_version)
-    ensure_version("ending_version", asked.ending_version)
+    if asked.starting_version is not None:
+        ensure_version(asked.starting_version, "starting_version")
+    if asked.ending_version is not None:
+        ensure_version(asked.ending_version, "ending_version")
     if (asked.starting_version is None) is (asked.starting_timestamp_ms is None):
         raise InvalidRequestError(
             "A change feed needs a starting_version or a starting_timestamp, and not both",

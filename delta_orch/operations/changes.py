@@ -25,9 +25,10 @@ from delta_orch.log.commits.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.time_travel import read_adjusted_file_times
-from delta_orch.operations.change_range import ChangeRange, ensure_version, resolve_change_range
+from delta_orch.operations.change_range import ChangeRange, resolve_change_range
 from delta_orch.operations.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
 from delta_orch.operations.partition_keys import typed_partitions
+from delta_orch.operations.point_in_time import ensure_version
 from delta_orch.operations.schema_following import schema_differences
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.partition_values import serialize_partition_value
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 CHANGE_TYPE = StructField("_change_type", STRING)
 COMMIT_VERSION = StructField("_commit_version", LONG)
 COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
-
-CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
 
 
 class ChangeFeed:
@@ -203,7 +202,8 @@ def read_changes(
             are cleaned up.
         UnsupportedFeatureError: The schema changed in the range in a way that the schema of the rows cannot follow.
     """
-    ensure_version("schema_version", schema_version)
+    if schema_version is not None:
+        ensure_version(schema_version, "schema_version")
     start, end = resolve_change_range(table_log, latest, asked)
     shape = end if schema_version is None else schema_version
     snapshot = latest if shape == latest.version else table_log.snapshot(shape)
@@ -259,7 +259,7 @@ def _feed_by_version(table_log: TableLog, latest: Snapshot, commits: Sequence[Co
 def _knows_feeds(latest: Snapshot) -> bool:
     """Whether the newest version has a feed, or tells of one that was switched off."""
     names = latest.protocol.writer_features or ()
-    return CHANGE_DATA_FEED in latest.metadata.configuration or "changeDataFeed" in names
+    return "delta.enableChangeDataFeed" in latest.metadata.configuration or "changeDataFeed" in names
 
 
 def _has_feed(metadata: Metadata) -> bool:

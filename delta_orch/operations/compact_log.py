@@ -8,6 +8,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
 from delta_orch.log.upkeep.compaction_writer import write_compaction
+from delta_orch.operations.point_in_time import ensure_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ def compact_log(
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was written.
         StorageError: Nothing was written.
     """
-    for version in (start_version, end_version):
-        if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
-            raise InvalidRequestError(f"A version is an integer from 0, not {version!r}")
+    for name, version in (("start_version", start_version), ("end_version", end_version)):
+        if version is not None:
+            ensure_version(version, name)
     end = newest.version if end_version is None else end_version
     if not 0 <= end <= newest.version:
         raise InvalidRequestError(

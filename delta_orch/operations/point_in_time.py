@@ -11,11 +11,11 @@ Timestamp = datetime | str | int
 """A point in time: a datetime (naive means UTC), ISO 8601 text, or milliseconds since the epoch."""
 
 
-def ensure_version(version: Any) -> None:
-    """Raise InvalidRequestError for what is no version's number."""
+def ensure_version(version: Any, name: str = "version") -> None:
+    """Raise InvalidRequestError for what is no version's number. `name` is that of the argument."""
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         raise InvalidRequestError(
-            f"A version is an integer from 0, not {version!r}", remedy="history() lists the versions there are"
+            f"{name} must be an integer from 0, not {version!r}", remedy="history() lists the versions there are"
         )
 
 

@@ -32,7 +32,7 @@ def commit_until_done(take_step: Callable[[CommitOptions], bool], options: Commi
     Raises:
         ConflictError: Others were faster time and again. What was committed before stays.
     """
-    told = CommitOptions(user_metadata=options.user_metadata, commit_info=options.commit_info)
+    told = options.of_preparation()
     commits = conflicts = 0
     while True:
         try:

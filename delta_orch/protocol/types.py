@@ -86,11 +86,13 @@ class StructType(DataType):
     def find(self, name: str) -> StructField | None:
         """The field of that name: an exact match first, then one that differs only in case (names are
         case-insensitive in Delta and unique under that rule)."""
-        if self._by_name is None:
+        by_name = self._by_name
+        if by_name is None:
             # From the last on, so that of several the first one stays.
-            exact = {f.name: f for f in reversed(self.fields)}
-            object.__setattr__(self, "_by_name", (exact, {f.name.lower(): f for f in reversed(self.fields)}))
-        exact, folded = self._by_name or ({}, {})
+            backwards = self.fields[::-1]
+            by_name = {f.name: f for f in backwards}, {f.name.lower(): f for f in backwards}
+            object.__setattr__(self, "_by_name", by_name)
+        exact, folded = by_name
         return exact.get(name) or folded.get(name.lower())
 
     def __getstate__(self) -> tuple[StructField, ...]:

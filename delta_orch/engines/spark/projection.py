@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from delta_orch.engines.base import LengthCheck, RowCheck, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
@@ -131,7 +130,7 @@ def _identity_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
 
 
 def _all_checks(spec: WriteSpec) -> tuple[SqlCheck, ...]:
-    lengths = map(length_check, repeat(spec.schema), spec.lengths)
+    lengths = (length_check(spec.schema, check) for check in spec.lengths)
     return (*_row_checks(spec), *lengths, *_identity_checks(spec), *_null_checks(spec.schema))
 
 

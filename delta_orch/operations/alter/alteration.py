@@ -66,7 +66,7 @@ def alter(
     if any(txn.scope is not None for txn in options.txns):
         raise InvalidRequestError("An alteration is of the whole table", remedy="Pass transaction ids without scope")
     rewriter = FileRewriter(engine, dry_run=options.dry_run)
-    bare = CommitOptions(user_metadata=options.user_metadata, commit_info=options.commit_info)
+    bare = options.of_preparation()
     for attempt in range(_MAX_RESTARTS):
         snapshot = read_snapshot()
         if options.txns and (skipped := _skip_if_recorded(table_log, snapshot, options)) is not None:

@@ -43,7 +43,7 @@ def truncate_history(
         return False
     if last == snapshot.version:
         # The commit that undid the feature tells of what it undid: a log without it begins behind it.
-        told = CommitOptions(user_metadata=options.user_metadata, commit_info=options.commit_info)
+        told = options.of_preparation()
         told.begin(table_log, snapshot, "DROP FEATURE CHECKPOINT", {}).commit()
         snapshot = read_snapshot()
     if not any(version > last for version in list_log(table_log.store, last).checkpoints):

@@ -42,7 +42,7 @@ def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: D
     if _drops(draft, "rowTracking") and holds_row_ids(snapshot):
         take_row_ids(table_log, read_snapshot, options=options)
         return True
-    if _drops(draft, "v2Checkpoint") and may_need_v2(snapshot):
+    if _drops(draft, "v2Checkpoint") and _may_need_v2(snapshot):
         _write_classic_checkpoint(table_log, read_snapshot, options)
         return True
     return False
@@ -69,7 +69,7 @@ def _drops(draft: Draft, feature: str) -> bool:
     return supports(draft.snapshot.protocol, feature) and not supports(draft.table.protocol, feature)
 
 
-def may_need_v2(snapshot: Snapshot) -> bool:
+def _may_need_v2(snapshot: Snapshot) -> bool:
     """Whether reading the table begins with a V2 checkpoint, or may do so with the next one."""
     if snapshot.properties.checkpoint_policy == "v2":
         return True
@@ -89,7 +89,7 @@ def _write_classic_checkpoint(
     if snapshot.properties.checkpoint_policy == "v2" or _checkpoint_version(snapshot) == snapshot.version:
         configuration = dict(snapshot.metadata.configuration)
         configuration.pop(find_property(configuration, _POLICY) or _POLICY, None)
-        told = CommitOptions(user_metadata=options.user_metadata, commit_info=options.commit_info)
+        told = options.of_preparation()
         parameters = {"properties": orjson.dumps({_POLICY: "classic"}).decode()}
         transaction = told.begin(table_log, snapshot, "SET TBLPROPERTIES", parameters)
         transaction.update_metadata(replace(snapshot.metadata, configuration={**configuration, _POLICY: "classic"}))

@@ -20,6 +20,7 @@ from delta_orch.features.feature_removal import FileTrait
 from delta_orch.features.type_widening import has_type_changes
 from delta_orch.log.columns.arrow_building import all_booleans, int64_array
 from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.columns.partition_columns import one_chunk
 from delta_orch.log.commits.read_set import keys_of
 from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.deletion_vectors import deletion_vector_descriptors
@@ -165,7 +166,7 @@ def _unwanted_files(draft: Draft) -> pa.Table:
         return files
     chosen = all_booleans(False, files.num_rows)
     if FileTrait.DELETION_VECTOR in unwanted:
-        chosen = pc.or_(chosen, _one_chunk(files.column("dv_id").is_valid()))
+        chosen = pc.or_(chosen, one_chunk(files.column("dv_id").is_valid()))
     mode = column_mapping_mode(snapshot.protocol, snapshot.metadata)
     older, paths = draft.widened_schema, files.column("path").to_pylist()
     if FileTrait.OLDER_TYPES in unwanted and older is not None and has_type_changes(older):
@@ -202,12 +203,12 @@ def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
 
 
 def _deleted_rows(files: pa.Table) -> pa.Array:
-    vectors = _one_chunk(files.column("deletion_vector"))
+    vectors = one_chunk(files.column("deletion_vector"))
     return pc.coalesce(pc.struct_field(vectors, "cardinality"), int64_array([0])[0])
 
 
 def _live_rows(files: pa.Table) -> pa.Array:
-    return pc.subtract(_one_chunk(files.column("num_records")), _deleted_rows(files))
+    return pc.subtract(one_chunk(files.column("num_records")), _deleted_rows(files))
 
 
 def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
@@ -222,7 +223,3 @@ def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
             elif vector is not None and vector.storage_type == "p":
                 found.add(vector.path_or_inline_dv)
     return sorted(found - set(tombstones.column("path").to_pylist()))
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
