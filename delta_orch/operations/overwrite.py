@@ -125,15 +125,7 @@ def _overwrite(
         return session.commit()
     transaction = session.transaction
     if snapshot is None:
-        # Whoever creates the table meanwhile may have put rows into it, which this write has promised to replace.
-        if replace_where is None:
-            transaction.read_whole_table()
-        else:
-            where = resolve_predicate(replace_where, session.target.schema)
-            transaction.read_where(where)
-        adds = session.write_rows(replacement_checks(where))
-        transaction.set_operation_metrics(write_metrics(adds))
-        return transaction.commit()
+        return _fill_new_table(session, replace_where)
     session.target.ensure_rows_may_leave()
     if session.stale_scope is not None and schema_mode is SchemaMode.OVERWRITE:
         raise schema_overwrite_refused("some of the txn scopes are recorded already, and their rows stay")
@@ -156,6 +148,19 @@ def _overwrite(
         transaction.read_files(replaced.partial)
     transaction.remove_files(removed)
     transaction.set_operation_metrics(write_metrics(pa.concat_tables([adds, kept]), removed))
+    return transaction.commit()
+
+
+def _fill_new_table(session: WriteSession, replace_where: str | Expression | None) -> CommitResult:
+    where, transaction = None, session.transaction
+    # Whoever creates the table meanwhile may have put rows into it, which this write has promised to replace.
+    if replace_where is None:
+        transaction.read_whole_table()
+    else:
+        where = resolve_predicate(replace_where, session.target.schema)
+        transaction.read_where(where)
+    adds = session.write_rows(replacement_checks(where))
+    transaction.set_operation_metrics(write_metrics(adds))
     return transaction.commit()
 
 

@@ -38,7 +38,7 @@ from delta_orch.log.checkpoints.checkpoint_rows import (
 )
 from delta_orch.log.checkpoints.checkpoint_stream import iter_live_rows
 from delta_orch.log.checkpoints.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, ReusePlan, plan_reuse
-from delta_orch.log.checkpoints.table_stands import ensure_table_stands
+from delta_orch.log.checkpoints.version_presence import ensure_version_present
 from delta_orch.log.columns.ahead import ahead
 from delta_orch.log.columns.file_columns import ADD_SCHEMA
 from delta_orch.log.commits.commit_json import serialize_actions
@@ -117,7 +117,7 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
         ),
         tuple(known.sidecar for known in sidecars),
     )
-    ensure_table_stands(store, snapshot)
+    ensure_version_present(store, snapshot)
     file = _create(store, content, _uuid_path(snapshot.version, v2_format))
     if _classic_name_is_due(store, snapshot):
         _write_classic_copy(store, content)

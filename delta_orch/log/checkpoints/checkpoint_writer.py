@@ -19,7 +19,7 @@ from delta_orch.log.checkpoints.checkpoint_pointer import point_at
 from delta_orch.log.checkpoints.checkpoint_reader import ParquetPart
 from delta_orch.log.checkpoints.checkpoint_rows import file_rows, oldest_tombstone_ms, parquet_writer, unexpired
 from delta_orch.log.checkpoints.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
-from delta_orch.log.checkpoints.table_stands import ensure_table_stands
+from delta_orch.log.checkpoints.version_presence import ensure_version_present
 from delta_orch.log.columns.ahead import ahead
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.log_path import LOG_DIRECTORY, checkpoint_path
@@ -110,7 +110,7 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
             for piece in pieces:
                 writer.write_table(piece.rows, row_group_size=piece.rows.num_rows)
                 counts[piece.action] += piece.rows.num_rows
-        ensure_table_stands(store, snapshot)
+        ensure_version_present(store, snapshot)
         file = output.put_if_absent(path)
     size = small.num_rows + sum(counts.values())
     return LastCheckpoint(snapshot.version, size, size_in_bytes=file.size, num_of_add_files=counts["add"])

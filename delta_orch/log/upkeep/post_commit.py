@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import IncompleteCheckpointError
 from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-from delta_orch.log.checkpoints.table_stands import is_there
+from delta_orch.log.checkpoints.version_presence import is_version_present
 from delta_orch.log.commits.committed import Committed
 from delta_orch.log.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
@@ -130,7 +130,7 @@ def _snapshot_of(log: TableLog, read: Snapshot | None, version: int) -> Snapshot
     if read is not None:
         snapshot = log.advance(read, up_to=version, may_rebase=False)
         # In the background, time goes by: another table may be there, to which what was read does not belong.
-        if snapshot.version == version and is_there(log.store, read):
+        if snapshot.version == version and is_version_present(log.store, read):
             return snapshot
     return log.snapshot(version)
 

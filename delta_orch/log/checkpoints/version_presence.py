@@ -1,4 +1,4 @@
-"""A last look before a checkpoint gets its name."""
+"""Whether the version that was read is still the one in the log: a last look before its checkpoint gets a name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from delta_orch.storage.base import FileMeta, LogStore
 
 
-def ensure_table_stands(store: LogStore, snapshot: Snapshot) -> None:
+def ensure_version_present(store: LogStore, snapshot: Snapshot) -> None:
     """The file that makes the snapshot's version is still there. Where somebody has deleted the table while its
     checkpoint was being written, and perhaps created another one in its place, that must not get it.
 
     Raises:
         VersionNotFoundError: It is gone, or another one.
     """
-    if not is_there(store, snapshot):
+    if not is_version_present(store, snapshot):
         raise VersionNotFoundError(
             f"Version {snapshot.version} of {store.uri} was deleted while its checkpoint was being written",
             cause="The table was deleted, or its log cleaned up",
@@ -27,7 +27,7 @@ def ensure_table_stands(store: LogStore, snapshot: Snapshot) -> None:
         )
 
 
-def is_there(store: LogStore, snapshot: Snapshot) -> bool:
+def is_version_present(store: LogStore, snapshot: Snapshot) -> bool:
     """Whether the file that makes the snapshot's version is the one it was read from. One metadata request."""
     expected = snapshot.segment.version_file
     found = store.head(expected.path)
