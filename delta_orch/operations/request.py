@@ -58,7 +58,7 @@ class CommitOptions:
         return cls(parse_txns(txn), user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
 
     def of_preparation(self) -> CommitOptions:
-        """Those of a commit that prepares the one asked for: who makes it and why, and nothing that is to happen once."""
+        """Those of a commit that prepares the one asked for: who makes it and why, nothing that is to happen once."""
         return CommitOptions(user_metadata=self.user_metadata, commit_info=self.commit_info)
 
     def begin(
