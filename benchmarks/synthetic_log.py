@@ -78,11 +78,11 @@ def write_large_checkpoint(
 def write_many_commits(table: Path, num_commits: int) -> None:
     """Commits of one small file each, every tenth with a `txn`, and no checkpoint."""
     log = table / "_delta_log"
-    first = [_commit_info(0), {"protocol": _PROTOCOL}, {"metaData": _METADATA}]
+    first: list[dict[str, object]] = [_commit_info(0), {"protocol": _PROTOCOL}, {"metaData": _METADATA}]
     (log / f"{0:020d}.json").write_bytes(_lines(first))
     rows = _adds(num_commits, seed=3).to_pylist()
     for version in range(1, num_commits):
-        actions = [_commit_info(version), {"add": _add_json(rows[version])}]
+        actions: list[dict[str, object]] = [_commit_info(version), {"add": _add_json(rows[version])}]
         if version % 10 == 0:
             actions.append({"txn": {"appId": f"app-{version % 70}", "version": version}})
         (log / f"{version:020d}.json").write_bytes(_lines(actions))
