@@ -19,7 +19,7 @@ from delta_orch.errors import (
 from delta_orch.log.commits.transaction import CommitResult
 from delta_orch.log.snapshot import Snapshot
 from delta_orch.log.table_log import TableLog
-from delta_orch.operations.joining import made_up_other_names
+from delta_orch.operations.joining import differs_in_physical_names
 from delta_orch.operations.request import CommitOptions, TableDefinition
 from delta_orch.operations.target import existing_target, new_target
 from delta_orch.protocol.arrow_types import schema_from_arrow
@@ -68,7 +68,7 @@ def create(
     try:
         return transaction.commit()
     except MetadataChangedError as e:
-        if not made_up_other_names(e):
+        if not differs_in_physical_names(e):
             raise
     ensure_joins(table_log.snapshot(), struct, definition)
     return None

@@ -16,7 +16,7 @@ from delta_orch.operations.identity import can_be_read_again
 logger = logging.getLogger(__name__)
 
 
-def made_up_other_names(error: MetadataChangedError) -> bool:
+def differs_in_physical_names(error: MetadataChangedError) -> bool:
     """Whether two writers meant the same table, and have only made up other names for its columns in files (column
     mapping)."""
     return error.context.get("differences") == [PHYSICAL_NAMES]
@@ -45,7 +45,7 @@ def write_or_join(
     try:
         return write(snapshot)
     except MetadataChangedError as e:
-        if snapshot is not None or not made_up_other_names(e) or not can_be_read_again(data):
+        if snapshot is not None or not differs_in_physical_names(e) or not can_be_read_again(data):
             raise
         newest = table_log.snapshot()
         if only_empty and newest.num_files:
