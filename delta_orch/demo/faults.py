@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from delta_orch.storage.base import FileMeta, StagedFile
 from delta_orch.storage.local import LocalStore
@@ -74,8 +75,8 @@ def _around_commits(table: str, *, before: Hook = _nothing, after: Hook = _nothi
     """Call hooks around every exclusive create of a commit of `table`, from now on, in this process."""
     stage = LocalStore.stage
 
-    def stage_watched(store: LocalStore, directory: str, data: bytes | memoryview) -> StagedFile:
-        staged = stage(store, directory, data)
+    def stage_watched(store: LocalStore, *arguments: Any, **named: Any) -> StagedFile:
+        staged = stage(store, *arguments, **named)
         return _WatchedFile(staged, before, after) if store.uri.endswith(f"/{table}") else staged
 
     LocalStore.stage = stage_watched  # type: ignore[method-assign, assignment]

@@ -6,7 +6,7 @@ Mapping").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -38,25 +38,37 @@ def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: Colum
 
     Args:
         candidates: As `Candidates` where more than one column is looked up among them.
-
-    Raises:
-        SchemaMismatchError: Columns go by field id, and none of the candidates has one: what they are is not known
-            (PROTOCOL, "Reader Requirements for Column Mapping").
     """
     known = candidates if isinstance(candidates, Candidates) else Candidates(candidates)
     if mode is ColumnMappingMode.NONE:
         return known.names.find(field.name)
     # Columns that are no columns of the table (`_change_type`) have no id and go by their name.
     if mode is ColumnMappingMode.ID and field_id(field) is not None:
-        if known and not known.ids:
-            raise SchemaMismatchError(
-                f"Column {field.name} goes by its field id, and the columns of the file have none",
-                cause="Its writer did not follow the table's column mapping",
-                remedy="Write the file anew with a writer that knows column mapping",
-                column=field.name,
-            )
         return known.ids.get(str(field_id(field)).encode())
     return known.names.find(physical_name(field))
+
+
+def ensure_field_ids(fields: Iterable[StructField], in_file: Candidates, mode: ColumnMappingMode) -> None:
+    """Check that columns which go by field id can be told apart in a file at all (PROTOCOL, "Reader Requirements for
+    Column Mapping").
+
+    Args:
+        fields: The table's columns that are to be read from the file.
+        in_file: All columns of the file.
+
+    Raises:
+        SchemaMismatchError: None of the file's columns has an id, so what they are is not known.
+    """
+    if mode is not ColumnMappingMode.ID or not in_file or in_file.ids:
+        return
+    wanted = next((field.name for field in fields if field_id(field) is not None), None)
+    if wanted is not None:
+        raise SchemaMismatchError(
+            f"Column {wanted} goes by its field id, and the columns of the file have none",
+            cause="Its writer did not follow the table's column mapping",
+            remedy="Write the file anew with a writer that knows column mapping",
+            column=wanted,
+        )
 
 
 def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) -> list[str]:

@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 import pytest
 from handmade import HandmadeTable
 
-from delta_orch.errors import TableError
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
@@ -119,11 +118,6 @@ def test_timestamps_in_every_storage(rows: Any, tmp_path: Path, storage: str, zo
     if storage == "INT96":
         write = {"use_deprecated_int96_timestamps": True}
     schema = schema_of(t=TIMESTAMP if zone else TIMESTAMP_NTZ)
-    if storage == "ns" and rows.spark is not None:
-        # Spark's own reader does not know them, and says so; the local engine does.
-        with pytest.raises(TableError, match=r"f\.parquet"):
-            read(rows, tmp_path / "t", schema, data, **write)
-        return
     found = read(rows, tmp_path / "t", schema, data, **write)
     assert found["t"].to_pylist() == times
     physical = pq.read_metadata(tmp_path / "t" / "f.parquet").schema.column(0).physical_type

@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import OutputColumn, ScanPlan
-from delta_orch.engines.file_lookup import Candidates
+from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
 from delta_orch.engines.local.duckdb_deletions import (
     MASKS_TOGETHER,
@@ -210,6 +210,7 @@ class _Builder:
 
     def _columns(self, writer: ColumnWriter, kind: _Kind) -> list[str]:
         candidates = Candidates(kind.arrow_schema)
+        ensure_field_ids((w.steps[0] for w in self._stored), candidates, self._plan.column_mapping)
         return [writer.column(w.steps, candidates, f"{_FILES}.") for w in self._stored]
 
     def _part(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.base import RowTracking
 from delta_orch.engines.conform import conform_table
-from delta_orch.engines.file_lookup import Candidates, find_in_file, paths_in_file
+from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows
 from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.local.prefetch import map_ahead
@@ -131,8 +131,10 @@ class FileReader:
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         in_file = Candidates(file.schema_arrow)
-        wanted = (self.schema.find(name) for name in self._names_from_file(task))
-        found = [(field, find_in_file(field, in_file, self.column_mapping)) for field in wanted if field is not None]
+        looked_up = (self.schema.find(name) for name in self._names_from_file(task))
+        wanted = [field for field in looked_up if field is not None]
+        ensure_field_ids(wanted, in_file, self.column_mapping)
+        found = [(field, find_in_file(field, in_file, self.column_mapping)) for field in wanted]
         names = [
             path
             for field, index in found

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import ScanPlan
-from delta_orch.engines.file_lookup import find_in_file
+from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file
 from delta_orch.engines.read_errors import read_error
 from delta_orch.engines.spark.nanoseconds import files_of_other_writers, type_in_file
 from delta_orch.errors import DeltaError, SchemaMismatchError
@@ -124,6 +124,8 @@ def _read_schema(store: LogStore, log_path: str) -> pa.Schema:
 
 def _names_in_file(plan: ScanPlan, physical: StructType, in_file: pa.Schema) -> StructType:
     partitions = {name.lower() for name in plan.partition_columns}
+    stored = (field for field in plan.schema if field.name.lower() not in partitions)
+    ensure_field_ids(stored, Candidates(in_file), plan.column_mapping)
     return StructType(
         tuple(
             to if logical.name.lower() in partitions else _named_field(logical, to, list(in_file), plan.column_mapping)
