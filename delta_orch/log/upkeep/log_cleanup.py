@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _DAY_MS = 24 * 60 * 60 * 1000
+_SAFE_DAYS = 1
+"""So long at least, a file that nothing refers to may still be in the making."""
 _DELETE_THREADS = 8
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
@@ -111,7 +113,7 @@ def cut_off_ms(properties: TableProperties, now_ms: int) -> int:
 
 def _safe_ms(now_ms: int) -> int:
     """What is older than that belongs to nothing that is still being written: a day, as of midnight UTC."""
-    return now_ms // _DAY_MS * _DAY_MS - _DAY_MS
+    return now_ms // _DAY_MS * _DAY_MS - _SAFE_DAYS * _DAY_MS
 
 
 def _cut_off_checkpoint(store: LogStore, listing: LogListing, cut_off: int) -> CheckpointFiles | None:

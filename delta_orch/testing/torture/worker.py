@@ -20,6 +20,9 @@ from delta_orch.testing.torture.plan import COMMITS, Step, plan_step
 LOG_DAY_MS = 1000
 """Log cleanup counts whole days. In a run a day is a second, or nothing would ever expire."""
 
+SAFE_DAYS = 120
+"""What is being written is left alone for longer than any step takes, however busy the machine is."""
+
 _MOST_CONFLICTS = 50
 _HOURS_KEPT = 120 / 3600
 
@@ -53,6 +56,7 @@ def run_worker(options: WorkerOptions, worker: int) -> None:
     identifier."""
     logging.getLogger("delta_orch").setLevel(logging.ERROR)
     log_cleanup._DAY_MS = LOG_DAY_MS
+    log_cleanup._SAFE_DAYS = SAFE_DAYS
     table = DeltaTable(options.table_uri, options.storage_options)
     noted = list(read_notes(notes_of(options, worker)))
     number = noted[-1][0] + (noted[-1][1] != "begins") if noted else 0
