@@ -174,6 +174,8 @@ _PROPERTIES: Mapping[str, _Property] = {
     "delta.targetFileSize": _Property("target_file_size_bytes", parse_size_bytes),
     "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
     "delta.writePartitionColumnsToParquet": _Property("write_partition_columns_to_parquet", parse_boolean),
+    # Neither the protocol nor the reference implementation has a property for it.
+    "delta_orch.logCompactionInterval": _Property("log_compaction_interval", _at_least(2)),
 }
 _ATTRIBUTES = frozenset(p.attribute for p in _PROPERTIES.values())
 _BY_LOWER_KEY: Mapping[str, str] = {key.lower(): key for key in _PROPERTIES}
@@ -212,6 +214,7 @@ class TableProperties:
     enable_type_widening: bool = False
     enable_variant_shredding: bool = False
     isolation_level: str = "WriteSerializable"
+    log_compaction_interval: int | None = None
     log_retention_ms: int = 30 * _DAY_MS
     optimize_write: bool = True
     parquet_format_version: str = "1.0.0"

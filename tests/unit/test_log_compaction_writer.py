@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
+from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
 from delta_orch.log.commits.transaction import Transaction
 from delta_orch.log.commits.txn import TxnId
@@ -127,3 +127,21 @@ def test_commits_with_nothing_in_them(log: TableLog) -> None:
         log.store.put(commit_path(version), b'{"commitInfo":{}}')
     assert compact(log, 1, 2).skipped
     assert log.store.head(compaction_path(1, 2)) is None
+
+
+@pytest.mark.parametrize("interval, expected", [("4", [(1, 4), (5, 8), (11, 12)]), (None, []), ("10", [])])
+def test_compactions_by_themselves(log: TableLog, interval: str | None, expected: list[tuple[int, int]]) -> None:
+    """Every so many versions, and none across a checkpoint, behind which nobody would read it."""
+    properties = {} if interval is None else {"delta_orch.logCompactionInterval": interval}
+    create_table(log, "0", properties=properties)
+    for version in range(1, 14):
+        append_days(log, log.snapshot(), str(version))
+    found = [(c.start_version, c.end_version) for c in list_log(log.store).compactions]
+    assert sorted(found) == expected
+    for version in (4, 8, 12):
+        assert log.snapshot(version).num_files == version + 1
+
+
+def test_an_interval_that_is_none(log: TableLog) -> None:
+    with pytest.raises(InvalidPropertyError, match="logCompactionInterval"):
+        create_table(log, "0", properties={"delta_orch.logCompactionInterval": "1"})

@@ -10,7 +10,7 @@ from delta_orch.features.protocol_upgrade import is_protocol_request
 from delta_orch.protocol.table_properties import _PROPERTIES, TableProperties
 
 PAGE = (Path(__file__).parents[2] / "docs/properties.md").read_text()
-ROWS = dict(re.findall(r"^\| `(delta\.[\w.]+)` \| (.*?) ?\| .{10,} \|$", PAGE, re.MULTILINE))
+ROWS = dict(re.findall(r"^\| `(delta(?:_orch)?\.[\w.]+)` \| (.*?) ?\| .{10,} \|$", PAGE, re.MULTILINE))
 
 
 def named_in(paragraph: str) -> set[str]:

@@ -7,7 +7,8 @@ next tries again. Nothing is done that is not due:
   less than the commit itself by far. Across a network, each request would add to the time of every commit: there
   versions with a checkpoint get one, counted while the files pass by on their way into it.
 * A checkpoint is due every `delta.checkpointInterval` versions.
-* With it the log is cleaned up (`delta.enableExpiredLogCleanup`), once a day: its rules go by whole days.
+* Between two checkpoints, where `delta_orch.logCompactionInterval` says so, every so many commits are compacted.
+* With a checkpoint the log is cleaned up (`delta.enableExpiredLogCleanup`), once a day: its rules go by whole days.
 
 The caller waits for a checkpoint of few files, which costs about as much as a commit. A larger one is written after the
 call has returned (`background`). Where processes are ended too early for that again and again, checkpoints fall behind:
@@ -30,6 +31,7 @@ from delta_orch.log.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
 from delta_orch.log.upkeep.checksum_file import read_checksum_content
 from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
+from delta_orch.log.upkeep.compaction_writer import write_compaction
 from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.table_properties import TableProperties
@@ -74,6 +76,7 @@ def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
 def _do_or_defer(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     version, properties = commit.version, commit.properties
     if version % properties.checkpoint_interval:
+        _attempt(log, version, "compact the log", lambda: _compact_log(log, read, version, properties))
         return
 
     def act() -> None:
@@ -124,6 +127,17 @@ def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> Non
     except IncompleteCheckpointError:
         # What was read long ago may rest on a checkpoint that was cleaned up since.
         _write_watched_checkpoint(log, log.snapshot(version))
+
+
+def _compact_log(log: TableLog, read: Snapshot | None, version: int, properties: TableProperties) -> None:
+    """Compact the commits since the last compaction, or since the last checkpoint."""
+    interval = properties.log_compaction_interval
+    if interval is None or version % interval:
+        return
+    checkpointed = version // properties.checkpoint_interval * properties.checkpoint_interval
+    start = max(version - interval, checkpointed) + 1
+    if start < version:
+        write_compaction(log, _snapshot_of(log, read, version), start, version)
 
 
 def _snapshot_of(log: TableLog, read: Snapshot | None, version: int) -> Snapshot:
