@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyroaring import BitMap64
+from deleted_rows import delete_first_row
 
 from delta_orch import DeltaTable, column
 from delta_orch.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
@@ -17,9 +17,7 @@ from delta_orch.features.activity import fields_of
 from delta_orch.features.feature_removal import FileTrait
 from delta_orch.features.type_widening import TYPE_CHANGES
 from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.deletion_vector_writer import write_deletion_vectors
 from delta_orch.operations.alter import rewriting
-from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.testing.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}
@@ -33,16 +31,6 @@ ROWS = pa.table(
     }
 )
 PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
-
-
-def delete_first_row(table: DeltaTable) -> None:
-    """Mark the first row of each file, as a row-level operation does."""
-    snapshot = table.snapshot()
-    files = snapshot.files()
-    vectors = write_deletion_vectors(table.store, [DeletionVector(BitMap64([0]))] * files.num_rows, inline_bytes=0)
-    transaction = Transaction(table.log, snapshot, operation="DELETE")
-    transaction.replace_deletion_vectors(files, vectors)
-    transaction.commit()
 
 
 def actions(table: DeltaTable, version: int, kind: str) -> list[dict[str, Any]]:

@@ -6,30 +6,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyroaring import BitMap64
+from deleted_rows import delete_first_row
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.features.activity import fields_of
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.deletion_vector_writer import write_deletion_vectors
-from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.testing.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 ROWS = pa.table({"id": pa.array([1, 2, 3, 4], pa.int64()), "day": ["d", "e", "d", None]})
 PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
 RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"
-
-
-def delete_first_row(table: DeltaTable) -> None:
-    """Mark the first row of each file, as a row-level operation does."""
-    snapshot = table.snapshot()
-    files = snapshot.files()
-    vectors = write_deletion_vectors(table.store, [DeletionVector(BitMap64([0]))] * files.num_rows, inline_bytes=0)
-    transaction = Transaction(table.log, snapshot, operation="DELETE")
-    transaction.replace_deletion_vectors(files, vectors)
-    transaction.commit()
 
 
 def test_history_is_truncated_once_it_is_old_enough(table: DeltaTable) -> None:

@@ -65,6 +65,7 @@ class _Background:
             try:
                 job()
             except BaseException:
+                # Nobody joins this thread, and whoever waits for the next job must not wait for a dead one.
                 _LOGGER.warning("Upkeep of %s failed", table, exc_info=True)
             finally:
                 with self._changed:
