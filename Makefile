@@ -28,18 +28,18 @@ format: setup ## Format the code
 	$(BIN)/ruff format .
 
 conformance: setup ## Read the golden tables on both engines, and write docs/reading.md's tables anew
-	@$(BIN)/python -m delta_orch.testing.conformance --tables ../shared/golden --page docs/reading.md
+	@$(BIN)/python -m tests.harness.conformance --tables ../shared/golden --page docs/reading.md
 
 interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta on Spark (needs Maven)
 	@scripts/setup_reference.sh
 	@$(BIN)/python -m pytest tests/interop
 
 fuzz: setup ## Damage tables and read them all (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark)
-	@$(BIN)/python -m delta_orch.testing.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
+	@$(BIN)/python -m tests.harness.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
 
 torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on S3 (TORTURE="--seconds 60")
-	@$(BIN)/python -m delta_orch.testing.torture $(BUILD)/torture $(TORTURE)
-	@$(BIN)/python -m delta_orch.testing.torture $(BUILD)/torture --store s3 --kill-seconds 5 $(TORTURE)
+	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)
+	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store s3 --kill-seconds 5 $(TORTURE)
 
 bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -25,14 +25,14 @@ def prepare(directory: Path) -> Path:
 
 
 def _make(table: Path) -> None:
-    from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
     from delta_orch.storage.local import LocalStore
-    from delta_orch.testing.table_builder import append_days
+    from tests.harness.table_builder import append_days
 
     write_large_checkpoint(table, NUM_FILES, 100_000, 1)
     log = TableLog(LocalStore(table))
-    metadata = log.snapshot().metadata
+    metadata = log.read.snapshot().metadata
     body = {
         "id": metadata.id,
         "format": {"provider": "parquet", "options": {}},
@@ -46,12 +46,12 @@ def _make(table: Path) -> None:
         "readerFeatures": ["v2Checkpoint"],
         "writerFeatures": ["v2Checkpoint"],
     }
-    version = log.snapshot().version + 1
+    version = log.read.snapshot().version + 1
     lines = [json.dumps({"protocol": protocol}), json.dumps({"metaData": body})]
     (table / "_delta_log" / f"{version:020d}.json").write_text("\n".join(lines))
-    write_checkpoint(log, log.snapshot())
+    write_checkpoint(log, log.read.snapshot())
     for _ in range(COMMITS):
-        append_days(log, log.snapshot(), "2013-01-01")
+        append_days(log, log.read.snapshot(), "2013-01-01")
 
 
 def untouched_sidecars_taken_over() -> Run:
@@ -61,15 +61,15 @@ def untouched_sidecars_taken_over() -> Run:
 
 def everything_written_again() -> Run:
     """The same, nothing taken over."""
-    from delta_orch.log.checkpoints import sidecar_reuse
+    from delta_orch.log.upkeep import sidecar_reuse
 
     vars(sidecar_reuse)["_SMALL_ROWS"] = 1 << 60
     return _write
 
 
 def _write(table: Path) -> str:
-    from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
     from delta_orch.storage.local import LocalStore
 
     copy = Path(tempfile.mkdtemp(dir=table.parent))
@@ -80,7 +80,7 @@ def _write(table: Path) -> str:
                 os.link(file, copy / file.relative_to(table))
         before = set((copy / "_delta_log" / "_sidecars").iterdir())
         log = TableLog(LocalStore(copy))
-        write_checkpoint(log, log.snapshot())
+        write_checkpoint(log, log.read.snapshot())
         new = set((copy / "_delta_log" / "_sidecars").iterdir()) - before
         size = sum(file.stat().st_size for file in new)
         return f"{len(new)} new sidecars, {size / 1e6:.1f} MB"

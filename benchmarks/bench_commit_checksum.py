@@ -36,9 +36,9 @@ def without_checksums() -> Run:
 
 
 def _append_all(directory: Path) -> str:
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.local import LocalStore
-    from delta_orch.testing.table_builder import append_days, create_table
+    from tests.harness.table_builder import append_days, create_table
 
     root = tempfile.mkdtemp(dir=directory)
     try:

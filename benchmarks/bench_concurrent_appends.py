@@ -44,13 +44,13 @@ def delta_orch() -> Run:
 
 def delta_orch_commits() -> Run:
     """The commit alone, without a data file."""
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.local import LocalStore
-    from delta_orch.testing.table_builder import append_days, create_table
+    from tests.harness.table_builder import append_days, create_table
 
     def open_table(path: str) -> Append:
         log = TableLog(LocalStore(path))
-        held = [log.snapshot()]
+        held = [log.read.snapshot()]
 
         def append() -> None:
             held[0] = log.advance(held[0])
@@ -119,7 +119,7 @@ def _link_new_file(directory: str, number: int) -> bool:
 
 def _versions_and_files(path: str) -> tuple[int, int]:
     """Commits after the first one, and files they have added."""
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.local import LocalStore
 
     snapshot = TableLog(LocalStore(path)).snapshot()

@@ -26,7 +26,7 @@ def prepare(directory: Path) -> Path:
 
 def delta_orch() -> Run:
     """Paths as an Arrow column."""
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.local import LocalStore
 
     return lambda table: len(TableLog(LocalStore(table)).snapshot().files(["path"])["path"])
@@ -34,7 +34,7 @@ def delta_orch() -> Run:
 
 def delta_orch_list() -> Run:
     """Paths as a Python list."""
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.local import LocalStore
 
     return lambda table: len(TableLog(LocalStore(table)).snapshot().files(["path"])["path"].to_pylist())

@@ -55,7 +55,7 @@ def _measured(
 
 def delta_orch() -> Run:
     """One metadata request a look."""
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.local import LocalStore
 
     logs: list[TableLog] = []

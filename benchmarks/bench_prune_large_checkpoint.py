@@ -20,7 +20,7 @@ Run = Callable[[Path], object]
 def delta_orch() -> Run:
     """Partition values first, statistics of what they leave."""
     from delta_orch.expressions.nodes import And, Column, Comparison, Literal
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.protocol.types import DATE as DATE_TYPE
     from delta_orch.protocol.types import LONG
     from delta_orch.storage.local import LocalStore

@@ -20,13 +20,13 @@ Run = Callable[[Path], object]
 
 def delta_orch() -> Run:
     """V1, one file."""
-    from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
     from delta_orch.storage.local import LocalStore
 
     def write(table: str) -> None:
         log = TableLog(LocalStore(table))
-        write_checkpoint(log, log.snapshot())
+        write_checkpoint(log, log.read.snapshot())
 
     return lambda table: _on_a_copy(table, write)
 

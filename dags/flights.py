@@ -23,6 +23,7 @@ from delta_orch.airflow.maintenance_operators import (
     DeltaOptimizeOperator,
     DeltaVacuumOperator,
 )
+from delta_orch.delta_table import DeltaTable
 from delta_orch.demo.flights import (
     enrich_flights,
     read_airlines,
@@ -33,7 +34,6 @@ from delta_orch.demo.flights import (
 )
 from delta_orch.demo.session import SPARK_CONF
 from delta_orch.demo.source import open_landing
-from delta_orch.table import DeltaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from delta_orch._version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable
     from delta_orch.errors import DeltaError
-    from delta_orch.features.column_definitions import column, identity_column
-    from delta_orch.log.commits.txn import TxnId
-    from delta_orch.table import DeltaTable
+    from delta_orch.log.files.txn import TxnId
+    from delta_orch.table.column_definitions import column, identity_column
 
 __all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "identity_column"]
 
 _HOME = {
     "DeltaError": "delta_orch.errors",
-    "DeltaTable": "delta_orch.table",
-    "TxnId": "delta_orch.log.commits.txn",
-    "column": "delta_orch.features.column_definitions",
-    "identity_column": "delta_orch.features.column_definitions",
+    "DeltaTable": "delta_orch.delta_table",
+    "TxnId": "delta_orch.log.files.txn",
+    "column": "delta_orch.table.column_definitions",
+    "identity_column": "delta_orch.table.column_definitions",
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import DeletionVector
 
 

@@ -18,7 +18,7 @@ from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.log_builder import LogBuilder
 
 
 def inline_vector(*rows: int) -> Any:

@@ -16,7 +16,7 @@ from delta_orch.errors import DeltaError, InvalidRequestError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from delta_orch.table import DeltaTable
+    from delta_orch.delta_table import DeltaTable
 
 DEFAULT_CONN_ID = "delta_default"
 
@@ -110,7 +110,7 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
         return (root or None), {**options, **hidden}
 
     def _open(self, table_uri: str) -> DeltaTable:
-        from delta_orch.table import DeltaTable
+        from delta_orch.delta_table import DeltaTable
 
         assert self._settings is not None
         root, options = self._settings

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.log.commits.transaction import CommitResult
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.write.transaction import CommitResult
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-    from delta_orch.table import DeltaTable
 
 MODES = ("append", "overwrite_partitions", "overwrite_changed")
 

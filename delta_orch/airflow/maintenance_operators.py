@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.table import DeltaTable
+    from delta_orch.delta_table import DeltaTable
 
 
 class DeltaCheckpointOperator(DeltaTableOperator):

@@ -11,7 +11,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_txn
 
 if TYPE_CHECKING:
-    from delta_orch.log.commits.txn import TxnId
+    from delta_orch.log.files.txn import TxnId
 
 
 @dataclass(frozen=True, slots=True)

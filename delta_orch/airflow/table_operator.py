@@ -16,8 +16,8 @@ from delta_orch.airflow.run_context import TaskRun
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_orch.log.commits.transaction import CommitResult
-    from delta_orch.table import DeltaTable
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.write.transaction import CommitResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.log.commits.txn import TxnId
-    from delta_orch.table import DeltaTable
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.files.txn import TxnId
 
 MODES = ("append", "overwrite", "error", "ignore")
 IDEMPOTENCY = ("run", "partition", "off")

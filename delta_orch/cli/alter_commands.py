@@ -12,7 +12,7 @@ from delta_orch.cli.arguments import EngineName, Json, StorageOption, Uri, open_
 from delta_orch.cli.commits import DryRun, Isolation, report_commit
 
 if TYPE_CHECKING:
-    from delta_orch.operations.alter.builder import Alteration
+    from delta_orch.verbs.alter.builder import Alteration
 
 alter_app = typer.Typer(
     help="Change a table's properties, features, constraints, columns or clustering.", no_args_is_help=True

@@ -10,8 +10,8 @@ import typer
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 
 if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.engines.base import Engine
-    from delta_orch.table import DeltaTable, TableSnapshot
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The table's location: a path or a URI.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
@@ -98,7 +98,7 @@ def open_table(uri: str, storage_option: list[str] | None) -> DeltaTable:
     Raises:
         InvalidRequestError: A storage option is no KEY=VALUE.
     """
-    from delta_orch.table import DeltaTable
+    from delta_orch.delta_table import DeltaTable
 
     options = {}
     for text in storage_option or ():

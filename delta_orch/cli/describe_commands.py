@@ -13,8 +13,8 @@ from delta_orch.cli.output import print_json, print_line, print_rows, print_tree
 
 if TYPE_CHECKING:
     from delta_orch.cli.output import Branch
+    from delta_orch.delta_table import TableSnapshot
     from delta_orch.protocol.types import DataType, StructField, StructType
-    from delta_orch.table import TableSnapshot
 
 _FILE_COLUMNS = (
     "path", "partition_values", "size", "modification_time", "stats", "deletion_vector", "base_row_id",
@@ -123,8 +123,8 @@ _Names = Mapping[str, tuple[str, Any]]
 
 
 def _logical_names(struct: StructType) -> _Names:
-    from delta_orch.features.column_mapping import physical_name
     from delta_orch.protocol.types import StructType
+    from delta_orch.table.column_mapping import physical_name
 
     return {
         physical_name(field): (

@@ -11,7 +11,7 @@ from delta_orch.cli.arguments import Json, StorageOption, Uri, open_table
 from delta_orch.cli.output import print_fields, print_json, print_line, print_rows, text_of_bytes, working
 
 if TYPE_CHECKING:
-    from delta_orch.operations.fsck import FsckReport
+    from delta_orch.verbs.fsck import FsckReport
 
 _SHOWN = 50
 

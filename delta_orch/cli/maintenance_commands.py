@@ -11,7 +11,7 @@ from delta_orch.cli.commits import DryRun, Isolation, report_commit
 from delta_orch.cli.output import print_json, print_line, text_of_bytes, working
 
 if TYPE_CHECKING:
-    from delta_orch.log.commits.commit_result import CommitResult
+    from delta_orch.log.write.commit_result import CommitResult
 
 
 def optimize(

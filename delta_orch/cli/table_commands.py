@@ -12,8 +12,8 @@ from delta_orch.cli.describe_commands import parsed_statistics
 from delta_orch.cli.output import print_fields, print_json, print_rows, text_of_bytes, text_of_time
 
 if TYPE_CHECKING:
-    from delta_orch.features.column_details import ColumnDetails
-    from delta_orch.table import TableSnapshot
+    from delta_orch.delta_table import TableSnapshot
+    from delta_orch.table.column_details import ColumnDetails
 
 
 def snapshot(

@@ -12,12 +12,12 @@ from delta_orch.dagster.conflicts import DEFAULT_CONFLICT_RETRIES, retry_conflic
 from delta_orch.dagster.identity import read_run_identity, user_metadata
 from delta_orch.dagster.metadata import commit_metadata, data_version, table_metadata
 from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.features.schema_evolution import parse_schema_mode
-from delta_orch.log.commits.transaction import CommitResult
+from delta_orch.log.write.transaction import CommitResult
 from delta_orch.pipeline.first_write import ensure_table_for
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
-from delta_orch.table import DeltaTable
+from delta_orch.table.schema_evolution import parse_schema_mode
 
 Write = OneOf["append", "dynamic", "overwrite", "touched_partitions"]
 WRITES = ("append", "dynamic", "overwrite", "touched_partitions")

@@ -29,11 +29,11 @@ from delta_orch.dagster.settings import (
     plain_metadata,
 )
 from delta_orch.dagster.values import loader_for, wants_snapshot, wants_table
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression, Literal
-from delta_orch.log.commits.transaction import CommitResult
+from delta_orch.log.write.transaction import CommitResult
 from delta_orch.protocol.types import BOOLEAN
-from delta_orch.table import DeltaTable
 
 ENGINES = ("auto", "spark", "local")
 

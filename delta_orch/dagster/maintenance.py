@@ -10,10 +10,10 @@ import dagster as dg
 from delta_orch.dagster.identity import read_run_identity, user_metadata
 from delta_orch.dagster.metadata import data_version
 from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
-from delta_orch.operations.vacuum import VacuumResult
 from delta_orch.pipeline.maintenance import MaintenancePolicy, TableHealth, read_table_health
-from delta_orch.table import DeltaTable, TableSnapshot
+from delta_orch.verbs.vacuum import VacuumResult
 
 DEFAULT_POOL = "delta_maintenance"
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
-from delta_orch.log.commits.transaction import CommitResult
-from delta_orch.log.skipping.data_skipping import match_files
-from delta_orch.log.snapshot import Snapshot
+from delta_orch.log.read.skipping.data_skipping import match_files
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.write.transaction import CommitResult
 from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.row_counts import ROW_COUNT_COLUMNS, count_rows
 from delta_orch.protocol.types import StructType

@@ -9,11 +9,12 @@ from typing import Any
 from delta_orch.dagster.identity import RunIdentity
 from delta_orch.dagster.partition_selection import PartitionSelection
 from delta_orch.dagster.settings import AssetSettings
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.commits.transaction import CommitResult
-from delta_orch.log.commits.txn import TxnId
+from delta_orch.log.files.txn import TxnId
+from delta_orch.log.write.transaction import CommitResult
 from delta_orch.pipeline.first_write import ensure_table_for, schema_of_new_table
 from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.run_identity import (
@@ -24,7 +25,6 @@ from delta_orch.pipeline.run_identity import (
     dagster_version,
 )
 from delta_orch.protocol.types import StructType
-from delta_orch.table import DeltaTable, TableSnapshot
 
 IDEMPOTENCY = ("run", "partition", "off")
 PARTITION_OVERWRITE = ("replace_where", "dynamic")

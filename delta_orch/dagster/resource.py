@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from delta_orch.log.history import HistoryEntry
-from delta_orch.operations.changes import ChangeFeed
-from delta_orch.table import DeltaTable, TableSnapshot, Timestamp
+from delta_orch.change_feed.change_feed import ChangeFeed
+from delta_orch.delta_table import DeltaTable, TableSnapshot, Timestamp
+from delta_orch.log.read.history import HistoryEntry
 
 
 class DeltaTableResource(dg.ConfigurableResource[Any]):

@@ -13,7 +13,7 @@ import dagster as dg
 from delta_orch.dagster.partition_selection import dimension_names
 from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.partitions import key_text
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, current_cursor, parse_cursor, poll
 from delta_orch.storage.open import open_store

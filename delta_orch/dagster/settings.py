@@ -25,7 +25,7 @@ from typing import Any
 import dagster as dg
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.features.schema_evolution import parse_schema_mode
+from delta_orch.table.schema_evolution import parse_schema_mode
 
 MODES = ("overwrite", "append", "error", "ignore")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.snapshot import Snapshot
-from delta_orch.operations.scan import Scan
-from delta_orch.table import DeltaTable, TableSnapshot
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.scan.scan import Scan
 
 Loader = Callable[[Scan], Any]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.demo.control_totals import TABLES, Comparison
 from delta_orch.demo.dagster_runs import RunReport, Runs, load_definitions
 from delta_orch.demo.places import Places
@@ -16,7 +17,6 @@ from delta_orch.demo.plan import Plan
 from delta_orch.demo.results import CommitPoint
 from delta_orch.demo.source import Landing, Source
 from delta_orch.demo.verification import Verifier
-from delta_orch.table import DeltaTable
 
 SENSOR = "bronze_changed"
 

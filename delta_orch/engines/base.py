@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from delta_orch.expressions.nodes import Expression
-from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class ScanPlan:
             Rows that a file's deletion vector marks are not in the table. Partition values go by physical names.
         columns: Top-level columns to return, in this order; None for all, in schema order.
         where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
-        column_mapping: How columns are found in data files (`features.column_mapping`).
+        column_mapping: How columns are found in data files (`table.column_mapping`).
         row_tracking: Set where `schema` ends with the columns of row tracking.
         arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
@@ -191,7 +191,7 @@ class WriteSpec:
             False writes as the rows come: quicker, and up to one file for each task and partition.
         compression: Parquet codec, in the protocol's spelling (`zstd`, `snappy`, `uncompressed`, …).
         column_mapping: How data files name the columns. Files, statistics and partition values get the physical names
-            (`features.column_mapping`), files also field ids; everything above speaks logical names.
+            (`table.column_mapping`), files also field ids; everything above speaks logical names.
         extra_columns: Columns of the relation that are none of the table's (`_row-id-col-…`): written after all others
             under exactly their names, without statistics, checks or field ids.
         change_type: The files hold a last column `_change_type` with this value, so that a `cdc` action may name them.

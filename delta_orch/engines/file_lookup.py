@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from delta_orch.engines.conform import NamePositions
 from delta_orch.errors import SchemaMismatchError
-from delta_orch.features.column_mapping import ColumnMappingMode, field_id, physical_name
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode, field_id, physical_name
 
 _PARQUET_ID = b"PARQUET:field_id"
 

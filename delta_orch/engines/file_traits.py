@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.engines.read_errors import read_error
-from delta_orch.features.column_mapping import ColumnMappingMode
-from delta_orch.features.type_widening import TYPE_CHANGES
-from delta_orch.log.columns.arrow_building import bool_array
+from delta_orch.log.files.arrow_building import bool_array
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import read_footer
+from delta_orch.table.column_mapping import ColumnMappingMode
+from delta_orch.table.type_widening import TYPE_CHANGES
 
 _THREADS = 8
 _TYPED_VALUE = "typed_value"

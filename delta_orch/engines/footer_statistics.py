@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
-from delta_orch.features.column_mapping import ColumnMappingMode, physical_path
 from delta_orch.protocol.arrow_types import string_array
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode, physical_path
 
 ColumnPath = tuple[str, ...]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.select import EngineChoice, select_engine
-from delta_orch.features.schema_evolution import as_created_from_data
 from delta_orch.protocol.types import StructType
-from delta_orch.table import DeltaTable
+from delta_orch.table.schema_evolution import as_created_from_data
 
 
 def ensure_table_for(

@@ -16,19 +16,19 @@ from typing import Literal as OneOf
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, IsNull, Literal, Or
-from delta_orch.log.commits.txn import TxnId
-from delta_orch.operations.partition_keys import typed_partitions
+from delta_orch.log.files.txn import TxnId
+from delta_orch.log.read.partition_keys import typed_partitions
 from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix
 from delta_orch.protocol.types import BOOLEAN, StructType
-from delta_orch.table import DeltaTable
 
 if TYPE_CHECKING:
-    from delta_orch.log.commits.commit_reader import Commit
-    from delta_orch.operations.changes import ChangeFeed
-    from delta_orch.operations.scan import Scan
-    from delta_orch.table import TableSnapshot
+    from delta_orch.change_feed.change_feed import ChangeFeed
+    from delta_orch.delta_table import TableSnapshot
+    from delta_orch.log.files.commit_reader import Commit
+    from delta_orch.scan.scan import Scan
 
 logger = logging.getLogger(__name__)
 

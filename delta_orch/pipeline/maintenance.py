@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.columns.arrow_building import int64_array
-from delta_orch.log.snapshot import Snapshot
-from delta_orch.operations.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
+from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
 
 
 @dataclass(frozen=True, slots=True)

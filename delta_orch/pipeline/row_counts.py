@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from delta_orch.log.columns.arrow_building import int32_array
+from delta_orch.log.files.arrow_building import int32_array
 
 ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 """What `count_rows` needs of a file table."""
@@ -20,7 +20,7 @@ def count_rows(files: pa.Table) -> int | None:
     """The rows in live files: `numRecords` without those that deletion vectors mark.
 
     Args:
-        files: At least the columns `ROW_COUNT_COLUMNS` of `log.columns.file_columns.ADD_SCHEMA`.
+        files: At least the columns `ROW_COUNT_COLUMNS` of `log.files.file_columns.ADD_SCHEMA`.
 
     Returns: None where a file carries no statistics: then nobody knows without reading it.
     """

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.commits.txn import TxnId
+from delta_orch.log.files.txn import TxnId
 
 MAX_CLEAR_NUMBER = 999
 """How often one Airflow run can be cleared; the digits are part of the version, which must stay below 2**53 so that

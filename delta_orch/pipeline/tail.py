@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from delta_orch.change_feed.changed_files import read_changed_files
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.commits.commit_reader import Commit
-from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.table_log import TableLog
-from delta_orch.operations.changed_files import read_changed_files
-from delta_orch.operations.partition_keys import typed_partitions
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.read.partition_keys import typed_partitions
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.incremental import changes_data
 
 
@@ -84,7 +84,7 @@ def current_cursor(log: TableLog) -> TailCursor:
     """The cursor of a watcher that wants only what comes from now on."""
     if not log.exists():
         return NO_TABLE
-    snapshot = log.snapshot()
+    snapshot = log.read.snapshot()
     return TailCursor(snapshot.metadata.id, snapshot.version)
 
 
@@ -118,7 +118,7 @@ def _is_out_of_reach(log: TableLog, cursor: TailCursor) -> bool:
 
 
 def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> TailBatch | None:
-    latest = log.snapshot()
+    latest = log.read.snapshot()
     if cursor.table_id and latest.metadata.id != cursor.table_id:
         return _whole_table(latest, cursor, starting_version=0, recreated=True)
     if latest.version < cursor.version:

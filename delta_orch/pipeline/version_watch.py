@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.table_log import TableLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The actions of the transaction log as values (PROTOCOL, "Actions").
 
 One object here is one line of a commit. Lists of files are never lists of these objects: they are Arrow tables with
-the columns of `log.columns.file_columns`. `extra` holds fields this release does not know, so that rewriting an action
+the columns of `log.files.file_columns`. `extra` holds fields this release does not know, so that rewriting an action
 keeps them. JSON spelling lives in `action_json.py` only.
 """
 

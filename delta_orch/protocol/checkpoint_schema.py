@@ -1,7 +1,7 @@
 """How the fields of file actions are spelled in commits and checkpoints, and which leaves of a checkpoint hold them
 (PROTOCOL, "Checkpoint Schema").
 
-The names on the left are the columns of `log.columns.file_columns`.
+The names on the left are the columns of `log.files.file_columns`.
 """
 
 from __future__ import annotations

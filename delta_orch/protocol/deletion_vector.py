@@ -1,7 +1,7 @@
 """Deletion vectors: descriptors, their encodings and their bytes (PROTOCOL, "Deletion Vectors", "Deletion Vector
 Format", "Deletion Vector File Storage Format").
 
-Pure: where the bytes come from is `log.deletion_vectors`' business.
+Pure: where the bytes come from is `log.read.deletion_vectors`' business.
 """
 
 from __future__ import annotations

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.spark.scan_files import plain_schema
 from delta_orch.engines.spark.sent_types import schema_as_sent
 from delta_orch.engines.spark.sql_text import same_values
 from delta_orch.engines.spark.values import spark_schema
 from delta_orch.errors import SchemaMismatchError
-from delta_orch.operations.scan_tasks import ScanTask, split_scan
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import StructType
+from delta_orch.scan.tasks import ScanTask, split_scan
 from delta_orch.spark_source.options import ReadOptions, parse_options
-from delta_orch.table import DeltaTable
 
 if TYPE_CHECKING:
-    from delta_orch.operations.changes import ChangeFeed
-    from delta_orch.operations.scan import Scan
+    from delta_orch.change_feed.change_feed import ChangeFeed
+    from delta_orch.scan.scan import Scan
 
 
 class DeltaOrchSource(DataSource):  # type: ignore[misc]

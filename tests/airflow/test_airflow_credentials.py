@@ -17,7 +17,7 @@ from airflow.sdk import DAG, task
 
 from delta_orch import DeltaTable
 from delta_orch.airflow.hook import DeltaHook
-from delta_orch.testing.emulators import Emulator, EmulatorMissingError, s3_emulator
+from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
 
 DAY_1 = datetime(2024, 1, 1, tzinfo=UTC)
 # Made now: Airflow keeps the source of DAGs, and this file is one.

@@ -31,7 +31,7 @@ def test_description_satisfies_airflows_schema() -> None:
 def test_description_imports_nothing_heavy() -> None:
     code = (
         "import sys, delta_orch.airflow.provider as p; p.get_provider_info();"
-        "print([m for m in ('airflow', 'pyarrow', 'pyspark', 'pandas', 'delta_orch.table') if m in sys.modules])"
+        "print([m for m in ('airflow', 'pyarrow', 'pyspark', 'pandas', 'delta_orch.delta_table') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -128,7 +128,7 @@ def test_importing_operators_loads_neither_arrow_nor_spark() -> None:
     code = (
         "import sys; from delta_orch.airflow import DeltaWriteOperator, DeltaIncrementalOperator, "
         "DeltaTableVersionSensor, DeltaVacuumOperator, delta_task;"
-        "print([m for m in ('pyspark', 'pyarrow', 'pandas', 'duckdb', 'delta_orch.table') if m in sys.modules])"
+        "print([m for m in ('pyspark', 'pyarrow', 'pandas', 'duckdb', 'delta_orch.delta_table') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"

@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaTableVersionSensor, DeltaVersionTrigger
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 from delta_orch.storage.local import LocalStore
 

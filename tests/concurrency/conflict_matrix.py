@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable, TxnId
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import ConflictError, InvalidRequestError
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.storage.base import LogStore
-from delta_orch.table import TableSnapshot
-from delta_orch.testing.fault_store import FaultStore, Moment, StoreCall, When
+from tests.harness.fault_store import FaultStore, Moment, StoreCall, When
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "transactions.md"
 LEVELS = ("WriteSerializable", "Serializable", "SnapshotIsolation")
@@ -215,7 +215,7 @@ class Overtaking:
 
     def _lose(self, call: StoreCall) -> None:
         log = self._table.log
-        Transaction(log, log.snapshot(), operation="NOTHING").commit()
+        Transaction(log, log.read.snapshot(), operation="NOTHING").commit()
         self._lost_at = call.number
 
     def _overtake(self, call: StoreCall) -> None:

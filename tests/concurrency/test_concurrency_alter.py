@@ -11,10 +11,10 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import ColumnNotFoundError, ConflictError, MetadataChangedError
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.operations.alter.alteration import alter
-from delta_orch.operations.alter.builder import Alteration
-from delta_orch.operations.request import CommitOptions
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.verbs.alter.alteration import alter
+from delta_orch.verbs.alter.builder import Alteration
+from delta_orch.writing.request import CommitOptions
 
 
 def rows(*ids: int | None) -> pa.Table:

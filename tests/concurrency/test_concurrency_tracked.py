@@ -12,11 +12,11 @@ import pytest
 from test_concurrency_writers import run_in_processes
 
 from delta_orch import DeltaTable
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import ConflictError
-from delta_orch.features.row_tracking import parse_high_water_mark
-from delta_orch.log.table_log import TableLog
-from delta_orch.table import TableSnapshot
-from delta_orch.testing.fault_store import FaultStore, Moment
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.table.row_tracking import parse_high_water_mark
+from tests.harness.fault_store import FaultStore, Moment
 
 PROPERTIES = {
     "delta.enableRowTracking": "true",

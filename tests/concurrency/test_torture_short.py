@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.log.commits.commit_reader import Commit
-from delta_orch.testing.emulators import EmulatorMissingError, s3_emulator
-from delta_orch.testing.torture.model import replay
-from delta_orch.testing.torture.plan import Step
-from delta_orch.testing.torture.run import TortureFailure, TortureReport, judge, read_new, run_torture
-from delta_orch.testing.torture.worker import WorkerOptions
+from delta_orch.log.files.commit_reader import Commit
+from tests.harness.emulators import EmulatorMissingError, s3_emulator
+from tests.harness.torture.model import replay
+from tests.harness.torture.plan import Step
+from tests.harness.torture.run import TortureFailure, TortureReport, judge, read_new, run_torture
+from tests.harness.torture.worker import WorkerOptions
 
 ROWS = pa.table({"day": ["a"], "id": pa.array([-1], pa.int64()), "op": ["nobody's"]})
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.cli.main import run
-from delta_orch.testing.golden import GoldenCase, load_cases, prepare_table
+from tests.harness.golden import GoldenCase, load_cases, prepare_table
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 CASES = [case for case in load_cases(ROOT) if case.kind in ("read", "cdf")][::8]

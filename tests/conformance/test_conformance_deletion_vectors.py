@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from delta_orch.errors import CorruptDeletionVectorError, MissingFileError
-from delta_orch.log.deletion_vectors import read_deletion_vector
+from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.storage.open import open_store
-from delta_orch.testing.golden import load_cases, prepare_table
+from tests.harness.golden import load_cases, prepare_table
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 

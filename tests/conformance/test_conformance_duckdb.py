@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.duckdb_input import duckdb_relation, native_input
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import DeltaError
-from delta_orch.table import DeltaTable
-from delta_orch.testing.golden import GoldenCase, check_case, load_cases
+from tests.harness.golden import GoldenCase, check_case, load_cases
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 CASES = [case for case in load_cases(ROOT) if case.kind in ("read", "cdf")]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import TableNotFoundError, UnsupportedError
-from delta_orch.table import DeltaTable
-from delta_orch.testing.golden import GoldenCase, load_cases, prepare_table
+from tests.harness.golden import GoldenCase, load_cases, prepare_table
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 CASES = load_cases(ROOT)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delta_orch.engines.select import local_engine, spark_engine
-from delta_orch.testing.golden import GoldenCase, check_case, load_cases
+from tests.harness.golden import GoldenCase, check_case, load_cases
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 CASES = load_cases(ROOT)

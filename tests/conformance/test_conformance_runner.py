@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from delta_orch.engines.select import local_engine
-from delta_orch.features.registry import FEATURES
-from delta_orch.testing.conformance.__main__ import main
-from delta_orch.testing.conformance.page import replaced
-from delta_orch.testing.conformance.runner import CaseResult, Outcome, run_cases, skip_reason
-from delta_orch.testing.golden import ALL_KINDS, GoldenCase, load_cases
+from delta_orch.table.registry import FEATURES
+from tests.harness.conformance.__main__ import main
+from tests.harness.conformance.page import replaced
+from tests.harness.conformance.runner import CaseResult, Outcome, run_cases, skip_reason
+from tests.harness.golden import ALL_KINDS, GoldenCase, load_cases
 
 HERE = Path(__file__).parents[2]
 ROOT = HERE / ".." / "shared" / "golden"

@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from delta_orch.protocol.variant.extract import variant_get
-from delta_orch.testing.golden import load_cases
-from delta_orch.testing.golden_variant import check_variant_case, read_variant_column, variant_objects
+from tests.harness.golden import load_cases
+from tests.harness.golden_variant import check_variant_case, read_variant_column, variant_objects
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 CASES = load_cases(ROOT, ("variant",))

@@ -14,7 +14,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.dagster import DeltaLakeIOManager, DeltaTableResource
-from delta_orch.testing.emulators import Emulator, EmulatorMissingError, s3_emulator
+from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
 
 MARKS = ("MARKED-SECRET-a4f0", "MARKED-TOKEN-3b9d")
 

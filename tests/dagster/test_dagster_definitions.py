@@ -10,7 +10,7 @@ import pytest
 import delta_orch.dagster as plugin
 from delta_orch import __version__
 from delta_orch.dagster import DeltaTableResource
-from delta_orch.table import DeltaTable
+from delta_orch.delta_table import DeltaTable
 
 GUIDE = Path(__file__).parents[2] / "docs" / "dagster.md"
 

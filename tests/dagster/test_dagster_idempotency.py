@@ -16,8 +16,8 @@ from dagster_jobs import flights_job, readings_job
 
 from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.dagster.identity import read_run_identity
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.table import DeltaTable
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
 

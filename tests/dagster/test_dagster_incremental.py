@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.pipeline.incremental import IncrementalReader
-from delta_orch.table import DeltaTable
 
 
 def rows(*days: str, value: int = 1) -> pa.Table:

@@ -11,6 +11,7 @@ import pytest
 
 from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.dagster.conflicts import retry_conflicts
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import (
     ColumnNotFoundError,
     ConcurrentAppendError,
@@ -20,7 +21,6 @@ from delta_orch.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from delta_orch.table import DeltaTable, TableSnapshot
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
 HOURS = dg.HourlyPartitionsDefinition("2013-01-01-00:00", end_date="2013-01-02-00:00")

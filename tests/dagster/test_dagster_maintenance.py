@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.dagster import DeltaTableResource, MaintenancePolicy, build_delta_maintenance_assets
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.maintenance import ALWAYS
-from delta_orch.table import DeltaTable
 
 STEPS = ("compaction", "checkpoint", "vacuum")
 

@@ -6,8 +6,8 @@ import pytest
 
 from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaTableResource, delta_asset
 from delta_orch.dagster.settings import parse_settings
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.table import DeltaTable
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
 

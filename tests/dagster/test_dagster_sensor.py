@@ -10,10 +10,10 @@ import pytest
 import delta_orch.dagster.sensor as sensor_module
 from delta_orch.dagster import build_delta_log_sensor
 from delta_orch.dagster.sensor import default_partition_key
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.storage.open import open_store
-from delta_orch.table import DeltaTable
-from delta_orch.testing.fault_store import FaultStore
+from tests.harness.fault_store import FaultStore
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-10")
 

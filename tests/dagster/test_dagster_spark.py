@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaTableResource, delta_asset
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.table import DeltaTable
 
 pytestmark = pytest.mark.spark
 

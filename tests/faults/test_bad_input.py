@@ -301,7 +301,7 @@ DeltaTable(root / "t").append(ROWS)
 before = log()
 def rows():
     yield from ROWS.to_batches()
-import delta_orch.operations.append as verb
+import delta_orch.verbs.append as verb
 real = verb.write_metrics
 def filling(adds):
     fill()

@@ -1,4 +1,4 @@
-"""Every storage call of every verb × everything that can go wrong with it; `python -m delta_orch.testing.fault_matrix`
+"""Every storage call of every verb × everything that can go wrong with it; `python -m tests.harness.fault_matrix`
 also kills where nothing changes."""
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from delta_orch.testing.fault_matrix.cases import Fault
-from delta_orch.testing.fault_matrix.run import MatrixReport, run_matrix
-from delta_orch.testing.fault_matrix.tables import make_templates
-from delta_orch.testing.fault_matrix.verbs import VERBS, Verb
+from tests.harness.fault_matrix.cases import Fault
+from tests.harness.fault_matrix.run import MatrixReport, run_matrix
+from tests.harness.fault_matrix.tables import make_templates
+from tests.harness.fault_matrix.verbs import VERBS, Verb
 
 WRITES = [verb for verb in VERBS if not verb.is_read and verb.name != "create, is there"]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import DeltaError, StorageError, StorageOutcomeUnknownError
-from delta_orch.log.table_log import TableLog
-from delta_orch.table import DeltaTable, TableSnapshot
-from delta_orch.testing.fault_matrix.cases import CHANGING, Rehearsal, judge_table
-from delta_orch.testing.fault_matrix.tables import Template, described, make_templates, put_files, rows
-from delta_orch.testing.fault_matrix.verbs import TXN, Verb
-from delta_orch.testing.fault_store import FaultStore, StoreCall
+from delta_orch.log.read.table_log import TableLog
+from tests.harness.fault_matrix.cases import CHANGING, Rehearsal, judge_table
+from tests.harness.fault_matrix.tables import Template, described, make_templates, put_files, rows
+from tests.harness.fault_matrix.verbs import TXN, Verb
+from tests.harness.fault_store import FaultStore, StoreCall
 
 pytestmark = pytest.mark.spark
 

@@ -18,19 +18,19 @@ from typing import Any
 
 import pytest
 
-from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
-from delta_orch.operations.compact_log import compact_log
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
-from delta_orch.testing.fault_store import FaultStore
-from delta_orch.testing.kill_points import KillingOs
-from delta_orch.testing.table_builder import append_days, create_table
+from delta_orch.verbs.compact_log import compact_log
+from tests.harness.fault_store import FaultStore
+from tests.harness.kill_points import KillingOs
+from tests.harness.table_builder import append_days, create_table
 
 DAY_S = 86_400
 
@@ -42,17 +42,17 @@ class Upkeep:
 
 
 def check_sum(log: TableLog) -> None:
-    snapshot = log.snapshot()
+    snapshot = log.read.snapshot()
     write_checksum(log.store, snapshot.version, compute_checksum(snapshot))
 
 
 UPKEEP = [
-    Upkeep("classic checkpoint", lambda log: write_checkpoint(log, log.snapshot(), "classic")),
-    Upkeep("V2 checkpoint, JSON", lambda log: write_checkpoint(log, log.snapshot(), "v2", "json")),
-    Upkeep("V2 checkpoint, Parquet", lambda log: write_checkpoint(log, log.snapshot(), "v2", "parquet")),
-    Upkeep("log compaction", lambda log: compact_log(log, log.snapshot())),
+    Upkeep("classic checkpoint", lambda log: write_checkpoint(log, log.read.snapshot(), "classic")),
+    Upkeep("V2 checkpoint, JSON", lambda log: write_checkpoint(log, log.read.snapshot(), "v2", "json")),
+    Upkeep("V2 checkpoint, Parquet", lambda log: write_checkpoint(log, log.read.snapshot(), "v2", "parquet")),
+    Upkeep("log compaction", lambda log: compact_log(log, log.read.snapshot())),
     Upkeep("version checksum", check_sum),
-    Upkeep("log cleanup", lambda log: clean_up_log(log, log.snapshot())),
+    Upkeep("log cleanup", lambda log: clean_up_log(log, log.read.snapshot())),
 ]
 
 
@@ -63,11 +63,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = TableLog(open_store(path))
     create_table(log, "0", properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "1000"})
     for version in range(1, 8):
-        append_days(log, log.snapshot(), str(version))
+        append_days(log, log.read.snapshot(), str(version))
         if version in (2, 4):
             transaction_of_a_removal(log)
-            write_checkpoint(log, log.snapshot())
-    log.store.delete(checksum_path(log.snapshot().version))
+            write_checkpoint(log, log.read.snapshot())
+    log.store.delete(checksum_path(log.read.snapshot().version))
     old = time.time() - 180 * DAY_S
     for file in (path / "_delta_log").rglob("*"):
         if file.is_file() and not file.name.startswith(tuple(f"{v:020d}" for v in (7, 8, 9))):
@@ -76,7 +76,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def transaction_of_a_removal(log: TableLog) -> None:
-    snapshot = log.snapshot()
+    snapshot = log.read.snapshot()
     transaction = Transaction(log, snapshot, operation="TEST")
     transaction.remove_files(snapshot.files().slice(0, 1))
     transaction.commit()
@@ -115,10 +115,10 @@ def is_killed(act: Callable[[], object]) -> bool:
 
 def ensure_readable_and_again(store: LogStore, upkeep: Upkeep, before: Any) -> None:
     log = TableLog(store)
-    assert described(log.snapshot()) == before
+    assert described(log.read.snapshot()) == before
     upkeep.act(log)
     assert described(TableLog(store).snapshot()) == before
-    assert append_days(log, log.snapshot(), "9").version == before[0] + 1
+    assert append_days(log, log.read.snapshot(), "9").version == before[0] + 1
 
 
 @pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)

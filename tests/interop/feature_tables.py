@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable, column, identity_column
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.variant.arrays import json_to_variant
 

@@ -16,8 +16,8 @@ from feature_tables import MAKE
 from reference_client import Reference, ReferenceError
 
 from delta_orch import DeltaTable
-from delta_orch.features.registry import FEATURES, find_feature, supported_features
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.table.registry import FEATURES, find_feature, supported_features
+from tests.harness.row_multiset import ensure_same_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 SAME, REFUSES, NOTHING = "the same rows", "refuses", "–"

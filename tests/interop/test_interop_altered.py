@@ -10,11 +10,11 @@ import pytest
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable, column
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.variant.arrays import json_to_variant
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
+from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
 

@@ -13,7 +13,6 @@ import pytest
 from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
-from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME
 from delta_orch.protocol.types import (
     DATE,
     INTEGER,
@@ -25,7 +24,8 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
 

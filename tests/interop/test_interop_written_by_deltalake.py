@@ -11,7 +11,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import UnsupportedFeatureError
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
 

@@ -14,7 +14,7 @@ import pytest
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.parse import parse_expression
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
 

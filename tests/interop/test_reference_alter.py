@@ -10,9 +10,9 @@ from reference_client import Reference, ReferenceError
 
 from delta_orch import DeltaTable, column, identity_column
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.features.activity import fields_of
-from delta_orch.features.column_mapping import field_id, nested_field_ids, physical_name
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.table.activity import fields_of
+from delta_orch.table.column_mapping import field_id, nested_field_ids, physical_name
+from tests.harness.row_multiset import ensure_same_rows
 
 PAIR = pa.struct([("x", pa.int32()), ("y", pa.string())])
 ROWS = pa.table(

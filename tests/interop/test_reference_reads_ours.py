@@ -10,8 +10,8 @@ import pytest
 from reference_client import Reference
 
 from delta_orch import DeltaTable
-from delta_orch.features.registry import supported_features
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.table.registry import supported_features
+from tests.harness.row_multiset import ensure_same_rows
 
 
 @dataclass(frozen=True)

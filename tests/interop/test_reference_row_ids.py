@@ -9,7 +9,7 @@ import pyarrow as pa
 from reference_client import Reference
 
 from delta_orch import DeltaTable
-from delta_orch.features.row_tracking import parse_high_water_mark
+from delta_orch.table.row_tracking import parse_high_water_mark
 
 PROPERTIES = {
     "delta.enableRowTracking": "true",

@@ -17,10 +17,10 @@ from handmade import HandmadeTable, inline_vector
 from delta_orch import DeltaTable
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
-from delta_orch.features.column_mapping import ColumnMappingMode, physical_name
-from delta_orch.features.column_mapping_ids import assign_column_mapping
-from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
+from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.protocol.actions import Add, Remove
+from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
+from delta_orch.table.column_mapping_ids import assign_column_mapping
 
 PARTITIONINGS: list[tuple[str, ...]] = [
     (),

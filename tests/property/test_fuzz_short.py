@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import CorruptLogError
-from delta_orch.table import TableSnapshot
-from delta_orch.testing.fuzz.__main__ import main
-from delta_orch.testing.fuzz.cases import CaseMaker, CaseReport
-from delta_orch.testing.fuzz.categories import Category
-from delta_orch.testing.fuzz.corpus import load_corpus, write_table
-from delta_orch.testing.fuzz.runner import FuzzOptions, run_cases
-from delta_orch.testing.fuzz.table_case import FuzzFinding, Reading
-from delta_orch.testing.fuzz.watched_store import WatchedStore
+from tests.harness.fuzz.__main__ import main
+from tests.harness.fuzz.cases import CaseMaker, CaseReport
+from tests.harness.fuzz.categories import Category
+from tests.harness.fuzz.corpus import load_corpus, write_table
+from tests.harness.fuzz.runner import FuzzOptions, run_cases
+from tests.harness.fuzz.table_case import FuzzFinding, Reading
+from tests.harness.fuzz.watched_store import WatchedStore
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
@@ -128,7 +128,7 @@ def test_a_case_can_be_run_again_and_kept(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Reading, "_read", fail)
     assert main([*arguments, "--only", "7"]) == 1
     printed = capsys.readouterr().out
-    assert "python -m delta_orch.testing.fuzz --seed 5 --only 7 --kind table" in printed
+    assert "python -m tests.harness.fuzz --seed 5 --only 7 --kind table" in printed
     assert "ValueError: always" in (tmp_path / "5-7" / "problem.txt").read_text()
     assert list((tmp_path / "5-7" / "table").iterdir())
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader, partitions_as_predicate
-from delta_orch.table import DeltaTable
 
 DAYS = ("a", "b", "c", None)
 STEPS = st.one_of(

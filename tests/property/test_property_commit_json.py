@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_orch.log.columns.file_columns import ADD_SCHEMA
-from delta_orch.log.commits.commit_json import json_parameters, serialize_adds, serialize_removes
+from delta_orch.log.files.commit_json import json_parameters, serialize_adds, serialize_removes
+from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Add, DeletionVectorDescriptor, Remove
 

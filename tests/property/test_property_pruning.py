@@ -19,14 +19,14 @@ from test_property_data_skipping import (
 )
 
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.checkpoints.checkpoint_reader import RowGroup
-from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.checkpoint_reader import RowGroup
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.protocol.actions import Add, Protocol, Remove
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
 PROTOCOL = Protocol(3, 7, ("timestampNtz",), ("timestampNtz", "appendOnly", "invariants"))
@@ -50,7 +50,7 @@ def _table(files: list[Any], in_checkpoint: int, *, as_json: bool, as_struct: bo
     adds = [_add(number, file) for number, file in enumerate(files)]
     builder.commit(Add("gone", adds[0].partition_values, 1, 0, True), *adds[:in_checkpoint])
     log = TableLog(builder.store)
-    write_checkpoint(log, log.snapshot())
+    write_checkpoint(log, log.read.snapshot())
     builder.delete_commits(2)
     builder.commit(Remove("gone", True), *adds[in_checkpoint:])
     return log

@@ -26,14 +26,14 @@ from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
-from delta_orch.log.columns.arrow_building import int64_array, string_array, string_map_array
-from delta_orch.log.columns.file_columns import ADD_SCHEMA
-from delta_orch.log.deletion_vectors import deletion_vector_array
+from delta_orch.log.files.arrow_building import int64_array, string_array, string_map_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.read.deletion_vectors import deletion_vector_array
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import DOUBLE, INTEGER, LONG, DecimalType, StructField, StructType
 from delta_orch.storage.open import open_store
+from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
 
 ENGINE = LocalEngine()
 WIDENED = {"b": LONG, "sh": INTEGER, "f": DOUBLE, "d5": DecimalType(12, 3)}

@@ -18,8 +18,8 @@ from delta_orch.engines.select import spark_engine
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import is_opaque
-from delta_orch.operations.scan import SCAN_COLUMNS, Scan
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.scan.scan import SCAN_COLUMNS, Scan
+from tests.harness.row_multiset import ensure_same_rows
 
 
 def unpruned_rows(made: RandomTable, scan: Scan) -> pa.Table:

@@ -23,8 +23,6 @@ from delta_orch.engines.select import spark_engine
 from delta_orch.engines.spark.host import is_connect
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.features.column_mapping import physical_name
-from delta_orch.features.column_mapping_ids import assign_column_mapping
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
@@ -41,7 +39,9 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.table.column_mapping import physical_name
+from delta_orch.table.column_mapping_ids import assign_column_mapping
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

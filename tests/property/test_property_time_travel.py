@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_orch.errors import TimestampOutOfRangeError
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import CommitInfo, Metadata, Protocol
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.memory import FILES, MemoryStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
 SCHEMA = '{"type":"struct","fields":[]}'
@@ -76,7 +76,7 @@ def test_times_and_versions(data: st.DataObject) -> None:
     log = TableLog(builder.store)
     for wanted in range(-1, max(times) + 3):
         try:
-            found = log.snapshot(timestamp_ms=wanted).version
+            found = log.read.snapshot(timestamp_ms=wanted).version
         except TimestampOutOfRangeError:
             found = None
         if enabled_from is None or wanted >= times[enabled_from] or enabled_from <= oldest:
@@ -84,8 +84,8 @@ def test_times_and_versions(data: st.DataObject) -> None:
         else:
             before = [v for v in range(oldest, enabled_from) if times[v] <= wanted]
             assert found == (max(before) if before else None), wanted
-    for entry in log.history():
+    for entry in log.read.history():
         assert entry.timestamp_ms == times[entry.version]
         if entry.version >= oldest:
-            assert log.snapshot(entry.version).timestamp_ms == entry.timestamp_ms
-        assert log.snapshot(timestamp_ms=entry.timestamp_ms).version == entry.version
+            assert log.read.snapshot(entry.version).timestamp_ms == entry.timestamp_ms
+        assert log.read.snapshot(timestamp_ms=entry.timestamp_ms).version == entry.version

@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
-from delta_orch.features.row_tracking import parse_high_water_mark
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.deletion_vector_writer import write_deletion_vectors
-from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.table.row_tracking import parse_high_water_mark
 
 PROPERTIES = {
     "delta.enableDeletionVectors": "true",

@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delta_orch.errors import VersionNotFoundError
-from delta_orch.log.checkpoints import sidecar_reuse
-from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep import sidecar_reuse
+from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
-from delta_orch.operations.compact_log import compact_log
 from delta_orch.protocol.actions import (
     Action,
     Add,
@@ -31,8 +30,9 @@ from delta_orch.protocol.actions import (
     Txn,
 )
 from delta_orch.storage.memory import FILES, MemoryStore
-from delta_orch.testing.log_builder import LogBuilder
-from delta_orch.testing.log_model import LogModel
+from delta_orch.verbs.compact_log import compact_log
+from tests.harness.log_builder import LogBuilder
+from tests.harness.log_model import LogModel
 
 _NAMES = itertools.count()
 _DAY_MS = 86_400_000
@@ -174,29 +174,29 @@ def test_upkeep_changes_nothing(parsed: bool, history: list[tuple[list[Action], 
     schema = '{"type":"struct","fields":[{"name":"p","type":"string","nullable":true,"metadata":{}}]}'
     properties = {"delta.checkpoint.writeStatsAsStruct": "true"} if parsed else {}
     builder.create(schema, protocol=_PROTOCOL, configuration=properties)
-    held = log.snapshot()
+    held = log.read.snapshot()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("delta_orch.log.checkpoints.checkpoint_v2.SIDECAR_ROWS", 3)
+        patch.setattr("delta_orch.log.upkeep.checkpoint_v2.SIDECAR_ROWS", 3)
         patch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
         for actions, upkeep, from_held in history:
             version = builder.commit(CommitInfo({"operation": "TEST"}), *actions)
-            held = log.advance(held) if from_held else log.snapshot()
+            held = log.advance(held) if from_held else log.read.snapshot()
             assert held.version == version
             _look_after(log, held, upkeep)
             if upkeep == "clean up later":
                 # Whoever has held a snapshot for a month must load it again.
-                held = log.snapshot()
-            assert _described(log.snapshot()) == _expected(builder.model())
+                held = log.read.snapshot()
+            assert _described(log.read.snapshot()) == _expected(builder.model())
             if upkeep == "checksum":
-                assert log.snapshot().validate().checked
+                assert log.read.snapshot().validate().checked
     assert _described(held) == _expected(builder.model())
     oldest = log.earliest_version()
     for version in range(len(builder.versions)):
         if version >= oldest:
-            assert _described(log.snapshot(version)) == _expected(builder.model(version))
+            assert _described(log.read.snapshot(version)) == _expected(builder.model(version))
         else:
             with pytest.raises(VersionNotFoundError):
-                log.snapshot(version)
+                log.read.snapshot(version)
     for key in [key for key in FILES if key.startswith(f"{store.root}/")]:
         del FILES[key]
 

@@ -18,10 +18,10 @@ from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError, UnsupportedExpressionError
-from delta_orch.operations.row_shaping import condition_of
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.open import open_store
+from delta_orch.writing.row_shaping import condition_of
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,7 @@ from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import is_opaque
-from delta_orch.log.skipping.data_skipping import match_files
+from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.storage.open import open_store
 
 PARTITIONINGS: list[tuple[str, ...]] = [(), ("day",), ("bo", "S"), ("ts", "d5"), ("x", "b"), ("n", "f", "bin")]

@@ -15,10 +15,10 @@ from handmade import HandmadeTable, inline_vector
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
-from delta_orch.operations.scan import Scan
 from delta_orch.protocol.types import DOUBLE, LONG, STRING, VARIANT, DataType, StructField, StructType
 from delta_orch.protocol.variant.arrays import json_to_variant
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.scan.scan import Scan
+from tests.harness.row_multiset import ensure_same_rows
 
 TRACKED = {"base_row_id": 500, "default_row_commit_version": 1}
 

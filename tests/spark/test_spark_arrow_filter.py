@@ -14,8 +14,8 @@ from delta_orch import DeltaTable
 from delta_orch.engines.spark import arrow_filter
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.operations.scan import Scan
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.scan.scan import Scan
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from handmade import HandmadeTable, inline_vector
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.protocol.types import INTEGER, LONG, STRING, DataType, StructField, StructType
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

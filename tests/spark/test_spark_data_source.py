@@ -17,7 +17,7 @@ from delta_orch.engines.spark.host import is_connect
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
 from delta_orch.protocol.variant.arrays import json_to_variant
 from delta_orch.spark_source.source import DeltaOrchSource
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

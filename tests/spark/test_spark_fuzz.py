@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from delta_orch.testing.fuzz.cases import CaseMaker
-from delta_orch.testing.fuzz.corpus import load_corpus, write_table
-from delta_orch.testing.fuzz.own_tables import NUM_OWN_TABLES
-from delta_orch.testing.fuzz.table_case import FuzzFinding, Reading, ensure_engines_agree
+from tests.harness.fuzz.cases import CaseMaker
+from tests.harness.fuzz.corpus import load_corpus, write_table
+from tests.harness.fuzz.own_tables import NUM_OWN_TABLES
+from tests.harness.fuzz.table_case import FuzzFinding, Reading, ensure_engines_agree
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ import pytest
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
-from delta_orch.testing.golden import GoldenCase, check_case, load_cases
+from tests.harness.golden import GoldenCase, check_case, load_cases
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 FEATURES = {"table-feature:deletionVectors", "dv-inline", "column-mapping-name", "column-mapping-id", "type-widening"}

@@ -12,7 +12,7 @@ import pytest
 from handmade import HandmadeTable
 
 from delta_orch.engines.select import spark_engine
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from delta_orch import DeltaTable
 from delta_orch.engines.spark.scan_files import hadoop_root
 from delta_orch.errors import MissingDependencyError, UnsupportedStoreError
 from delta_orch.storage.open import open_store
-from delta_orch.testing.emulators import Emulator, EmulatorMissingError, s3_emulator
+from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
 
 
 @pytest.fixture(scope="module")

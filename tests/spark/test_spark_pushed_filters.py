@@ -28,7 +28,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

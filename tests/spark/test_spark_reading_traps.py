@@ -31,7 +31,7 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.spark_source.source import DeltaOrchSource
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

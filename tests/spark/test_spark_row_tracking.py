@@ -11,8 +11,8 @@ from handmade import HandmadeTable, inline_vector
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.operations.scan import Scan
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from delta_orch.scan.scan import Scan
 
 pytestmark = pytest.mark.spark
 

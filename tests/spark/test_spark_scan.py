@@ -17,7 +17,7 @@ from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ColumnNotFoundError, UnsupportedStoreError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import serialize_partition_value

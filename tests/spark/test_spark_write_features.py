@@ -15,7 +15,6 @@ from delta_orch.engines.base import ComputedColumn, IdentityValues, RowCheck
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError, SchemaMismatchError
 from delta_orch.expressions.nodes import Opaque
-from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.protocol.types import (
     DATE,
@@ -28,7 +27,8 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.protocol.variant.arrays import json_to_variant
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
+from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ import pytest
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.fsspec_store import FsspecStore
 from delta_orch.storage.open import open_store
-from delta_orch.testing.emulators import EMULATORS, Emulator, EmulatorMissingError
+from tests.harness.emulators import EMULATORS, Emulator, EmulatorMissingError
 
 CLOUDS = ("s3", "gcs", "azure")
 EXCLUSIVE = ("local", "memory", *CLOUDS)

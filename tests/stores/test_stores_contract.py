@@ -19,7 +19,7 @@ import pytest
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, ProtocolViolationError, StorageError
 from delta_orch.storage.base import LogStore
-from delta_orch.testing.emulators import Emulator
+from tests.harness.emulators import Emulator
 
 LOG = "_delta_log"
 NAMES = (

@@ -18,8 +18,8 @@ from delta_orch.errors import StorageError
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.open import open_store
-from delta_orch.testing.emulators import Emulator
-from delta_orch.testing.fault_proxy import Fault, FaultProxy, _Answer
+from tests.harness.emulators import Emulator
+from tests.harness.fault_proxy import Fault, FaultProxy, _Answer
 
 SECRET, TOKEN = "MARKED-SECRET-5e0f", "MARKED-TOKEN-91ab"
 AZURE_KEY = "TUFSS0VELVNFQ1JFVC01ZTBmLU1BUktFRC1TRUNSRVQ="

@@ -23,8 +23,8 @@ from delta_orch.errors import (
 )
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
-from delta_orch.testing.emulators import Emulator
-from delta_orch.testing.fault_proxy import Fault, FaultProxy
+from tests.harness.emulators import Emulator
+from tests.harness.fault_proxy import Fault, FaultProxy
 
 TIMEOUTS = {
     "s3": {"read_timeout": "0.5", "connect_timeout": "2"},
@@ -262,7 +262,7 @@ class _ConflictingProxy(FaultProxy):
     conflicts = 0
 
     def _forward(self, request, body):  # type: ignore[no-untyped-def]
-        from delta_orch.testing.fault_proxy import _failure
+        from tests.harness.fault_proxy import _failure
 
         if request.command == "PUT" and self.conflicts:
             self.conflicts -= 1

@@ -14,7 +14,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import MissingFileError, StorageError, TableNotFoundError
 from delta_orch.storage.open import open_store
-from delta_orch.testing.emulators import Emulator
+from tests.harness.emulators import Emulator
 
 NAMES = ["plain", "a/b", "c?d#e", "ü %20", "with space", "x=y&z+1", "😀", ""]
 
@@ -160,7 +160,7 @@ def test_a_file_that_is_gone_is_named(emulator: Emulator) -> None:
 
 def test_requests_of_a_commit_and_of_a_reader_who_knows_the_table(s3: Emulator) -> None:
     """What each costs in requests: a listing where one is needed, and no request that says what is known."""
-    from delta_orch.testing.fault_proxy import FaultProxy
+    from tests.harness.fault_proxy import FaultProxy
 
     with FaultProxy(s3.endpoint) as proxy:
         emulator = s3.behind(proxy.endpoint)
@@ -183,7 +183,7 @@ def test_requests_of_a_commit_and_of_a_reader_who_knows_the_table(s3: Emulator) 
 
 def test_a_listing_begins_where_it_is_asked_to(emulator: Emulator) -> None:
     """The log of an old table has thousands of files in front of the ones a reader needs."""
-    from delta_orch.testing.fault_proxy import FaultProxy
+    from tests.harness.fault_proxy import FaultProxy
 
     with FaultProxy(emulator.endpoint) as proxy:
         there = emulator.behind(proxy.endpoint)

@@ -11,8 +11,8 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.cli.alter_commands import alter_app
 from delta_orch.cli.main import run
-from delta_orch.operations.alter.builder import Alteration
 from delta_orch.protocol import types as t
+from delta_orch.verbs.alter.builder import Alteration
 
 
 @pytest.fixture

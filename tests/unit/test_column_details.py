@@ -12,10 +12,10 @@ from handmade import HandmadeTable
 from delta_orch import DeltaTable
 from delta_orch.cli.main import run
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.features.column_details import IdentityDetails, TypeChange, column_details
 from delta_orch.protocol.actions import DomainMetadata
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import LONG, STRING, ArrayType, MapType, StructField, StructType
+from delta_orch.table.column_details import IdentityDetails, TypeChange, column_details
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 INVARIANT = json.dumps({"expression": {"expression": "id > 0"}})

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from delta_orch.errors import CorruptDeletionVectorError, InvalidRequestError, StorageError
-from delta_orch.log.deletion_vector_writer import INLINE_BYTES, write_deletion_vectors
-from delta_orch.log.deletion_vectors import read_deletion_vectors
+from delta_orch.log.read.deletion_vectors import read_deletion_vectors
+from delta_orch.log.write.deletion_vector_writer import INLINE_BYTES, write_deletion_vectors
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.protocol.deletion_vector import DeletionVector, relative_path
 from delta_orch.protocol.deletion_vector_file import SerializedVector, serialize_vector_file, stored_descriptor
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
-from delta_orch.testing.fault_store import FaultStore
+from tests.harness.fault_store import FaultStore
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 # One has a vector that is damaged on purpose, one names its vectors by absolute paths of another machine.

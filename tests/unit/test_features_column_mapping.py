@@ -1,16 +1,16 @@
 import pytest
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
-from delta_orch.features.column_mapping import (
+from delta_orch.protocol import types as t
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.table.column_mapping import (
     ColumnMappingMode,
     column_mapping_mode,
     field_id,
     physical_path,
     to_physical,
 )
-from delta_orch.features.type_widening import ensure_known_type_changes, is_followable, is_widening
-from delta_orch.protocol import types as t
-from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.table.type_widening import ensure_known_type_changes, is_followable, is_widening
 
 
 def mapped(name, number, data_type):

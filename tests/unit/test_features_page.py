@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from delta_orch.features.feature_removal import REMOVALS
-from delta_orch.features.registry import FEATURES, find_feature
+from delta_orch.table.feature_removal import REMOVALS
+from delta_orch.table.registry import FEATURES, find_feature
 
 PAGE = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
 

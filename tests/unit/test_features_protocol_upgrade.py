@@ -1,7 +1,10 @@
 import pytest
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
-from delta_orch.features.protocol_upgrade import (
+from delta_orch.protocol import types as t
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.schema import serialize_schema
+from delta_orch.table.protocol_upgrade import (
     canonical_features,
     protocol_for_existing_table,
     protocol_for_new_table,
@@ -9,9 +12,6 @@ from delta_orch.features.protocol_upgrade import (
     with_dependencies,
     with_features,
 )
-from delta_orch.protocol import types as t
-from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.schema import serialize_schema
 
 PLAIN = t.StructType((t.StructField("a", t.LONG),))
 NTZ = t.StructType((t.StructField("a", t.TIMESTAMP_NTZ),))

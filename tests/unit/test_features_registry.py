@@ -1,17 +1,17 @@
 import pytest
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
-from delta_orch.features.protocol_upgrade import protocol_for_new_table
-from delta_orch.features.registry import (
+from delta_orch.protocol import types as t
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.schema import serialize_schema
+from delta_orch.table.protocol_upgrade import protocol_for_new_table
+from delta_orch.table.registry import (
     FEATURES,
     ensure_readable,
     ensure_writable,
     find_feature,
     supported_features,
 )
-from delta_orch.protocol import types as t
-from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.schema import serialize_schema
 
 PLAIN = t.StructType((t.StructField("a", t.LONG),))
 

@@ -19,13 +19,13 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_orch.log.table_log import TableLog
-from delta_orch.operations.fsck import FsckReport, fsck
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata, Protocol
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path, checksum_path, commit_path
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.testing.log_builder import LogBuilder
+from delta_orch.verbs.fsck import FsckReport, fsck
+from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
 

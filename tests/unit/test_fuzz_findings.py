@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from handmade import HandmadeTable, inline_vector
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.local.file_rows import FileRows
 from delta_orch.errors import (
     CorruptDeletionVectorError,
@@ -19,10 +20,9 @@ from delta_orch.errors import (
     TableError,
     UnsupportedError,
 )
-from delta_orch.features.type_widening import ensure_known_type_changes
-from delta_orch.log.columns.file_columns import STRING_MAP
-from delta_orch.log.columns.partition_columns import partition_strings
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.files.file_columns import STRING_MAP
+from delta_orch.log.files.partition_columns import partition_strings
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata
 from delta_orch.protocol.deletion_vector import stored_bitmap_bytes
@@ -33,8 +33,8 @@ from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.storage.parquet_footer import read_footer
 from delta_orch.storage.thrift_walk import ThriftWalk
-from delta_orch.table import DeltaTable
-from delta_orch.testing.log_builder import LogBuilder
+from delta_orch.table.type_widening import ensure_known_type_changes
+from tests.harness.log_builder import LogBuilder
 
 
 def nested_array(depth: int) -> str:

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_orch.log.checkpoints.stats_json import stats_to_json
-from delta_orch.log.columns.arrow_building import (
+from delta_orch.log.files.arrow_building import (
     bool_array,
     int32_array,
     int64_array,
@@ -27,8 +26,9 @@ from delta_orch.log.columns.arrow_building import (
     string_map_array,
     string_scalar,
 )
-from delta_orch.log.columns.arrow_plain import plain
-from delta_orch.log.columns.literal_scalar import literal_array
+from delta_orch.log.files.arrow_plain import plain
+from delta_orch.log.files.literal_scalar import literal_array
+from delta_orch.log.files.stats_json import stats_to_json
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
@@ -45,7 +45,7 @@ from delta_orch.protocol.types import (
     DecimalType,
 )
 from delta_orch.storage.local import LocalStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.log_builder import LogBuilder
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -217,12 +217,12 @@ def test_a_cold_process_opens_a_table_without_pandas(tmp_path: Path) -> None:
     code = f"""
 import sys
 from delta_orch.expressions.nodes import And, Column, Comparison, In, Literal, Not, IsNull
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.types import DATE, LONG, STRING, DOUBLE
 from delta_orch.storage.local import LocalStore
 import datetime
 log = TableLog(LocalStore({str(tmp_path / "t")!r}))
-snapshot = log.advance(log.snapshot(1))
+snapshot = log.advance(log.read.snapshot(1))
 assert snapshot.files().num_rows == 5, snapshot.files()
 assert (snapshot.num_files, snapshot.size_bytes, snapshot.tombstones().num_rows) == (5, 10, 1)
 where = And((
@@ -233,7 +233,7 @@ where = And((
     Not(IsNull(Column(("id",)))),
 ))
 assert snapshot.files(["path"], where).num_rows == 2, snapshot.files(["path"], where)
-log.history(), snapshot.txns, log.read_commit(1), snapshot.timestamp_ms
+log.read.history(), snapshot.txns, log.read_commit(1), snapshot.timestamp_ms
 print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

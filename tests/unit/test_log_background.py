@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep import background, post_commit
 from delta_orch.log.upkeep.background import run_behind, wait_for_upkeep
 from delta_orch.protocol.log_path import checkpoint_path
 from delta_orch.storage.open import open_store
-from delta_orch.testing.fault_store import FaultStore, Moment
-from delta_orch.testing.table_builder import append_days, create_table
+from tests.harness.fault_store import FaultStore, Moment
+from tests.harness.table_builder import append_days, create_table
 
 EVERY_SECOND = {"delta.checkpointInterval": "2"}
 A_MINUTE = 60.0
@@ -36,7 +36,7 @@ def no_checkpoint_is_quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def append(log: TableLog) -> int:
-    return append_days(log, log.snapshot(), "2").version
+    return append_days(log, log.read.snapshot(), "2").version
 
 
 def checkpoints(root: Path) -> list[int]:
@@ -107,7 +107,7 @@ def test_a_table_made_in_the_place_of_a_deleted_one_does_not_get_its_checkpoint(
     create_table(log, "1", properties={"delta.checkpointInterval": "100"})
     for _ in range(new_commits):
         append(log)
-    new_paths = log.snapshot().files()["path"].to_pylist()
+    new_paths = log.read.snapshot().files()["path"].to_pylist()
     go.set()
     assert wait_for_upkeep(log.store.uri, A_MINUTE)
     # The new table's version of that number may get one: its own.
@@ -118,10 +118,10 @@ def test_a_table_made_in_the_place_of_a_deleted_one_does_not_get_its_checkpoint(
 
 WRITER = """
 import os, sys
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep import post_commit
 from delta_orch.storage.open import open_store
-from delta_orch.testing.table_builder import append_days
+from tests.harness.table_builder import append_days
 
 post_commit._QUICK_ACTIONS = 0
 log = TableLog(open_store(sys.argv[1]))
@@ -129,7 +129,7 @@ if sys.argv[2] == "dies":
     # As a process whose end comes before the thread has begun.
     post_commit.run_behind = lambda table, job: None
 for _ in range(int(sys.argv[3])):
-    append_days(log, log.snapshot(), "2")
+    append_days(log, log.read.snapshot(), "2")
 if sys.argv[2] == "dies":
     os._exit(0)
 """

@@ -16,16 +16,16 @@ import pytest
 from delta_orch.errors import ColumnNotFoundError, CorruptLogError, IncompleteCheckpointError, ProtocolViolationError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.checkpoints import checkpoint_reader
-from delta_orch.log.checkpoints.checkpoint_reader import RowGroup
-from delta_orch.log.columns.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
-from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.read import checkpoint_reader
+from delta_orch.log.read.checkpoint_reader import RowGroup
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, DeletionVectorDescriptor, DomainMetadata, Remove, Txn
 from delta_orch.protocol.log_path import SIDECAR_DIRECTORY, checkpoint_path
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.testing.fault_store import FaultStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.fault_store import FaultStore
+from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
 SCHEMA = json.dumps(

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from delta_orch.errors import CorruptLogError, LogGapError, ProtocolViolationError
-from delta_orch.log.columns.file_columns import ADD_SCHEMA, CDC_SCHEMA, REMOVE_SCHEMA
-from delta_orch.log.commits import commit_reader
-from delta_orch.log.commits.commit_reader import LogFile, parse_log_files, read_commit, read_commits
+from delta_orch.log.files import commit_reader
+from delta_orch.log.files.commit_reader import LogFile, parse_log_files, read_commit, read_commits
+from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, REMOVE_SCHEMA
 from delta_orch.protocol.actions import DomainMetadata, Txn
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.base import FileMeta

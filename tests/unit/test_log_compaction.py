@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from delta_orch.errors import CorruptLogError, LogGapError
-from delta_orch.log.segment import resolve_segment
-from delta_orch.log.segment_replay import read_compaction
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.segment import resolve_segment
+from delta_orch.log.read.segment_replay import read_compaction
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.testing.fault_store import FaultStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.fault_store import FaultStore
+from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
 DOMAINS = Protocol(1, 7, None, ("domainMetadata",))
@@ -104,7 +104,7 @@ def test_a_snapshot_advances_past_a_compaction(builder: LogBuilder) -> None:
     _table(builder, 6)
     builder.compact(1, 5)
     log = TableLog(builder.store)
-    snapshot = log.snapshot()
+    snapshot = log.read.snapshot()
     builder.commit(Remove("f1", True), _add("g"))
     advanced = log.advance(snapshot)
     assert sorted(advanced.files(["path"])["path"].to_pylist()) == ["f2", "f3", "f4", "f5", "g"]
@@ -172,5 +172,5 @@ def test_the_last_commit_dates_a_compacted_version(builder: LogBuilder) -> None:
     # A commitInfo in there belongs to nothing.
     builder.store.put(path, builder.store.read_bytes(path) + b'{"commitInfo":{"inCommitTimestamp":1}}\n')
     log = TableLog(builder.store)
-    assert [log.snapshot(v).timestamp_ms for v in (0, 1, 2)] == [7000, 8000, 9000]
-    assert log.snapshot().segment.compactions
+    assert [log.read.snapshot(v).timestamp_ms for v in (0, 1, 2)] == [7000, 8000, 9000]
+    assert log.read.snapshot().segment.compactions

@@ -6,11 +6,11 @@ import multiprocessing
 from pathlib import Path
 from typing import Any
 
-from delta_orch.log.snapshot import Snapshot
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add
 from delta_orch.storage.local import LocalStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.log_builder import LogBuilder
 
 
 def _look(snapshot: Snapshot, log: TableLog, answers: Any) -> None:
@@ -25,7 +25,7 @@ def test_a_forked_child_goes_on_where_its_parent_was(tmp_path: Path) -> None:
     builder.checkpoint(1, row_group_rows=50)
     builder.commit(Add("new", {}, 1, 0, True))
     log = TableLog(builder.store)
-    snapshot = log.snapshot(1)
+    snapshot = log.read.snapshot(1)
     # Threads have run in this process: reading ahead, row groups, Arrow's own.
     assert snapshot.files().num_rows == 500
     fork = multiprocessing.get_context("fork")

@@ -12,11 +12,11 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.cli.main import run
 from delta_orch.errors import ProtocolViolationError, TimestampOutOfRangeError
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, Metadata, Protocol
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.local import LocalStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.log_builder import LogBuilder
 
 ENABLED = {"delta.enableInCommitTimestamps": "true"}
 SCHEMA = '{"type":"struct","fields":[]}'
@@ -49,7 +49,7 @@ def _enable(builder: LogBuilder, in_commit_ms: int, **properties: str) -> None:
 
 def _found(builder: LogBuilder, *times_ms: int) -> list[int]:
     log = TableLog(builder.store)
-    return [log.snapshot(timestamp_ms=ms).version for ms in times_ms]
+    return [log.read.snapshot(timestamp_ms=ms).version for ms in times_ms]
 
 
 def _ensure_out_of_range(builder: LogBuilder, ms: int, message: str) -> dict[str, Any]:

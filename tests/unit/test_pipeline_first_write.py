@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import SchemaMismatchError, TableExistsError
 from delta_orch.pipeline.first_write import ensure_table_for
-from delta_orch.table import DeltaTable
 
 ROWS = pa.table({"day": ["a", "a"], "n": pa.array([1, 2], pa.int64())})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import (
     ConcurrentTransactionError,
     InvalidRequestError,
@@ -14,7 +15,6 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.pipeline.incremental import IncrementalReader
-from delta_orch.table import DeltaTable
 
 
 def rows(*days: int | None, value: int = 1) -> pa.Table:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.table_log import TableLog
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, current_cursor, live_partitions, parse_cursor, poll
 from delta_orch.storage.open import open_store
-from delta_orch.table import DeltaTable
-from delta_orch.testing.fault_store import FaultStore
+from tests.harness.fault_store import FaultStore
 
 
 def rows(*days: str | None) -> pa.Table:

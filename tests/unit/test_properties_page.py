@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from delta_orch.features.property_rules import _INTERNAL
-from delta_orch.features.protocol_upgrade import is_protocol_request
 from delta_orch.protocol.table_properties import _PROPERTIES, TableProperties
+from delta_orch.table.property_rules import _INTERNAL
+from delta_orch.table.protocol_upgrade import is_protocol_request
 
 PAGE = (Path(__file__).parents[2] / "docs/properties.md").read_text()
 ROWS = dict(re.findall(r"^\| `(delta(?:_orch)?\.[\w.]+)` \| (.*?) ?\| .{10,} \|$", PAGE, re.MULTILINE))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError
-from delta_orch.log.table_log import TableLog
-from delta_orch.log.upkeep.checksum_file import file_size_histogram, histogram_counts, read_version_checksum
+from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_version_checksum
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import (
     Add,
     CommitInfo,
@@ -27,7 +27,7 @@ from delta_orch.protocol.actions import (
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.version_checksum import DELETED_RECORD_BOUNDARIES, parse_version_checksum
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.testing.log_builder import LogBuilder
+from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
 SCHEMA = '{"type":"struct","fields":[]}'
@@ -200,11 +200,11 @@ def test_transactions_that_have_expired_since_may_be_recorded(builder: LogBuilde
     )
     for recorded in ([expired, fresh, undated], [fresh, undated]):
         _put(builder, {**needed, "setTransactions": recorded}, 3)
-        log.snapshot().validate()
+        log.read.snapshot().validate()
     for recorded in ([expired, undated], [{**expired, "version": 2}, fresh, undated]):
         _put(builder, {**needed, "setTransactions": recorded}, 3)
         with pytest.raises(ChecksumMismatchError, match="setTransactions"):
-            log.snapshot().validate()
+            log.read.snapshot().validate()
 
 
 def test_early_writers_left_much_out() -> None:

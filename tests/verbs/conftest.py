@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.engines.select import spark_engine
 from delta_orch.expressions.nodes import Expression
-from delta_orch.table import TableSnapshot
 
 
 @dataclass(frozen=True)

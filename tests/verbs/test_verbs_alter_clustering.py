@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
-from delta_orch.features.column_mapping import physical_name
+from delta_orch.table.column_mapping import physical_name
 
 ROWS = pa.table(
     {

@@ -13,11 +13,11 @@ from delta_orch.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
-from delta_orch.features.type_widening import TYPE_CHANGES
-from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol import types as t
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
+from delta_orch.table.type_widening import TYPE_CHANGES
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 PAIR = pa.struct([("x", pa.int64()), ("y", pa.string())])

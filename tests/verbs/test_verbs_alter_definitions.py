@@ -15,11 +15,11 @@ from delta_orch.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from delta_orch.features.registry import ensure_writable
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_declared_type
+from delta_orch.table.registry import ensure_writable
 
 
 def test_a_table_of_every_kind_of_column(rows, table):

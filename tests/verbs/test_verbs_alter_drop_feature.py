@@ -5,13 +5,13 @@ import pytest
 
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
-from delta_orch.features.feature_removal import KEPT, REMOVALS, without_features
-from delta_orch.features.registry import FEATURES
-from delta_orch.operations.alter.alteration import alter
-from delta_orch.operations.alter.dropping import DropFeature
-from delta_orch.operations.request import CommitOptions
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Protocol
+from delta_orch.table.feature_removal import KEPT, REMOVALS, without_features
+from delta_orch.table.registry import FEATURES
+from delta_orch.verbs.alter.alteration import alter
+from delta_orch.verbs.alter.dropping import DropFeature
+from delta_orch.writing.request import CommitOptions
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "name": ["a"]})
 PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"

@@ -8,7 +8,7 @@ import pytest
 from handmade import HandmadeTable
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
-from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]})

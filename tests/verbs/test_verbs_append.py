@@ -22,7 +22,7 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
 )
 from delta_orch.expressions.parse import parse_expression
-from delta_orch.testing.row_multiset import ensure_same_rows
+from tests.harness.row_multiset import ensure_same_rows
 
 
 def commit_lines(table: DeltaTable, version: int) -> list[dict[str, Any]]:

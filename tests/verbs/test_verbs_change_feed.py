@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_orch import DeltaTable
+from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.errors import (
     InvalidRequestError,
     MissingFileError,
@@ -23,7 +24,6 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_orch.operations.changes import ChangeFeed
 from delta_orch.protocol.actions import CommitInfo, Protocol
 from delta_orch.protocol.types import INTEGER, LONG, STRING, DataType, StructField, StructType
 

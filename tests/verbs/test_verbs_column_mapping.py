@@ -17,10 +17,10 @@ from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.features.column_mapping import FIELD_ID, PHYSICAL_NAME
-from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
+from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 

@@ -19,7 +19,7 @@ from delta_orch.errors import (
     InvalidPropertyError,
     InvalidRequestError,
 )
-from delta_orch.log.commits.txn import TxnId
+from delta_orch.log.files.txn import TxnId
 
 WITH_DOMAINS = {"delta.feature.domainMetadata": "supported"}
 

@@ -13,9 +13,9 @@ from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
 from delta_orch.errors import AppendOnlyError, ConcurrentDeleteDeleteError, InvalidRequestError
-from delta_orch.log.columns.file_columns import ADD_SCHEMA
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.log.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import DeletionVector
 
 VECTORS = {"delta.enableDeletionVectors": "true"}

@@ -13,12 +13,12 @@ from deleted_rows import delete_first_row
 
 from delta_orch import DeltaTable, column
 from delta_orch.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
-from delta_orch.features.activity import fields_of
-from delta_orch.features.feature_removal import FileTrait
-from delta_orch.features.type_widening import TYPE_CHANGES
-from delta_orch.log.commits.transaction import Transaction
-from delta_orch.operations.alter import rewriting
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.table.activity import fields_of
+from delta_orch.table.feature_removal import FileTrait
+from delta_orch.table.type_widening import TYPE_CHANGES
+from delta_orch.verbs.alter import rewriting
+from tests.harness.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 PAIR = pa.struct([("x", pa.int32()), ("y", pa.string())])
@@ -343,7 +343,7 @@ def test_in_commit_timestamps_stop(table: DeltaTable) -> None:
 
 @pytest.mark.parametrize("trait", list(FileTrait))
 def test_each_trait_is_of_one_feature(trait: FileTrait) -> None:
-    from delta_orch.features.feature_removal import REMOVALS
+    from delta_orch.table.feature_removal import REMOVALS
 
     assert len([name for name, removal in REMOVALS.items() if removal.trait is trait]) == 1
 

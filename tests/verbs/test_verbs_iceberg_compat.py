@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedFeatureError
-from delta_orch.features.column_mapping import field_id, nested_field_ids
-from delta_orch.log.commits.transaction import Transaction
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.table.column_mapping import field_id, nested_field_ids
 
 V1 = {"delta.enableIcebergCompatV1": "true"}
 V2 = {"delta.enableIcebergCompatV2": "true"}

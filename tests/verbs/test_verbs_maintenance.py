@@ -21,10 +21,10 @@ from delta_orch.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
-from delta_orch.log.columns.file_columns import DELETION_VECTOR_TYPE
-from delta_orch.operations.optimize import pack_bins
-from delta_orch.operations.vacuum import log_paths
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.protocol.log_path import commit_path
+from delta_orch.verbs.optimize import pack_bins
+from delta_orch.verbs.vacuum import log_paths
 
 
 def paths(table: DeltaTable) -> set[str]:

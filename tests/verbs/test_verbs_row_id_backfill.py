@@ -10,11 +10,11 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.features.row_tracking import parse_high_water_mark
-from delta_orch.log.table_log import TableLog
-from delta_orch.operations.request import CommitOptions
-from delta_orch.operations.row_id_backfill import give_rows_ids, lacks_row_ids
-from delta_orch.testing.fault_store import FaultStore, Moment
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.table.row_tracking import parse_high_water_mark
+from delta_orch.verbs.row_id_backfill import give_rows_ids, lacks_row_ids
+from delta_orch.writing.request import CommitOptions
+from tests.harness.fault_store import FaultStore, Moment
 
 ENABLED = {"delta.enableRowTracking": "true"}
 
@@ -66,7 +66,7 @@ def test_it_goes_on_in_batches_from_where_it_was_left(table: DeltaTable, days: A
         Moment.COMMIT_PUT, "before", do=lambda call: store.fail(call) if call.path.endswith("7.json") else None, times=9
     )
     with pytest.raises(OSError, match="Injected"):
-        give_rows_ids(log, log.snapshot, options=CommitOptions(), files_per_commit=2)
+        give_rows_ids(log, log.read.snapshot, options=CommitOptions(), files_per_commit=2)
     assert operations(table, 5) == ["UPGRADE PROTOCOL", "ROW TRACKING BACKFILL"]
     assert lacks_row_ids(table.snapshot())
     assert give_rows_ids(table.log, table.snapshot, options=CommitOptions(), files_per_commit=2) == 2
@@ -97,7 +97,7 @@ def test_others_write_meanwhile(table: DeltaTable, days: Any, rival: str, number
 
     done: list[int] = []
     store.at(Moment.COMMIT_PUT, "before", do=act, times=50)
-    give_rows_ids(log, log.snapshot, options=CommitOptions(), files_per_commit=1)
+    give_rows_ids(log, log.read.snapshot, options=CommitOptions(), files_per_commit=1)
     assert done == [number]
     table.alter().set_properties(ENABLED).commit()
     found = ids_of(table)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.features.row_tracking import materialized_columns, parse_high_water_mark
+from delta_orch.table.row_tracking import materialized_columns, parse_high_water_mark
 
 TRACKED = {"delta.enableRowTracking": "true"}
 Tracked = dict[int, tuple[int, int]]

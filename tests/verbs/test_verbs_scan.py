@@ -20,7 +20,7 @@ from delta_orch.errors import (
     InvalidExpressionError,
     InvalidRequestError,
 )
-from delta_orch.operations.scan_tasks import ScanTask
+from delta_orch.scan.tasks import ScanTask
 
 ODD = pa.table(
     {

@@ -10,8 +10,8 @@ from deleted_rows import delete_first_row
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.features.activity import fields_of
-from delta_orch.testing.row_multiset import ensure_same_rows
+from delta_orch.table.activity import fields_of
+from tests.harness.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 ROWS = pa.table({"id": pa.array([1, 2, 3, 4], pa.int64()), "day": ["d", "e", "d", None]})

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier, quote_duckdb_string
-from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -35,6 +34,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
+from delta_orch.table.column_mapping import ColumnMappingMode
 
 _INTEGER_DIGITS = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 20}
 _WIDER: dict[DataType, tuple[DataType, ...]] = {

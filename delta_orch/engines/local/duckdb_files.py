@@ -36,8 +36,8 @@ from delta_orch.engines.read_errors import read_error
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
-from delta_orch.log.columns.arrow_building import binary_array, int64_array, int64_range
-from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+from delta_orch.log.files.arrow_building import binary_array, int64_array, int64_range
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import (
     DATE,

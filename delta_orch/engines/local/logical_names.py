@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from delta_orch.engines.conform import offsets_and_mask
 from delta_orch.engines.file_lookup import Candidates, find_in_file
-from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode
 
 
 def with_logical_names(rows: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa.Table:

@@ -22,12 +22,12 @@ from delta_orch.engines.local.tracked_columns import TrackedColumns, marked
 from delta_orch.engines.local.variant_columns import with_variants
 from delta_orch.engines.read_errors import read_error
 from delta_orch.errors import DeltaError, SchemaMismatchError
-from delta_orch.features.column_mapping import ColumnMappingMode
-from delta_orch.log.deletion_vectors import read_deletion_vector
+from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+from delta_orch.table.column_mapping import ColumnMappingMode
 
 BATCH_ROWS = 131_072
 SMALL_BYTES = 64 * 1024 * 1024

@@ -11,9 +11,9 @@ from delta_orch.engines.file_lookup import find_in_file
 from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with_columns
-from delta_orch.features.column_mapping import ColumnMappingMode
 from delta_orch.protocol.arrow_types import field_to_arrow
 from delta_orch.protocol.types import DOUBLE, FLOAT, DecimalType, PrimitiveType, StructField, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode
 
 
 @dataclass(frozen=True, slots=True)

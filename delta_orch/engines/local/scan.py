@@ -20,12 +20,12 @@ from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import And, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
-from delta_orch.features.column_mapping import physical_name
-from delta_orch.log.columns.partition_columns import partition_strings
-from delta_orch.log.deletion_vectors import deletion_vector_descriptors
+from delta_orch.log.files.partition_columns import partition_strings
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.column_mapping import physical_name
 
 
 def scan_relation(plan: ScanPlan) -> LocalRelation:

@@ -1,4 +1,4 @@
-"""New files as rows of `log.columns.file_columns.ADD_SCHEMA`."""
+"""New files as rows of `log.files.file_columns.ADD_SCHEMA`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from delta_orch.log.columns.arrow_building import bool_array, int64_array, string_array, string_map_array
-from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_map_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA
 
 
 def adds_table(

@@ -10,8 +10,8 @@ from delta_orch.engines.file_schema import FileColumns
 from delta_orch.engines.spark.host import DataFrame
 from delta_orch.engines.spark.values import spark_schema
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.features.column_mapping import ColumnMappingMode, field_id
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode, field_id
 
 _SPARK_ID = "parquet.field.id"
 

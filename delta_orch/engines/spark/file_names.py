@@ -21,11 +21,11 @@ from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in
 from delta_orch.engines.read_errors import read_error
 from delta_orch.engines.spark.nanoseconds import files_of_other_writers, type_in_file
 from delta_orch.errors import DeltaError, SchemaMismatchError
-from delta_orch.features.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
-from delta_orch.features.type_widening import TYPE_CHANGES
-from delta_orch.log.columns.arrow_building import int64_array
+from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 from delta_orch.storage.base import LogStore
+from delta_orch.table.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
+from delta_orch.table.type_widening import TYPE_CHANGES
 
 _READERS = 16
 _SAMPLE = 64

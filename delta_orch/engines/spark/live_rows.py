@@ -21,8 +21,8 @@ from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import arrow_to_frame
 from delta_orch.errors import CorruptDeletionVectorError
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.log.columns.arrow_building import int64_range
-from delta_orch.log.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+from delta_orch.log.files.arrow_building import int64_range
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.types import LONG, STRING, ArrayType, StructField, StructType
 from delta_orch.storage.base import LogStore
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import ScanPlan
-from delta_orch.log.columns.arrow_building import int64_array
-from delta_orch.log.columns.partition_columns import one_chunk
+from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.types import LONG, TIMESTAMP, TIMESTAMP_NTZ, ArrayType, DataType, MapType, StructType
 
 _TIMESTAMPS = (TIMESTAMP, TIMESTAMP_NTZ)

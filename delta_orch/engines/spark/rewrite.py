@@ -16,8 +16,8 @@ from delta_orch.engines.spark.host import SparkHost
 from delta_orch.engines.spark.scan_files import hadoop_root, prepare_scan
 from delta_orch.engines.spark.values import arrow_to_frame
 from delta_orch.errors import DeltaError
-from delta_orch.log.columns.arrow_building import int64_array
-from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.types import BINARY, LONG, StructField, StructType
 
 logger = logging.getLogger(__name__)

@@ -24,14 +24,14 @@ from delta_orch.engines.spark.tracked_columns import (
 )
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
-from delta_orch.features.column_mapping import physical_name
-from delta_orch.log.columns.arrow_building import int32_array, int64_array, int64_range, string_array
-from delta_orch.log.columns.partition_columns import one_chunk, partition_strings
+from delta_orch.log.files.arrow_building import int32_array, int64_array, int64_range, string_array
+from delta_orch.log.files.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import DOUBLE, FLOAT, VOID, ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.locations import parse_location
+from delta_orch.table.column_mapping import physical_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from delta_orch.engines.spark.live_rows import FILE_COLUMN, POSITION_COLUMN, POS
 from delta_orch.engines.spark.settings import READ_OPTIONS
 from delta_orch.engines.spark.values import arrow_to_frame, spark_schema
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.log.columns.arrow_building import string_array
-from delta_orch.log.columns.partition_columns import one_chunk
+from delta_orch.log.files.arrow_building import string_array
+from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.data_path import decode_path, is_absolute
 from delta_orch.protocol.types import BOOLEAN, STRING, StructField, StructType
 

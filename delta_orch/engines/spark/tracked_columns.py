@@ -14,7 +14,7 @@ from delta_orch.engines.base import RowTracking, ScanPlan
 from delta_orch.engines.spark.errors import DAMAGE_MARK
 from delta_orch.engines.spark.live_rows import FILE_COLUMN, POSITION_COLUMN
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
-from delta_orch.log.columns.arrow_building import int64_range
+from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.protocol.types import LONG, StructField, StructType
 
 # Names that only exist inside the plan.

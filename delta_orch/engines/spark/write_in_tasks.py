@@ -16,7 +16,7 @@ from delta_orch.engines.spark.projection import plan_rows
 from delta_orch.engines.spark.rows_to_write import brought_together, project, task_limit
 from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, write_settings
 from delta_orch.errors import DeltaError
-from delta_orch.log.columns.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.schema import parse_schema
 
 _RESULT_DDL = "adds BINARY, error BINARY"

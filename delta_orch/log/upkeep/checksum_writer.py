@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import FileExistsInStoreError
-from delta_orch.features.registry import supported_features
-from delta_orch.log.checkpoints.checkpoint_stream import iter_live
-from delta_orch.log.commits.committed import Committed
-from delta_orch.log.upkeep.checksum_file import file_size_histogram, histogram_counts, read_own_commit
+from delta_orch.log.read.checkpoint_stream import iter_live
+from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
+from delta_orch.log.write.committed import Committed
 from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.version_checksum import (
@@ -31,9 +30,10 @@ from delta_orch.protocol.version_checksum import (
     VersionChecksum,
     serialize_version_checksum,
 )
+from delta_orch.table.registry import supported_features
 
 if TYPE_CHECKING:
-    from delta_orch.log.snapshot import Snapshot
+    from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.storage.base import LogStore
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]

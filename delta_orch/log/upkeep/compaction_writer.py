@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError
-from delta_orch.features.registry import ensure_writable
-from delta_orch.log.commits.commit_json import serialize_actions, serialize_adds, serialize_tombstones
-from delta_orch.log.commits.commit_reader import parse_log_files, read_commits
-from delta_orch.log.replay import Tail
+from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_tombstones
+from delta_orch.log.files.commit_reader import parse_log_files, read_commits
+from delta_orch.log.read.replay import Tail
 from delta_orch.protocol.actions import Action
 from delta_orch.protocol.log_path import compaction_path
+from delta_orch.table.registry import ensure_writable
 
 if TYPE_CHECKING:
-    from delta_orch.log.snapshot import Snapshot
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.base import FileMeta
 
 

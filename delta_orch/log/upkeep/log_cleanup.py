@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import CorruptLogError, StorageError
-from delta_orch.features.registry import ensure_writable, supported_features
-from delta_orch.log.checkpoints.checkpoint_reader import Checkpoint
-from delta_orch.log.checkpoints.checkpoint_v2 import write_classic_copy_of
-from delta_orch.log.listing import CheckpointFiles, LogListing, build_listing
-from delta_orch.log.log_check import ensure_complete
-from delta_orch.log.time_travel import adjusted_file_times
+from delta_orch.log.files.listing import CheckpointFiles, LogListing, build_listing
+from delta_orch.log.read.checkpoint_reader import Checkpoint
+from delta_orch.log.read.log_check import ensure_complete
+from delta_orch.log.read.time_travel import adjusted_file_times
+from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
 from delta_orch.protocol.log_path import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.table.registry import ensure_writable, supported_features
 
 if TYPE_CHECKING:
-    from delta_orch.log.snapshot import Snapshot
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.base import FileMeta, LogStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def _keep_a_classic_name(log: TableLog, snapshot: Snapshot, listing: LogListing,
         return
     for version in sorted(remaining, reverse=True):
         try:
-            write_classic_copy_of(log.store, log.snapshot(version))
+            write_classic_copy_of(log.store, log.read.snapshot(version))
         except CorruptLogError as e:
             _LOGGER.warning("A checkpoint of %s cannot be copied: %s", log.store.uri, e)
         else:

@@ -24,22 +24,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import IncompleteCheckpointError
-from delta_orch.log.checkpoints.checkpoint_writer import write_checkpoint
-from delta_orch.log.checkpoints.version_presence import is_version_present
-from delta_orch.log.commits.committed import Committed
-from delta_orch.log.segment import read_last_checkpoint
+from delta_orch.log.files.version_presence import is_version_present
+from delta_orch.log.read.checksum_file import read_checksum_content
+from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
-from delta_orch.log.upkeep.checksum_file import read_checksum_content
+from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
 from delta_orch.log.upkeep.compaction_writer import write_compaction
 from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
+from delta_orch.log.write.committed import Committed
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum
 
 if TYPE_CHECKING:
-    from delta_orch.log.snapshot import Snapshot
-    from delta_orch.log.table_log import TableLog
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.base import LogStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> Non
         _write_watched_checkpoint(log, snapshot)
     except IncompleteCheckpointError:
         # What was read long ago may rest on a checkpoint that was cleaned up since.
-        _write_watched_checkpoint(log, log.snapshot(version))
+        _write_watched_checkpoint(log, log.read.snapshot(version))
 
 
 def _compact_log(log: TableLog, read: Snapshot | None, version: int, properties: TableProperties) -> None:
@@ -146,7 +146,7 @@ def _snapshot_of(log: TableLog, read: Snapshot | None, version: int) -> Snapshot
         # In the background, time goes by: another table may be there, to which what was read does not belong.
         if snapshot.version == version and is_version_present(log.store, read):
             return snapshot
-    return log.snapshot(version)
+    return log.read.snapshot(version)
 
 
 def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
@@ -175,7 +175,7 @@ def _clean_up_once_a_day(log: TableLog, version: int, properties: TablePropertie
     cut_off = cut_off_ms(properties, time.time_ns() // 1_000_000)
     if _cleaned_up.get(log.store.uri) == cut_off:
         return
-    clean_up_log(log, log.snapshot(version))
+    clean_up_log(log, log.read.snapshot(version))
     if len(_cleaned_up) >= _MAX_REMEMBERED:
         _cleaned_up.clear()
     _cleaned_up[log.store.uri] = cut_off

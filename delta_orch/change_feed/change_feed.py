@@ -1,0 +1,313 @@
+"""`changes`: what a range of versions added and removed, row by row, without reading the rest of the table.
+
+A version that carries change data files is read from those; in any other, the rows of the files it added were inserted
+and those of the files it removed were deleted (PROTOCOL, "Reader Requirements for AddCDCFile"). The latter holds for
+tables without the change data feed, too. Versions that only rearrange files (`dataChange` false) add nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
+from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
+from delta_orch.change_feed.schema_following import schema_differences
+from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
+from delta_orch.log.files.arrow_building import int64_array, string_map_array
+from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.read.partition_keys import typed_partitions
+from delta_orch.log.read.point_in_time import ensure_version
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.read.time_travel import read_adjusted_file_times
+from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.partition_values import serialize_partition_value
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, StructType
+from delta_orch.table.column_mapping import column_mapping_mode, physical_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CHANGE_TYPE = StructField("_change_type", STRING)
+COMMIT_VERSION = StructField("_commit_version", LONG)
+COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
+
+
+class ChangeFeed:
+    """The changes of versions `starting_version` to `ending_version`, both included; the log is read, no row yet.
+
+    Attributes:
+        starting_version, ending_version: The range; the former is greater only where the feed starts after the newest
+            version.
+        schema: The table's columns as of `ending_version`, or of the version asked for, then `_change_type` (`insert`,
+            `delete`, and where change data files say so `update_preimage`, `update_postimage`), `_commit_version`,
+            `_commit_timestamp`.
+    """
+
+    def __init__(self, snapshot: Snapshot, starting_version: int, ending_version: int, changed_files: pa.Table) -> None:
+        """Args:
+        snapshot: The version whose schema the rows have.
+        """
+        self.starting_version = starting_version
+        self.ending_version = ending_version
+        self.table_schema = snapshot.schema
+        self.partition_columns = snapshot.partition_columns
+        self.schema = StructType((*snapshot.schema, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
+        self._store = snapshot.store
+        self._column_mapping = column_mapping_mode(snapshot.protocol, snapshot.metadata)
+        self._files = changed_files
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no version of the range changed a row."""
+        return not self._files.num_rows
+
+    def files(self) -> pa.Table:
+        """One row a file that holds changes, columns of `changed_files.CHANGED_FILE_SCHEMA`."""
+        return self._files
+
+    def partitions(self) -> pa.Table:
+        """The distinct partitions in which rows changed, one typed column a partition column.
+
+        Raises:
+            InvalidRequestError: The table is not partitioned.
+        """
+        if not self.partition_columns:
+            raise InvalidRequestError(
+                "The table is not partitioned, so its changes have no partitions",
+                remedy="Read its changed rows instead",
+            )
+        typed = typed_partitions(self._files, self.table_schema, self.partition_columns)
+        return typed.group_by(list(self.partition_columns)).aggregate([])
+
+    def to_arrow(self) -> pa.Table:
+        """All changed rows in memory, columns of `schema`: those of the table in the types of `Scan.to_arrow`, then
+        `_change_type` (string), `_commit_version` (int64) and `_commit_timestamp` (timestamp[us, UTC])."""
+        engine = local_engine()
+        return engine.to_arrow(self.to_relation(engine))
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The changed rows as a stream in bounded memory, as `to_arrow`. Errors of a file are raised when its rows are
+        pulled."""
+        engine = local_engine()
+        return engine.to_reader(self.to_relation(engine))
+
+    def to_spark(self, spark: Any) -> Any:
+        """The changed rows as a lazy Spark DataFrame."""
+        return self.to_relation(spark_engine(spark))
+
+    def to_relation(self, engine: Engine) -> Any:
+        """The changed rows as a relation of any engine.
+
+        Raises:
+            MissingFileError: Vacuum has deleted a file of the range (when rows are pulled).
+        """
+        relations = [engine.scan(plan) for plan in self.plans()]
+        return relations[0] if len(relations) == 1 else engine.union(relations)
+
+    def plans(self) -> list[ScanPlan]:
+        """Scans whose rows are the changes. What is constant in a file travels as a partition value of it, so that an
+        engine needs to know nothing of change feeds. No plan names a file twice."""
+        in_file = pc.is_null(self._files.column("change_type"))
+        plans = [self._plan(part, CHANGE_TYPE) for part in _without_repeats(self._files.filter(pc.invert(in_file)))]
+        plans += [self._plan(part, None) for part in _without_repeats(self._files.filter(in_file))]
+        return plans or [self._plan(self._files, CHANGE_TYPE)]
+
+    def _plan(self, files: pa.Table, constant: StructField | None) -> ScanPlan:
+        names = [f.name for f in (constant, COMMIT_VERSION, COMMIT_TIMESTAMP) if f is not None]
+        return ScanPlan(
+            store=self._store,
+            schema=self.schema,
+            partition_columns=(*self.partition_columns, *names),
+            files=_with_constants(files, with_change_type=constant is not None),
+            column_mapping=self._column_mapping,
+        )
+
+
+def _without_repeats(files: pa.Table) -> Iterable[pa.Table]:
+    """The files in as few tables as possible of which none holds a path twice."""
+    # Grouping imports Arrow's query engine and with it pandas: only where there is something to group.
+    while pc.count_distinct(files.column("path")).as_py() < files.num_rows:
+        numbered = files.append_column("row", int64_array(range(files.num_rows)))
+        first = numbered.group_by("path").aggregate([("row", "min")]).column("row_min")
+        chosen = pc.is_in(numbered.column("row"), value_set=first.combine_chunks())
+        yield files.filter(chosen)
+        files = files.filter(pc.invert(chosen))
+    if files.num_rows:
+        yield files
+
+
+def _with_constants(files: pa.Table, *, with_change_type: bool) -> pa.Table:
+    """Changed files as scannable files, the commit's values among their partition values."""
+    rows = files.select(["partition_values", "change_type", "commit_version", "commit_timestamp_ms"]).to_pylist()
+    maps: list[dict[str, str | None]] = []
+    for row in rows:
+        values = dict(row["partition_values"] or ())
+        if with_change_type:
+            values[CHANGE_TYPE.name] = row["change_type"]
+        values[COMMIT_VERSION.name] = str(row["commit_version"])
+        values[COMMIT_TIMESTAMP.name] = _timestamp_text(row["commit_timestamp_ms"])
+        maps.append(values)
+    columns = {
+        "path": files.column("path"),
+        "partition_values": string_map_array(maps),
+        "size": files.column("size"),
+        "modification_time": files.column("commit_timestamp_ms"),
+        "deletion_vector": files.column("deletion_vector"),
+    }
+    return pa.Table.from_arrays(
+        [columns.get(f.name, pa.nulls(files.num_rows, f.type)) for f in ADD_SCHEMA], schema=ADD_SCHEMA
+    )
+
+
+def _timestamp_text(ms: int) -> str | None:
+    return serialize_partition_value(datetime.fromtimestamp(ms / 1000, UTC), TIMESTAMP)
+
+
+def read_changes(
+    table_log: TableLog,
+    latest: Snapshot,
+    asked: ChangeRange,
+    *,
+    require_change_data_feed: bool | None = None,
+    schema_version: int | None = None,
+) -> ChangeFeed:
+    """The changes of a range of versions.
+
+    Rows have the columns the table had at the end of the range: columns added in it are null before, renamed ones have
+    their new name, widened ones their wider type.
+
+    Args:
+        require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
+            files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
+            deleted and inserted. None refuses them where the table has or had a feed: the property is true anywhere in
+            the range, or the newest version has it (also as false) or names the table feature changeDataFeed. A table
+            that knows of none is read from its files.
+        schema_version: Give the rows the columns of this version instead; those it does not have are left out.
+
+    Raises:
+        InvalidRequestError: The range is empty or malformed; or a version was written without the feed and
+            `require_change_data_feed` does not allow it: the first such version is named.
+        VersionNotFoundError, TimestampOutOfRangeError: The range ends after the newest version, or its first commits
+            are cleaned up.
+        UnsupportedFeatureError: The schema changed in the range in a way that the schema of the rows cannot follow.
+    """
+    if schema_version is not None:
+        ensure_version(schema_version, "schema_version")
+    start, end = resolve_change_range(table_log, latest, asked)
+    shape = end if schema_version is None else schema_version
+    snapshot = latest if shape == latest.version else table_log.snapshot(shape)
+    if start > end:
+        return ChangeFeed(snapshot, start, end, pa.Table.from_batches([], CHANGED_FILE_SCHEMA))
+    commits = _with_adjusted_times(table_log, list(table_log.commits(start, end)))
+    if require_change_data_feed is not False:
+        _ensure_feed_enabled(table_log, latest, commits, always=bool(require_change_data_feed))
+    _ensure_one_schema(table_log, snapshot, commits, is_chosen=schema_version is not None)
+    parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
+    return ChangeFeed(snapshot, start, end, pa.concat_tables([pa.Table.from_batches([], CHANGED_FILE_SCHEMA), *parts]))
+
+
+def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Commit]:
+    """Commits without an in-commit timestamp at the time that history and time travel tell (PROTOCOL, "In-Commit
+    Timestamps")."""
+    if all(in_commit_timestamp_ms(commit.commit_info) is not None for commit in commits):
+        return commits
+    times = read_adjusted_file_times(table_log.store, commits[-1].version)
+    return [
+        replace(commit, timestamp_ms=times.get(commit.version, commit.timestamp_ms))
+        if in_commit_timestamp_ms(commit.commit_info) is None
+        else commit
+        for commit in commits
+    ]
+
+
+def _ensure_feed_enabled(table_log: TableLog, latest: Snapshot, commits: Sequence[Commit], *, always: bool) -> None:
+    had_feed = _feed_by_version(table_log, latest, commits)
+    off = next((version for version, has_feed in had_feed.items() if not has_feed), None)
+    if off is not None and (always or _knows_feeds(latest) or any(had_feed.values())):
+        raise InvalidRequestError(
+            f"Version {off} was written without a change data feed",
+            cause="The table property delta.enableChangeDataFeed was not true",
+            remedy="Start at a later version, or pass require_change_data_feed=False for the changes of whole files",
+            version=off,
+        )
+
+
+def _feed_by_version(table_log: TableLog, latest: Snapshot, commits: Sequence[Commit]) -> dict[int, bool]:
+    changed = {c.version: _has_feed(c.metadata) for c in commits if c.metadata is not None}
+    start, end = commits[0].version, commits[-1].version
+    if start in changed or (not changed and end == latest.version):
+        has_feed = changed.get(start, _has_feed(latest.metadata))
+    else:
+        has_feed = _has_feed(table_log.snapshot(start).metadata)
+    found = {}
+    for commit in commits:
+        has_feed = found[commit.version] = changed.get(commit.version, has_feed)
+    return found
+
+
+def _knows_feeds(latest: Snapshot) -> bool:
+    """Whether the newest version has a feed, or tells of one that was switched off."""
+    names = latest.protocol.writer_features or ()
+    return "delta.enableChangeDataFeed" in latest.metadata.configuration or "changeDataFeed" in names
+
+
+def _has_feed(metadata: Metadata) -> bool:
+    return TableProperties.parse(metadata.configuration).enable_change_data_feed
+
+
+def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Commit], *, is_chosen: bool) -> None:
+    """All files of the range must be readable with one schema and partitioning."""
+    for version in _versions_of_schemas(snapshot, commits, is_chosen=is_chosen):
+        try:
+            state = table_log.snapshot(version)
+        except VersionNotFoundError:
+            if version < commits[0].version:
+                # Gone with the log before the range. What then does not fit is found when the rows are read.
+                continue
+            raise
+        problems = schema_differences(state.schema, snapshot.schema, allow_dropped=is_chosen)
+        if _physical_partitions(state) != _physical_partitions(snapshot):
+            problems.append("the partition columns changed")
+        if problems:
+            raise UnsupportedFeatureError(
+                f"The changes of version {version} do not fit the schema of version {snapshot.version}",
+                cause="; ".join(problems),
+                remedy="Read the range in parts, before and after the schema changed, or pass schema_version for the "
+                "columns of another version",
+                features=[],
+                version=version,
+            )
+
+
+def _versions_of_schemas(snapshot: Snapshot, commits: Sequence[Commit], *, is_chosen: bool) -> list[int]:
+    """The versions whose schemas the files of the range may have."""
+    first, *others = commits
+    changed = [commit.version for commit in others if commit.metadata is not None]
+    if changed or is_chosen:
+        changed.insert(0, first.version)
+    if first.metadata is not None and first.version and _removes_rows(first):
+        # What it removes was written before it.
+        changed.insert(0, first.version - 1)
+    return [version for version in changed if version != snapshot.version]
+
+
+def _removes_rows(commit: Commit) -> bool:
+    """Whether it removes files for more than to rearrange their rows."""
+    flags = commit.removes.column("data_change")
+    return bool(pc.any(pc.or_kleene(flags, flags.is_null())).as_py())
+
+
+def _physical_partitions(snapshot: Snapshot) -> list[str]:
+    fields = (snapshot.schema.find(name) for name in snapshot.partition_columns)
+    return [physical_name(field) for field in fields if field is not None]

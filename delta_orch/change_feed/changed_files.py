@@ -1,0 +1,161 @@
+"""The files through which one commit changed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from delta_orch.errors import CorruptLogError
+from delta_orch.log.files.arrow_building import int64_array, string_array
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, STRING_MAP
+from delta_orch.log.read.deletion_vectors import (
+    deletion_vector_array,
+    deletion_vector_descriptors,
+    read_deletion_vectors,
+)
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.parquet_footer import read_num_rows
+
+# More than a Parquet file has: statistics that say so are not believed.
+_MANY_ROWS = 1 << 32
+
+CHANGED_FILE_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("partition_values", STRING_MAP),
+        pa.field("size", pa.int64()),
+        pa.field("deletion_vector", DELETION_VECTOR_TYPE),
+        pa.field("change_type", pa.string()),
+        pa.field("commit_version", pa.int64(), nullable=False),
+        pa.field("commit_timestamp_ms", pa.int64(), nullable=False),
+    ]
+)
+"""`change_type` is null for change data files: there each row carries its own. `deletion_vector` marks the rows of the
+file that did *not* change."""
+
+
+def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) -> pa.Table:
+    """The files that hold the changes of a commit, columns of `CHANGED_FILE_SCHEMA`.
+
+    Args:
+        snapshot: The table at the end of the range; only its schema and partition columns are looked at.
+        commit: Its `timestamp_ms` becomes that of the changes.
+
+    Raises:
+        CorruptLogError: It removes a file that the log never added.
+        MissingFileError, CorruptDeletionVectorError: A deletion vector that it changes cannot be read, or the footer
+            of a file with one whose statistics do not say how many rows it has.
+    """
+    if commit.cdc.num_rows:
+        return _changed(commit, commit.cdc, None)
+    adds = commit.adds.filter(_changes_data(commit.adds))
+    removes = _complete_removes(table_log, snapshot, commit, commit.removes.filter(_changes_data(commit.removes)))
+    in_adds, in_removes = canonical_paths(adds.column("path")), canonical_paths(removes.column("path"))
+    # The same file on both sides: only its deletion vector changed (PROTOCOL, "Reader Requirements for AddCDCFile").
+    kept = pc.is_in(in_adds, value_set=in_removes)
+    still_there = pc.is_in(in_removes, value_set=in_adds)
+    before = removes.take(pc.index_in(in_adds.filter(kept), value_set=in_removes))
+    return pa.concat_tables(
+        [
+            _changed(commit, removes.filter(pc.invert(still_there)), "delete"),
+            _changed(commit, adds.filter(pc.invert(kept)), "insert"),
+            *_changed_vectors(table_log, commit, before, adds.filter(kept)),
+        ]
+    )
+
+
+def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, after: pa.Table) -> Iterator[pa.Table]:
+    """The rows that the new vector of a file marks and the old one did not are deleted, and the other way round."""
+    store = table_log.store
+    old_vectors = map(_bitmap, read_deletion_vectors(store, deletion_vector_descriptors(before)))
+    new_vectors = map(_bitmap, read_deletion_vectors(store, deletion_vector_descriptors(after)))
+    differences = [(new - old, old - new) for old, new in zip(old_vectors, new_vectors, strict=True)]
+    changed = [row for row, (deleted, restored) in enumerate(differences) if deleted or restored]
+    after = after.take(int64_array(changed))
+    for row, (num_rows, index) in enumerate(zip(_num_rows(store, after), changed, strict=True)):
+        for change_type, rows in zip(("delete", "insert"), differences[index], strict=True):
+            if rows:
+                yield _changed(commit, _only_rows(after.slice(row, 1), rows, num_rows), change_type)
+
+
+def _bitmap(vector: DeletionVector | None) -> BitMap64:
+    return BitMap64() if vector is None else vector.bitmap
+
+
+def _only_rows(file: pa.Table, rows: BitMap64, num_rows: int) -> pa.Table:
+    """The file with a vector that marks every other row."""
+    others = BitMap64(range(max(num_rows, rows.max() + 1))) - rows
+    others.run_optimize()
+    descriptor = DeletionVector(others).inline_descriptor()
+    marked = deletion_vector_array([descriptor])
+    return file.set_column(file.schema.get_field_index("deletion_vector"), "deletion_vector", marked)
+
+
+def _num_rows(store: LogStore, files: pa.Table) -> list[int]:
+    """The number of rows in each file, deleted ones included; from its footer where its statistics do not say."""
+    counts = [_num_records(text) for text in files.column("stats").to_pylist()]
+    untold = [row for row, count in enumerate(counts) if count is None]
+    paths = files.column("path").take(int64_array(untold)).to_pylist()
+    read = dict(zip(untold, read_num_rows(store, paths), strict=True))
+    return [read[row] if count is None else count for row, count in enumerate(counts)]
+
+
+def _num_records(stats: str | None) -> int | None:
+    try:
+        found = orjson.loads(stats or "{}").get("numRecords")
+    except (orjson.JSONDecodeError, AttributeError):
+        return None
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < _MANY_ROWS else None
+
+
+def _changes_data(files: pa.Table) -> pa.ChunkedArray:
+    # A missing dataChange is read as true: better to show a change twice than to lose one.
+    return pc.fill_null(files.column("data_change"), True)
+
+
+def _changed(commit: Commit, files: pa.Table, change_type: str | None) -> pa.Table:
+    count = files.num_rows
+    columns = [
+        files.column("path"),
+        files.column("partition_values"),
+        files.column("size"),
+        files.column("deletion_vector")
+        if "deletion_vector" in files.column_names
+        else pa.nulls(count, DELETION_VECTOR_TYPE),
+        string_array([change_type] * count),
+        int64_array([commit.version] * count),
+        int64_array([commit.timestamp_ms] * count),
+    ]
+    return pa.Table.from_arrays(columns, schema=CHANGED_FILE_SCHEMA)
+
+
+def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, removes: pa.Table) -> pa.Table:
+    """Fill in what old writers leave out of `remove`: partition values and size, from the version before."""
+    lacks_size = removes.column("size").null_count > 0
+    lacks_values = bool(snapshot.partition_columns) and removes.column("partition_values").null_count > 0
+    if not (lacks_size or lacks_values):
+        return removes
+    before = table_log.snapshot(commit.version - 1).files(["path", "partition_values", "size"])
+    rows = pc.index_in(canonical_paths(removes.column("path")), value_set=canonical_paths(before.column("path")))
+    if rows.null_count:
+        missing = removes.filter(pc.is_null(rows)).column("path")[0].as_py()
+        raise CorruptLogError(
+            f"Version {commit.version} removes a file that was not in the table: {missing}",
+            cause="Its writer, or a commit before it, breaks the protocol",
+            remedy="Read the change feed up to the version before; delta-orch fsck checks the rest of the log",
+            version=commit.version,
+            path=missing,
+        )
+    for name in ("partition_values", "size"):
+        column = before.column(name).take(rows)
+        removes = removes.set_column(removes.schema.get_field_index(name), name, column)
+    return removes

@@ -1,0 +1,523 @@
+"""`DeltaTable`: where a store, the log, the engines and the verbs meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from delta_orch.change_feed.change_feed import ChangeFeed, read_changes
+from delta_orch.change_feed.change_range import ChangeRange
+from delta_orch.engines.select import EngineChoice, select_engine
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.read.history import HistoryEntry
+from delta_orch.log.read.point_in_time import Timestamp, ensure_version, parse_timestamp_ms
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
+from delta_orch.log.write.transaction import CommitResult
+from delta_orch.scan.table_snapshot import TableSnapshot
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.open import open_store
+from delta_orch.table.schema_evolution import parse_schema_mode
+from delta_orch.verbs.append import append
+from delta_orch.verbs.checkpoint import checkpoint
+from delta_orch.verbs.checksum import ChecksumResult, write_checksum
+from delta_orch.verbs.compact_log import LogCompactionResult, compact_log
+from delta_orch.verbs.create import create
+from delta_orch.verbs.domain_metadata import remove_domain_metadata, set_domain_metadata
+from delta_orch.verbs.fsck import FsckReport, fsck
+from delta_orch.verbs.optimize import DEFAULT_MAX_DELETED_ROWS_RATIO, optimize
+from delta_orch.verbs.overwrite import overwrite
+from delta_orch.verbs.vacuum import VacuumResult, vacuum
+from delta_orch.writing.request import CommitOptions, TableDefinition, TxnArgument
+
+__all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
+
+if TYPE_CHECKING:
+    from delta_orch.verbs.alter.builder import Alteration
+    from delta_orch.verbs.alter.draft import Change
+
+
+class DeltaTable:
+    """A Delta table at a location, whether or not it exists yet.
+
+    Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
+    method says otherwise: of a write that failed there may be data files that no commit names, which vacuum removes.
+
+    Methods that commit make one commit, of which everybody sees all or nothing, in the order of versions (PROTOCOL,
+    "Delta Table Specification"). They return a `CommitResult` and take
+
+    - `txn`: idempotency keys, see `TxnId`: the commit happens at most once;
+    - `user_metadata`, `commit_info`, `operation_metrics`: further words and numbers for the commit's `commitInfo`;
+    - `isolation_level`: `WriteSerializable`, `Serializable` or `SnapshotIsolation`, instead of the table's
+      `delta.isolationLevel` (docs/transactions.md);
+    - `dry_run`: check and prepare everything, commit nothing and leave no file; `CommitResult.preview` has the actions.
+
+    Args:
+        table_uri: A path or a URI.
+        storage_options: Options of the store, for example credentials. They never appear in errors or logs.
+
+    Raises:
+        UnsupportedStoreError: There is no store for the URI's scheme.
+    """
+
+    def __init__(self, table_uri: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
+        self.store: LogStore = open_store(table_uri, storage_options)
+        self.log = TableLog(self.store, TableSnapshot)
+        self._newest: TableSnapshot | None = None
+
+    @property
+    def uri(self) -> str:
+        """The location in its canonical spelling."""
+        return self.store.uri
+
+    def __repr__(self) -> str:
+        return f"DeltaTable({self.uri!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was read is left behind: another process reads for itself.
+        return {**self.__dict__, "_newest": None}
+
+    # Reading
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table at the location: a commit, or a checkpoint.
+
+        Raises:
+            StorageError: The store cannot be asked.
+        """
+        return self.log.exists()
+
+    def version(self) -> int:
+        """The newest version. Raises TableNotFoundError."""
+        return self.snapshot().version
+
+    def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> TableSnapshot:
+        """An immutable version of the table: the newest, one by its number, or the newest not after a point in time.
+
+        The newest one is advanced from the last one this object saw, reading new commits only.
+
+        Raises:
+            TableNotFoundError: No table at the location.
+            VersionNotFoundError: The version was never written, or its log is cleaned up.
+            TimestampOutOfRangeError: Before the first version, or after the newest.
+            CorruptLogError: The log breaks the protocol.
+            UnsupportedFeatureError, UnsupportedVersionError: This release might misread the table.
+            InvalidRequestError: Both a version and a timestamp, or one that is neither.
+        """
+        if version is not None and timestamp is not None:
+            raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
+        if version is not None:
+            ensure_version(version)
+            return cast(TableSnapshot, self.log.snapshot(version=version))
+        if timestamp is not None:
+            return cast(TableSnapshot, self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp)))
+        known = self._newest
+        newest = self.log.advance(known) if known is not None and self._is_current(known) else self.log.snapshot()
+        self._newest = cast(TableSnapshot, newest)
+        return self._newest
+
+    def _is_current(self, known: TableSnapshot) -> bool:
+        """Whether a snapshot still belongs to the table at the location: that may have been deleted, and another one
+        created in its place, on whose log nothing of the old one must be built."""
+        return self.store.head(known.segment.version_file.path) == known.segment.version_file
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """The commits the log still holds, newest first, at most `limit` of them; times in milliseconds since the epoch
+        (PROTOCOL, "Commit Provenance Information").
+
+        Raises:
+            InvalidRequestError: `limit` is no integer from 0.
+            TableNotFoundError: No table at the location.
+            CorruptLogError: What a commit says of itself is no JSON.
+        """
+        return self.log.history(limit)
+
+    def txns(self) -> Mapping[str, int]:
+        """The last recorded version of each application id; those that `delta.setTransactionRetentionDuration` has
+        expired are left out (PROTOCOL, "Transaction Identifiers"). Raises as `snapshot`."""
+        return self.snapshot().txns
+
+    def changes(
+        self,
+        *,
+        starting_version: int | None = None,
+        ending_version: int | None = None,
+        starting_timestamp: Timestamp | None = None,
+        ending_timestamp: Timestamp | None = None,
+        allow_out_of_range: bool = False,
+        require_change_data_feed: bool | None = None,
+        schema_version: int | None = None,
+    ) -> ChangeFeed:
+        """What a range of versions changed, both bounds included.
+
+        Works without the change data feed as well, see `change_feed.change_feed.read_changes`.
+
+        Args:
+            starting_version, starting_timestamp: The first version by number, or the first one committed at a time or
+                later; one of them.
+            ending_version, ending_timestamp: The last version by number, or the last one committed at a time or
+                earlier; without either the newest.
+            allow_out_of_range: A range that reaches beyond the newest version ends there, and one that starts beyond
+                it is empty, instead of an error.
+            require_change_data_feed: Refuse a range in which the feed was off; the first such version is named. By
+                default that holds for tables that have a feed, or that say they had one, while one that knows of none
+                is read from its files; False reads every range from what there is.
+            schema_version: Give the rows the columns of this version instead of those at the end of the range.
+
+        Raises:
+            VersionNotFoundError, TimestampOutOfRangeError, InvalidRequestError: The range is none the log holds.
+            UnsupportedFeatureError: The schema changed incompatibly in the range.
+        """
+        asked = ChangeRange(
+            starting_version,
+            ending_version,
+            None if starting_timestamp is None else parse_timestamp_ms(starting_timestamp),
+            None if ending_timestamp is None else parse_timestamp_ms(ending_timestamp),
+            allow_out_of_range,
+        )
+        return read_changes(
+            self.log,
+            self.snapshot(),
+            asked,
+            require_change_data_feed=require_change_data_feed,
+            schema_version=schema_version,
+        )
+
+    # Writing
+
+    def create(
+        self,
+        schema: Any,
+        *,
+        partition_by: Sequence[str] | None = None,
+        cluster_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Create the table without rows, or join it if it is there with the same schema and partitioning.
+
+        Args:
+            schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, columns (`column`, `identity_column`), or
+                the log's JSON.
+            cluster_by: Up to four columns, of a table without partition columns.
+
+        Returns: `skipped` where the table was there already.
+
+        Raises:
+            TableExistsError: A table of another schema or partitioning is there.
+            SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: It cannot be created like that.
+        """
+        snapshot = self._snapshot_or_none()
+        result = create(
+            self.log,
+            snapshot,
+            schema,
+            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
+        )
+        return result or self._nothing_to_do()
+
+    def append(
+        self,
+        data: Any,
+        *,
+        txn: TxnArgument | None = None,
+        partition_by: Sequence[str] | None = None,
+        cluster_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        schema_mode: str | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Add rows, all of them in one commit; the first append creates the table from `partition_by`, `cluster_by`,
+        `properties`, `name` and `description`.
+
+        Args:
+            data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
+                name.
+            txn: Idempotency keys: where one is recorded already, nothing is written, not even read (`skipped`).
+            schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
+                `delta.enableTypeWidening` is on; by default the data must have the table's columns.
+            engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
+
+        Raises:
+            SchemaMismatchError, ConstraintViolationError, InvalidRequestError: The data or the request does not fit.
+            UnsupportedFeatureError: This release must not write to the table.
+            ConflictError: Another commit changed what this one relies on.
+            StorageError: For example a full disk.
+        """
+        return append(
+            self.log,
+            self._snapshot_or_none(),
+            select_engine(data, engine),
+            data,
+            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
+            schema_mode=parse_schema_mode(schema_mode),
+        )
+
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        replace_where: str | Expression | None = None,
+        partition_overwrite_mode: str = "static",
+        txn: TxnArgument | None = None,
+        partition_by: Sequence[str] | None = None,
+        cluster_by: Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        schema_mode: str | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Replace rows by others, in one commit.
+
+        By default all rows; with `replace_where` exactly those for which the predicate is true (and every row given
+        must satisfy it); with `partition_overwrite_mode="dynamic"` those of the partitions that the data has rows for.
+        No file is deleted, so the data may be read from this very table.
+
+        Args:
+            schema_mode: `merge` as for `append`; `overwrite` takes the data's columns and, where it is given,
+                `partition_by`: only where all rows are replaced.
+
+        Raises:
+            As `append`, and:
+            AppendOnlyError: The table keeps its rows.
+            ConstraintViolationError: A row lies outside `replace_where`.
+            InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
+        """
+        return overwrite(
+            self.log,
+            self._snapshot_or_none(),
+            select_engine(data, engine),
+            data,
+            replace_where=replace_where,
+            partition_overwrite_mode=partition_overwrite_mode,
+            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
+            schema_mode=parse_schema_mode(schema_mode),
+        )
+
+    # Everything but the rows
+
+    def alter(self) -> Alteration:
+        """Change properties, features, constraints, columns or clustering: collect changes, then `commit()` them as
+        one version.
+
+            table.alter().set_properties({"delta.appendOnly": "true"}).add_column("note", "string").commit()
+        """
+        from delta_orch.verbs.alter.builder import Alteration
+
+        return Alteration(self.snapshot, self._alter)
+
+    def _alter(self, changes: Sequence[Change], engine: EngineChoice, options: CommitOptions) -> CommitResult:
+        from delta_orch.verbs.alter.alteration import alter
+
+        result = alter(self.log, self.snapshot, changes, lambda: select_engine(None, engine), options=options)
+        return result or self._nothing_to_do()
+
+    def domain_metadata(self) -> Mapping[str, str]:
+        """The table's metadata domains, name → configuration, those of table features (`delta.…`) included (PROTOCOL,
+        "Domain Metadata"). Raises as `snapshot`."""
+        return self.snapshot().domain_metadata
+
+    def set_domain_metadata(
+        self,
+        domain: str,
+        configuration: str,
+        *,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Set a metadata domain of your own; `delta.…` is the protocol's. See `verbs.domain_metadata`.
+
+        Raises:
+            InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
+            ConcurrentDomainMetadataError: Another commit changed the same domain.
+        """
+        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
+        return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options=options)
+
+    def remove_domain_metadata(
+        self,
+        domain: str,
+        *,
+        txn: TxnArgument | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
+        `set_domain_metadata`."""
+        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
+        result = remove_domain_metadata(self.log, self.snapshot(), domain, options=options)
+        return result or self._nothing_to_do()
+
+    # Maintenance
+
+    def optimize(
+        self,
+        where: str | Expression | None = None,
+        target_file_size_bytes: int | None = None,
+        *,
+        max_deleted_rows_ratio: float = DEFAULT_MAX_DELETED_ROWS_RATIO,
+        txn: TxnArgument | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Merge small files, partition by partition, and leave deleted rows behind; what readers see does not change.
+
+        Args:
+            where: A predicate over partition columns.
+            target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
+            max_deleted_rows_ratio: Files of which deletion vectors mark a greater part are written anew, however large.
+
+        Returns: `skipped` where there was nothing to merge.
+
+        Raises:
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
+            ConflictError: Another commit removed one of the files.
+        """
+        result = optimize(
+            self.log,
+            self.snapshot(),
+            select_engine(None, engine),
+            where=where,
+            target_file_size_bytes=target_file_size_bytes,
+            max_deleted_rows_ratio=max_deleted_rows_ratio,
+            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
+        )
+        return result or self._nothing_to_do()
+
+    def vacuum(
+        self,
+        retention_hours: float | None = None,
+        dry_run: bool = False,
+        *,
+        enforce_retention: bool = True,
+        user_metadata: str | None = None,
+    ) -> VacuumResult:
+        """Delete files that no version within the retention needs. See `verbs.vacuum.vacuum`.
+
+        Raises:
+            InvalidRequestError: The retention is shorter than the table's, and `enforce_retention` is not False.
+            StorageError: A file could not be deleted. Run it again.
+        """
+        return vacuum(
+            self.log,
+            self.snapshot(),
+            retention_hours=retention_hours,
+            dry_run=dry_run,
+            enforce_retention=enforce_retention,
+            user_metadata=user_metadata,
+        )
+
+    def fsck(self, version: int | None = None, check_files: bool = False) -> FsckReport:
+        """Check the log, a version's state (by default the newest) and its version checksum; with `check_files` look up
+        every data file and verify every deletion vector. See `verbs.fsck.fsck`.
+
+        Raises:
+            TableNotFoundError, VersionNotFoundError: There is nothing to check.
+            UnsupportedFeatureError, UnsupportedVersionError: This release might misread the version.
+            InvalidRequestError: No version number.
+        """
+        if version is not None:
+            ensure_version(version)
+        return fsck(self.log, version, check_files=check_files)
+
+    def wait_for_upkeep(self, timeout_s: float | None = None) -> bool:
+        """Wait for what this process still does for the table after its commits: the checkpoint of a large table, and
+        the log cleanup that comes with it (docs/log.md). The end of the interpreter waits for that by itself; a process
+        that ends by `os._exit` or is frozen between calls should ask for it.
+
+        Args:
+            timeout_s: Longest time in seconds; None for as long as it takes.
+
+        Returns: Whether there is nothing left to do. What went wrong was logged.
+        """
+        from delta_orch.log.upkeep.background import wait_for_upkeep
+
+        return wait_for_upkeep(self.uri, timeout_s)
+
+    def checkpoint(
+        self, policy: Literal["classic", "v2"] | None = None, v2_format: Literal["json", "parquet"] = "json"
+    ) -> int:
+        """Write a checkpoint of the newest version, and return which one that is. Rows do not change.
+
+        Writing does so by itself every `delta.checkpointInterval` versions. See `verbs.checkpoint.checkpoint`.
+
+        Raises:
+            InvalidRequestError: `v2` for a table without the feature v2Checkpoint.
+        """
+        return checkpoint(self.log, self.snapshot(), policy=policy, v2_format=v2_format)
+
+    def compact_log(self, start_version: int | None = None, end_version: int | None = None) -> LogCompactionResult:
+        """Reconcile a run of commits into one file beside them, by default those since the last checkpoint. See
+        `verbs.compact_log.compact_log`.
+
+        Raises:
+            InvalidRequestError: There is no such range.
+            VersionNotFoundError: A commit was cleaned up.
+        """
+        return compact_log(self.log, self.snapshot(), start_version, end_version)
+
+    def write_checksum(self, version: int | None = None) -> ChecksumResult:
+        """Write the checksum of a version (by default the newest) unless it has one, which is verified instead. See
+        `verbs.checksum.write_checksum`.
+
+        Raises:
+            ChecksumMismatchError: It disagrees with the state.
+        """
+        if version is not None:
+            ensure_version(version)
+        return write_checksum(self.log.snapshot(version))
+
+    def cleanup_log(self, dry_run: bool = False) -> CleanupResult:
+        """Remove the part of the log that `delta.logRetentionDuration` has expired. Versions from before cannot be read
+        afterwards. Writing does so by itself after checkpoints. See `log.upkeep.log_cleanup.clean_up_log`.
+
+        Raises:
+            StorageError: A file could not be removed. Run it again.
+        """
+        return clean_up_log(self.log, self.log.snapshot(), dry_run=dry_run)
+
+    def _snapshot_or_none(self) -> TableSnapshot | None:
+        try:
+            return self.snapshot()
+        except TableNotFoundError:
+            return None
+
+    def _nothing_to_do(self) -> CommitResult:
+        newest = self.snapshot()
+        return CommitResult(newest.version, skipped=True, timestamp_ms=newest.timestamp_ms)

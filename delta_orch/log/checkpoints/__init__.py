@@ -1,1 +1,0 @@
-"""Checkpoints, read and written (PROTOCOL, "Checkpoints")."""

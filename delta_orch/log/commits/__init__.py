@@ -1,1 +1,0 @@
-"""Commits: read, staged, held against those of others, and made."""

@@ -1,0 +1,103 @@
+"""Arrow arrays from Python lists, without `pa.array` and `pa.scalar`: those import pandas where it is installed, which
+costs a cold process more than reading a log does."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.log.files.file_columns import STRING_MAP
+
+T = TypeVar("T")
+
+
+def string_array(values: Sequence[str | None]) -> pa.StringArray:
+    """Strings and nulls. Raises AttributeError where a value is neither."""
+    encoded = [b"" if v is None else v.encode() for v in values]
+    return pa.StringArray.from_buffers(
+        len(encoded), _offsets(map(len, encoded)), pa.py_buffer(b"".join(encoded)), validity_bitmap(values)
+    )
+
+
+def binary_array(values: Sequence[bytes]) -> pa.LargeBinaryArray:
+    """Byte strings, none of them null."""
+    offsets = pa.py_buffer(array("q", accumulate(map(len, values), initial=0)))
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [None, offsets, pa.py_buffer(b"".join(values))])
+
+
+def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
+    """64-bit integers and nulls. Raises TypeError or OverflowError where a value is neither."""
+    data = array("q", [0 if v is None else v for v in values])
+    return pa.Array.from_buffers(pa.int64(), len(values), [validity_bitmap(values), pa.py_buffer(data)])
+
+
+def int32_array(values: Sequence[int | None]) -> pa.Int32Array:
+    """As `int64_array`, with 32 bits."""
+    return pc.cast(int64_array(values), pa.int32())
+
+
+def bool_array(values: Sequence[bool | None]) -> pa.BooleanArray:
+    """True, false and null."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [validity_bitmap(values), _bitmap(bytes(map(bool, values)))])
+
+
+def string_map_array(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray:
+    """Maps of strings (`file_columns.STRING_MAP`) and nulls."""
+    present = [v or {} for v in values]
+    entries = pa.StructArray.from_arrays(
+        [
+            string_array(list(chain.from_iterable(present))),
+            string_array(list(chain.from_iterable(v.values() for v in present))),
+        ],
+        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
+    )
+    buffers = [validity_bitmap(values), _offsets(map(len, present))]
+    return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
+
+
+def struct_array(
+    struct_type: pa.StructType, children: Sequence[pa.Array], validity: pa.Buffer | None = None
+) -> pa.StructArray:
+    """A struct of equally long children, in the type's order; null where the bitmap says so."""
+    return pa.Array.from_buffers(struct_type, len(children[0]), [validity], children=list(children))
+
+
+def validity_bitmap(values: Sequence[T | None]) -> pa.Buffer | None:
+    """Arrow's validity bitmap of a list; None where no value is None."""
+    return _bitmap(bytes(v is not None for v in values)) if None in values else None
+
+
+def string_scalar(value: str) -> pa.StringScalar:
+    return string_array([value])[0]
+
+
+def int64_range(start: int, stop: int) -> pa.Int64Array:
+    """start, start + 1, …, stop − 1."""
+    data = pa.py_buffer(np.arange(start, stop, dtype=np.int64))
+    return pa.Array.from_buffers(pa.int64(), stop - start, [None, data])
+
+
+def all_booleans(value: bool, count: int) -> pa.BooleanArray:
+    """The same value `count` times."""
+    data = (b"\xff" if value else b"\x00") * ((count + 7) // 8)
+    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(data)])
+
+
+def narrowed_mask(mask: pa.BooleanArray, still: pa.BooleanArray) -> pa.BooleanArray:
+    """The mask with only those of its marks that `still`, one value a mark, keeps."""
+    return pc.replace_with_mask(mask, mask, still)
+
+
+def _bitmap(flags: bytes) -> pa.Buffer:
+    bools = pc.cast(pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)]), pa.bool_())
+    return bools.buffers()[1]
+
+
+def _offsets(lengths: map[int]) -> pa.Buffer:
+    return pa.py_buffer(array("i", accumulate(lengths, initial=0)))

@@ -1,0 +1,305 @@
+"""Commits as bytes. Files go from Arrow columns to JSON lines column by column, never one Python object a file.
+
+Single actions are spelled by `protocol.action_json`; here is the same spelling of `add` and `remove` for whole tables
+(PROTOCOL, "Add File and Remove File").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.arrow_building import bool_array, string_array, string_scalar
+from delta_orch.protocol.action_json import serialize_action
+from delta_orch.protocol.actions import Action, Add, DeletionVectorDescriptor
+
+_BATCH_ROWS = 50_000
+_FEW_ROWS = 8
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+_CONTROL = r"[\x00-\x1f]"
+
+
+def serialize_actions(actions: Iterable[Action]) -> bytes:
+    """One line an action, each with its line break."""
+    return b"".join(serialize_action(action) + b"\n" for action in actions)
+
+
+def json_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """`operationParameters` and `operationMetrics` as readers expect them: a map of strings to strings, in which text
+    stays as it is and everything else is its JSON text."""
+    return {key: v if isinstance(v, str) else _json_text(v) for key, v in parameters.items()}
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:
+        # Beyond 64 bits, say.
+        return str(value)
+
+
+def ensure_json(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Values that JSON can hold, as a dict.
+
+    Args:
+        what: What an error calls them.
+
+    Raises:
+        InvalidRequestError: They are no mapping, or JSON cannot hold one of them.
+    """
+    known = dict(ensure_mapping(values, what))
+    try:
+        orjson.dumps(known)
+    except TypeError as e:
+        raise InvalidRequestError(
+            f"{what} holds something that JSON cannot",
+            cause=str(e),
+            remedy="Pass names with text, numbers, or lists and dicts of such",
+        ) from None
+    return known
+
+
+def ensure_mapping(values: Any, what: str) -> Mapping[str, Any]:
+    """Raises InvalidRequestError where they are none."""
+    if not isinstance(values, Mapping):
+        raise InvalidRequestError(f"{what} must be a dict, not {values!r:.100}", remedy="Pass names with their values")
+    return values
+
+
+def serialize_adds(adds: pa.Table) -> bytes:
+    """One `add` line a row, each with its line break.
+
+    Args:
+        adds: Columns of `file_columns.ADD_SCHEMA`; those that may be null may also be missing.
+    """
+    if adds.num_rows <= _FEW_ROWS:
+        return b"".join(map(_add_line, adds.to_pylist()))
+    return _serialize(adds, _add_fields)
+
+
+def serialize_removes(files: pa.Table, *, deletion_timestamp_ms: int, data_change: bool) -> bytes:
+    """One `remove` line a row, each with its line break.
+
+    Args:
+        files: As for `serialize_adds`; statistics are not repeated in a `remove`.
+    """
+    constant = (
+        f',"deletionTimestamp":{deletion_timestamp_ms},"dataChange":{"true" if data_change else "false"}'
+        ',"extendedFileMetadata":true'
+    )
+    return _serialize(files, lambda batch: _remove_fields(batch, constant))
+
+
+def serialize_changes(files: pa.Table) -> bytes:
+    """One `cdc` line a row, each with its line break (PROTOCOL, "Add CDC File").
+
+    Args:
+        files: As for `serialize_adds`; `path`, `partition_values` and `size` count.
+    """
+    return _serialize(files, _change_fields)
+
+
+def _add_line(row: dict[str, Any]) -> bytes:
+    """One row as `_add_fields` spells it: each of its kernels costs more than this whole line."""
+    data_change, vector, tags = row.get("data_change"), row.get("deletion_vector"), row.get("tags")
+    add = Add(
+        path=row["path"],
+        partition_values=dict(row["partition_values"] or ()),
+        size=row["size"],
+        modification_time=row["modification_time"],
+        data_change=True if data_change is None else data_change,
+        stats=row.get("stats"),
+        tags=None if tags is None else dict(tags),
+        deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+        base_row_id=row.get("base_row_id"),
+        default_row_commit_version=row.get("default_row_commit_version"),
+        clustering_provider=row.get("clustering_provider"),
+    )
+    return serialize_action(add) + b"\n"
+
+
+def _serialize(files: pa.Table, fields: Any) -> bytes:
+    return b"".join(
+        joined_text(fields(batch)) for batch in files.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows
+    )
+
+
+def _add_fields(batch: pa.RecordBatch) -> pa.StringArray:
+    true = bool_array([True])[0]
+    data_change = _column(batch, "data_change")
+    return _concatenate(
+        _constant('{"add":{"path":'),
+        _quoted(batch.column("path")),
+        _constant(',"partitionValues":'),
+        _json_map(batch.column("partition_values")),
+        _constant(',"size":'),
+        _plain(batch.column("size")),
+        _constant(',"modificationTime":'),
+        _plain(batch.column("modification_time")),
+        _constant(',"dataChange":'),
+        _constant("true") if data_change is None else _plain(pc.coalesce(data_change, true)),
+        _optional(batch, "stats", _quoted),
+        *_shared_optional_fields(batch),
+        _optional(batch, "clustering_provider", _quoted),
+        _constant("}}\n"),
+    )
+
+
+def serialize_tombstones(files: pa.Table) -> bytes:
+    """One `remove` line a row, each with its line break; columns of `file_columns.REMOVE_SCHEMA`, as they are."""
+    return _serialize(files, _tombstone_fields)
+
+
+def _tombstone_fields(batch: pa.RecordBatch) -> pa.StringArray:
+    return _concatenate(
+        _constant('{"remove":{"path":'),
+        _quoted(batch.column("path")),
+        _optional(batch, "deletion_timestamp", _plain),
+        _optional(batch, "data_change", _plain),
+        _optional(batch, "extended_file_metadata", _plain),
+        _optional(batch, "partition_values", _json_map),
+        _optional(batch, "size", _plain),
+        _optional(batch, "stats", _quoted),
+        *_shared_optional_fields(batch),
+        _constant("}}\n"),
+    )
+
+
+def _remove_fields(batch: pa.RecordBatch, constant: str) -> pa.StringArray:
+    return _concatenate(
+        _constant('{"remove":{"path":'),
+        _quoted(batch.column("path")),
+        string_scalar(constant),
+        _optional(batch, "partition_values", _json_map),
+        _optional(batch, "size", _plain),
+        *_shared_optional_fields(batch),
+        _constant("}}\n"),
+    )
+
+
+def _change_fields(batch: pa.RecordBatch) -> pa.StringArray:
+    return _concatenate(
+        _constant('{"cdc":{"path":'),
+        _quoted(batch.column("path")),
+        _constant(',"partitionValues":'),
+        _json_map(batch.column("partition_values")),
+        _constant(',"size":'),
+        _plain(batch.column("size")),
+        _constant(',"dataChange":false}}\n'),
+    )
+
+
+def _shared_optional_fields(batch: pa.RecordBatch) -> list[pa.Array | None]:
+    return [
+        _optional(batch, "tags", _json_map),
+        _optional(batch, "deletion_vector", _deletion_vector),
+        _optional(batch, "base_row_id", _plain),
+        _optional(batch, "default_row_commit_version", _plain),
+    ]
+
+
+_JSON_NAMES = {
+    "data_change": "dataChange",
+    "deletion_timestamp": "deletionTimestamp",
+    "extended_file_metadata": "extendedFileMetadata",
+    "partition_values": "partitionValues",
+    "deletion_vector": "deletionVector",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+    "clustering_provider": "clusteringProvider",
+}
+
+
+def _optional(batch: pa.RecordBatch, name: str, to_json: Any) -> pa.Array | None:
+    """`,"name":value` where there is a value, null where there is none; None where no row has one."""
+    column = _column(batch, name)
+    if column is None:
+        return None
+    text = to_json(column)
+    if column.null_count:
+        text = pc.if_else(column.is_valid(), text, _null_text())
+    return pc.binary_join_element_wise(_constant(f',"{_JSON_NAMES.get(name, name)}":'), text, _constant(""))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        return None
+    column = batch.column(index)
+    return None if column.null_count == len(column) else column
+
+
+def _deletion_vector(column: pa.StructArray) -> pa.Array:
+    storage_type, path, offset, size, cardinality = column.flatten()
+    has_offset = pc.binary_join_element_wise(_constant(',"offset":'), _plain(offset), _constant(""))
+    return _concatenate(
+        _constant('{"storageType":'),
+        _quoted(storage_type),
+        _constant(',"pathOrInlineDv":'),
+        _quoted(path),
+        has_offset,
+        _constant(',"sizeInBytes":'),
+        _plain(size),
+        _constant(',"cardinality":'),
+        _plain(cardinality),
+        _constant("}"),
+    )
+
+
+def _json_map(maps: pa.MapArray) -> pa.Array:
+    """Maps of strings as JSON objects; a null map gives `{}`."""
+    offsets = maps.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    # Keys and items are those of the whole parent of a slice; only the offsets know which are ours.
+    entries = pc.binary_join_element_wise(
+        _quoted(maps.keys.slice(first, last - first)),
+        pc.coalesce(_quoted(maps.items.slice(first, last - first)), _constant("null")),
+        _constant(":"),
+    )
+    lists = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), entries)
+    return pc.binary_join_element_wise(
+        _constant("{"), pc.binary_join(lists, _constant(",")), _constant("}"), _constant("")
+    )
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """JSON strings; null stays null."""
+    if pc.any(pc.match_substring_regex(texts, pattern=_NEEDS_ESCAPE)).as_py():
+        if pc.any(pc.match_substring_regex(texts, pattern=_CONTROL)).as_py():
+            return string_array([None if t is None else orjson.dumps(t).decode() for t in texts.to_pylist()])
+        texts = pc.replace_substring(texts, pattern="\\", replacement="\\\\")
+        texts = pc.replace_substring(texts, pattern='"', replacement='\\"')
+    return pc.binary_join_element_wise(_constant('"'), texts, _constant('"'), _constant(""))
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    return pc.cast(values, pa.string())
+
+
+def _concatenate(*parts: pa.Array | pa.Scalar | None) -> pa.StringArray:
+    present = [part for part in parts if part is not None]
+    return pc.binary_join_element_wise(*present, _constant(""), null_handling="replace", null_replacement="")
+
+
+@cache
+def _constant(text: str) -> pa.StringScalar:
+    return string_scalar(text)
+
+
+@cache
+def _null_text() -> pa.StringScalar:
+    return string_array([None])[0]
+
+
+def joined_text(lines: pa.StringArray) -> bytes:
+    """All strings one after the other, none of them null: exactly the array's data buffer."""
+    offsets = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, lines.buffers()[1]], offset=lines.offset)
+    start, end = offsets[0].as_py(), offsets[len(lines)].as_py()
+    data: bytes = lines.buffers()[2].slice(start, end - start).to_pybytes()
+    return data

@@ -1,0 +1,339 @@
+"""Commits and other JSON files of the log, parsed into Arrow columns and a few small values.
+
+Lines pass through Python once, as one parsed object each; in batches they become Arrow columns and are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from delta_orch.errors import CorruptLogError, DeltaError, FileMissingInStoreError, LogGapError, ProtocolViolationError
+from delta_orch.log.files.file_actions import FileActionBuilder
+from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, REMOVE_SCHEMA
+from delta_orch.protocol.action_json import (
+    parse_action,
+)
+from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS
+from delta_orch.storage.base import FileMeta, LogStore
+
+_BLOCK_BYTES = 512 * 1024
+_READERS = 8
+# The years 1 to 9999.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """The content of one JSON file of the log. `path` is relative to the table's root."""
+
+    path: str
+    version: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogActions:
+    """What a run of commits says, reconciled where that needs no look at files.
+
+    Attributes:
+        protocol, metadata: The newest ones, None where no commit has one.
+        txns: The newest `txn` of each app id.
+        domain_metadata: The newest of each domain, removed ones included.
+        adds, removes, cdc: Every file action, in the order of the log; columns of `file_columns`.
+        add_order, remove_order: int64, one a row: the later an action applies, the higher. Within one commit removes
+            apply before adds.
+        commit_info: The newest commit's, None where it has none.
+        sidecars: Of a V2 checkpoint; commits have none.
+        num_superseded: How many actions that are no files were replaced by a later one; none within reconciled files.
+        num_log_files: Of how many files it was made. Every order is below twice that.
+    """
+
+    protocol: Protocol | None
+    metadata: Metadata | None
+    txns: Mapping[str, Txn]
+    domain_metadata: Mapping[str, DomainMetadata]
+    adds: pa.Table
+    add_order: pa.ChunkedArray
+    removes: pa.Table
+    remove_order: pa.ChunkedArray
+    cdc: pa.Table
+    commit_info: Mapping[str, Any] | None = None
+    sidecars: tuple[Sidecar, ...] = ()
+    num_superseded: int = 0
+    num_log_files: int = 1
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit, complete (PROTOCOL, "Delta Log Entries").
+
+    Its files become columns when they are asked for: whoever only wants to know what else it did pays nothing for them.
+
+    Attributes:
+        version: Its version.
+        timestamp_ms: When it was committed: the in-commit timestamp where the commit has one, else the file's
+            modification time. Milliseconds since the epoch.
+        commit_info: The `commitInfo` action as parsed, None where the commit has none.
+        protocol, metadata: None unless this commit changes them.
+        txns, domain_metadata: In the order of the commit.
+        files: Where `adds`, `removes` and `cdc` come from.
+    """
+
+    version: int
+    timestamp_ms: int
+    commit_info: Mapping[str, Any] | None
+    protocol: Protocol | None
+    metadata: Metadata | None
+    txns: tuple[Txn, ...]
+    domain_metadata: tuple[DomainMetadata, ...]
+    files: _Run = field(repr=False, compare=False)
+
+    @cached_property
+    def adds(self) -> pa.Table:
+        """Columns of `file_columns.ADD_SCHEMA`. Raises ProtocolViolationError where one is malformed."""
+        return self.files.adds.finish()[0]
+
+    @cached_property
+    def removes(self) -> pa.Table:
+        """Columns of `file_columns.REMOVE_SCHEMA`; they apply before the adds. Raises as `adds`."""
+        return self.files.removes.finish()[0]
+
+    @cached_property
+    def cdc(self) -> pa.Table:
+        """Columns of `file_columns.CDC_SCHEMA`. Raises as `adds`."""
+        return self.files.cdc.finish()[0]
+
+
+def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequence[int]) -> Iterator[LogFile]:
+    """Read commits in the order given; remote stores are read ahead on threads.
+
+    Raises:
+        LogGapError: A commit vanished after it was listed.
+        StorageError: It cannot be read.
+    """
+    paths = [meta.path for meta in commits]
+    for path, version, data in zip(paths, versions, _read_all(store, paths), strict=True):
+        if data is None:
+            raise LogGapError(
+                f"Commit {version} of the log is gone",
+                cause="It was listed, and vanished before it was read",
+                remedy="Look for a process that deletes log files; try again",
+                version=version,
+                path=path,
+            )
+        yield LogFile(path, version, data)
+
+
+def _read_all(store: LogStore, paths: Sequence[str]) -> Iterator[bytes | None]:
+    def read(path: str) -> bytes | None:
+        try:
+            return store.read_bytes(path)
+        except FileMissingInStoreError:
+            return None
+
+    # A local read is shorter than handing it to a thread; a remote one waits for the network.
+    if len(paths) < 2 or store.uri.startswith(("file:", "memory:")):
+        yield from map(read, paths)
+        return
+    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-log-read") as executor:
+        yield from executor.map(read, paths)
+
+
+def read_commit(store: LogStore, meta: FileMeta, version: int) -> Commit:
+    """Read and parse one commit.
+
+    Raises:
+        CorruptLogError: It is empty or not JSON; the error names the file.
+        ProtocolViolationError: An action that is no file lacks what the protocol requires.
+    """
+    (file,) = read_commits(store, [meta], [version])
+    run = _Run()
+    run.add_file(file)
+    return Commit(
+        version=version,
+        timestamp_ms=commit_timestamp_ms(run.commit_info, meta),
+        commit_info=run.commit_info,
+        protocol=run.protocol,
+        metadata=run.metadata,
+        txns=tuple(run.txns.values()),
+        domain_metadata=tuple(run.domain_metadata.values()),
+        files=run,
+    )
+
+
+def commit_timestamp_ms(commit_info: Mapping[str, Any] | None, meta: FileMeta) -> int:
+    """The in-commit timestamp, or the file's modification time (PROTOCOL, "In-Commit Timestamps").
+
+    Writers put `inCommitTimestamp` into a commit exactly while the feature is enabled, so its presence decides.
+    Raises as `in_commit_timestamp_ms`.
+    """
+    in_commit = in_commit_timestamp_ms(commit_info)
+    return meta.modification_time_ms if in_commit is None else in_commit
+
+
+def in_commit_timestamp_ms(commit_info: Mapping[str, Any] | None) -> int | None:
+    """What a commit says about its own time, None where it says nothing.
+
+    Raises:
+        ProtocolViolationError: It is no time of the years 1 to 9999.
+    """
+    value = None if commit_info is None else commit_info.get("inCommitTimestamp")
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if not _FIRST_MS <= value <= _LAST_MS:
+        raise ProtocolViolationError("A commit has an impossible inCommitTimestamp", cause=f"It is {value}")
+    return value
+
+
+def parse_log_files(files: Iterable[LogFile]) -> LogActions:
+    """Parse JSON files of the log, oldest first.
+
+    Unknown actions and fields are passed over (PROTOCOL, "Protocol Evolution").
+
+    Raises:
+        CorruptLogError: A file is empty, or a line is not a JSON object; the error names the file.
+        ProtocolViolationError: A known action lacks what the protocol requires.
+    """
+    run = _Run()
+    for file in files:
+        run.add_file(file)
+    return run.finish()
+
+
+@dataclass(slots=True)
+class _Run:
+    """The state of one pass over log files."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, Txn] = field(default_factory=dict)
+    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    commit_info: Mapping[str, Any] | None = None
+    sidecars: list[Sidecar] = field(default_factory=list)
+    adds: FileActionBuilder = field(default_factory=lambda: FileActionBuilder("add", ADD_SCHEMA, ADD_FIELDS))
+    removes: FileActionBuilder = field(
+        default_factory=lambda: FileActionBuilder("remove", REMOVE_SCHEMA, REMOVE_FIELDS)
+    )
+    cdc: FileActionBuilder = field(default_factory=lambda: FileActionBuilder("cdc", CDC_SCHEMA, CDC_FIELDS))
+    num_files: int = 0
+    num_superseded: int = 0
+
+    def add_file(self, file: LogFile) -> None:
+        self.commit_info = None
+        remove_order = 2 * self.num_files
+        self.num_files += 1
+        for objects in _parse_lines(file):
+            for obj in objects:
+                if (body := obj.get("add")) is not None:
+                    self.adds.append(body, remove_order + 1, file.path)
+                elif (body := obj.get("remove")) is not None:
+                    self.removes.append(body, remove_order, file.path)
+                elif (body := obj.get("commitInfo")) is not None:
+                    self.commit_info = body if isinstance(body, dict) else None
+                elif (body := obj.get("cdc")) is not None:
+                    self.cdc.append(body, remove_order, file.path)
+                else:
+                    self._add_small(obj, file)
+
+    def _add_small(self, obj: Mapping[str, Any], file: LogFile) -> None:
+        try:
+            match parse_action(obj):
+                case Protocol() as protocol:
+                    self.num_superseded += self.protocol is not None
+                    self.protocol = protocol
+                case Metadata() as metadata:
+                    self.num_superseded += self.metadata is not None
+                    self.metadata = metadata
+                case Txn() as txn:
+                    self.num_superseded += txn.app_id in self.txns
+                    self.txns[txn.app_id] = txn
+                case DomainMetadata() as domain:
+                    self.num_superseded += domain.domain in self.domain_metadata
+                    self.domain_metadata[domain.domain] = domain
+                case Sidecar() as sidecar:
+                    self.sidecars.append(sidecar)
+        except ProtocolViolationError as e:
+            name = file.path.rpartition("/")[2]
+            raise ProtocolViolationError(
+                f"Log file {name}: {e.problem}",
+                cause=e.cause,
+                remedy="Restore the file from a backup, or read a version before it",
+                path=file.path,
+                version=file.version,
+                **e.context,
+            ) from None
+
+    def finish(self) -> LogActions:
+        adds, add_order = self.adds.finish()
+        removes, remove_order = self.removes.finish()
+        cdc, _ = self.cdc.finish()
+        return LogActions(
+            protocol=self.protocol,
+            metadata=self.metadata,
+            txns=self.txns,
+            domain_metadata=self.domain_metadata,
+            adds=adds,
+            add_order=add_order,
+            removes=removes,
+            remove_order=remove_order,
+            cdc=cdc,
+            commit_info=self.commit_info,
+            sidecars=tuple(self.sidecars),
+            num_superseded=self.num_superseded,
+            num_log_files=self.num_files,
+        )
+
+
+def _parse_lines(file: LogFile) -> Iterator[list[dict[str, Any]]]:
+    """The objects of a file, some hundred kilobytes of whole lines at a time: many objects alive at once cost more in
+    garbage collection than parsing them."""
+    data, start = file.data, 0
+    while True:
+        end = data.find(b"\n", start + _BLOCK_BYTES)
+        block = data[start:] if end < 0 else data[start:end]
+        # Blank lines at the end are no block of their own, but a file without any line is broken.
+        if start == 0 or block.strip():
+            yield _parse_block(file, block)
+        if end < 0:
+            return
+        start = end + 1
+
+
+def _parse_block(file: LogFile, block: bytes) -> list[dict[str, Any]]:
+    # A raw line break cannot stand inside a JSON string: the lines become one array, parsed at one go.
+    body = block.strip()
+    if not body:
+        raise _corrupt(file, "The file is empty")
+    try:
+        objects: list[dict[str, Any]] = orjson.loads(b"[" + body.replace(b"\n", b",") + b"]")
+    except orjson.JSONDecodeError:
+        objects = [_parse_line(file, line) for line in body.split(b"\n") if line.strip()]
+    if not all(isinstance(obj, dict) for obj in objects):
+        raise _corrupt(file, "A line holds something that is no JSON object")
+    return objects
+
+
+def _parse_line(file: LogFile, line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as e:
+        raise _corrupt(file, f"A line is not JSON: {e}") from None
+
+
+def _corrupt(file: LogFile, cause: str) -> DeltaError:
+    name = file.path.rpartition("/")[2]
+    return CorruptLogError(
+        f"Log file {name} cannot be read",
+        cause=cause,
+        remedy="Restore the file from a backup, or read a version before it",
+        path=file.path,
+        version=file.version,
+    )

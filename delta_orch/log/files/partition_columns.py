@@ -1,0 +1,102 @@
+"""Partition values of files as columns: the maps of the log taken apart, and partitions as keys that compare.
+
+PROTOCOL, "Partition Value Serialization": one value may be spelled in several ways, so texts do not compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.log.files.arrow_building import int64_range, string_array, string_scalar
+from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
+from delta_orch.protocol.types import STRING, StructType
+from delta_orch.table.column_mapping import physical_path
+
+_ESCAPE = "\x1f"
+
+
+def partition_names(schema: StructType, partition_columns: Sequence[str]) -> tuple[str, ...]:
+    """The partition columns as the schema spells them, from which metadata may differ in case."""
+    return tuple(name if (field := schema.find(name)) is None else field.name for name in partition_columns)
+
+
+def partition_strings(partition_values: pa.Array | pa.ChunkedArray, partition_columns: Sequence[str]) -> pa.Table:
+    """One string column a partition column, spelled as in the log; null where a file names no value.
+
+    Args:
+        partition_values: Type `file_columns.STRING_MAP`. Names match exactly, or else without regard to case.
+    """
+    maps = one_chunk(partition_values)
+    offsets = maps.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    # Slices keep the keys and items of their parent: the offsets decide which are ours.
+    keys, items = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    rows = pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys))
+    columns = [_column_of(name, keys, items, rows, len(maps)) for name in partition_columns]
+    return pa.Table.from_arrays(columns, schema=pa.schema([(name, pa.string()) for name in partition_columns]))
+
+
+def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_rows: int) -> pa.Array:
+    every_row = pc.cast(int64_range(0, num_rows), rows.type)
+    mine = pc.equal(keys, string_scalar(name))
+    named, values = rows.filter(mine), items.filter(mine)
+    if named.equals(every_row):
+        return values
+    found = pc.index_in(every_row, value_set=named)
+    if found.null_count:
+        # Each file for itself, so that it does not matter which others it is looked at with.
+        folded = pc.equal(pc.utf8_lower(keys), string_scalar(name.lower()))
+        others, other_values = rows.filter(folded), items.filter(folded)
+        by_folded = other_values.take(pc.index_in(every_row, value_set=others))
+        return pc.if_else(found.is_null(), by_folded, values.take(found))
+    return values.take(found)
+
+
+def partition_keys(strings: pa.Table, schema: StructType) -> pa.Array:
+    """One string a row; two rows have the same one exactly if their partition values are the same values.
+
+    Args:
+        strings: One string column a partition column, as `partition_strings` gives them.
+        schema: The table's schema, for the types of the columns.
+    """
+    parts = [
+        _comparable(one_chunk(column), name, schema)
+        for name, column in zip(strings.column_names, strings.columns, strict=True)
+    ]
+    if not parts:
+        return string_array([""] * strings.num_rows)
+    return pc.binary_join_element_wise(*parts, string_scalar(_ESCAPE + ","))
+
+
+def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
+    """One string a file (column `partition_values`); two have the same one exactly if they lie in the same partition.
+
+    Args:
+        partition_columns: Logical names; the log knows them by their physical ones.
+    """
+    if not partition_columns:
+        return string_array([""] * files.num_rows)
+    physical = [physical_path(schema, [name])[0] for name in partition_columns]
+    strings = partition_strings(files.column("partition_values"), physical)
+    return one_chunk(partition_keys(strings.rename_columns(list(partition_columns)), schema))
+
+
+def _comparable(texts: pa.Array, name: str, schema: StructType) -> pa.Array:
+    field = schema.find(name)
+    data_type = STRING if field is None else field.data_type
+    texts = partition_column_from_arrow(partition_column_to_arrow(texts, data_type), data_type)
+    escaped = pc.replace_substring(texts, pattern=_ESCAPE, replacement=_ESCAPE * 2)
+    return pc.coalesce(escaped, string_scalar(_ESCAPE + "null"))
+
+
+def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array, copied only where it is in several pieces."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 0:
+        # `combine_chunks` would import pandas for it.
+        return pa.nulls(0, column.type)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,147 @@
+"""The JSON of `stats` as columns, `stats_parsed`, for checkpoints (PROTOCOL, "Per-file Statistics", "Checkpoints")."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+
+from delta_orch.log.files.arrow_building import string_array, string_scalar, struct_array
+from delta_orch.log.files.commit_json import joined_text
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    VARIANT,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
+from delta_orch.table.clustering import indexed_columns
+from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
+
+_UNBOUNDED = (BINARY, BOOLEAN, VARIANT, VOID)
+_SMALLEST_BLOCK_BYTES = 1 << 20
+
+
+def stats_type(
+    schema: StructType,
+    partition_columns: Sequence[str],
+    properties: TableProperties,
+    mode: ColumnMappingMode = ColumnMappingMode.NONE,
+    also: Collection[tuple[str, ...]] = (),
+) -> pa.StructType:
+    """The type of `stats_parsed`: bounds and null counts of the columns that statistics are collected for, by the names
+    that statistics know them by.
+
+    Args:
+        also: Logical paths of columns that have statistics whatever the properties say.
+    """
+    name_of = physical_name if mode is not ColumnMappingMode.NONE else _logical_name
+    in_files = StructType(tuple(f for f in schema if f.name not in partition_columns))
+    indexed = {*indexed_columns(in_files, properties), *also}
+    bounds = _nested(schema, (), indexed, name_of, lambda t: None if _is_unbounded(t) else type_to_arrow(t))
+    counts = _nested(schema, (), indexed, name_of, lambda _: pa.int64())
+    fields = [pa.field("numRecords", pa.int64()), pa.field("tightBounds", pa.bool_())]
+    # Parquet has no structs without fields.
+    fields += [pa.field(name, bounds) for name in ("minValues", "maxValues") if bounds.num_fields]
+    fields += [pa.field("nullCount", counts)] if counts.num_fields else []
+    return pa.struct(fields)
+
+
+def parse_stats(texts: pa.ChunkedArray, wanted: pa.StructType) -> pa.StructArray:
+    """Statistics as structs of type `wanted`; null where there are none, or none that can be understood."""
+    column = one_chunk(texts)
+    if column.null_count == len(column):
+        return pa.nulls(len(column), wanted)
+    parsed = _read_json(column, wanted)
+    if parsed is None:
+        # Somebody spelled a value in another way (`NaN` as text, say): find out who, one by one.
+        column = string_array([_understandable(text, wanted) for text in column.to_pylist()])
+        parsed = _read_json(column, wanted)
+        assert parsed is not None
+    return pc.if_else(column.is_valid(), parsed, pa.nulls(len(column), wanted))
+
+
+def _read_json(column: pa.StringArray, wanted: pa.StructType) -> pa.StructArray | None:
+    """None where a value is not of the type wanted, or a row is not one line of JSON."""
+    lines = pc.binary_join_element_wise(
+        pc.coalesce(column, string_scalar("{}")), string_scalar("\n"), string_scalar("")
+    )
+    data = joined_text(lines)
+    options = pa_json.ReadOptions(block_size=max(_SMALLEST_BLOCK_BYTES, len(data)))
+    read_type = _json_type(wanted)
+    parsing = pa_json.ParseOptions(explicit_schema=pa.schema(list(read_type)), unexpected_field_behavior="ignore")
+    try:
+        table = pa_json.read_json(io.BytesIO(data), options, parsing)
+        if table.num_rows != len(column):
+            return None
+        return pc.cast(struct_array(read_type, [one_chunk(table[field.name]) for field in read_type]), wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _understandable(text: str | None, wanted: pa.StructType) -> str | None:
+    """The statistics of one file without the bounds that cannot be read; None where nothing can."""
+    if text is None:
+        return None
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(values, dict):
+        return None
+    kept = {name: part for name, part in values.items() if _can_read({name: part}, wanted)}
+    for bounds in ("minValues", "maxValues"):
+        if isinstance(values.get(bounds), dict) and bounds not in kept:
+            kept[bounds] = {c: v for c, v in values[bounds].items() if _can_read({bounds: {c: v}}, wanted)}
+    return orjson.dumps(kept).decode() if kept else None
+
+
+def _can_read(values: dict[str, Any], wanted: pa.StructType) -> bool:
+    return _read_json(string_array([orjson.dumps(values).decode()]), wanted) is not None
+
+
+def _json_type(data_type: pa.DataType) -> pa.DataType:
+    """The type to ask Arrow's JSON reader for: it knows no dates."""
+    if pa.types.is_struct(data_type):
+        return pa.struct([pa.field(f.name, _json_type(f.type)) for f in data_type])
+    return pa.string() if pa.types.is_date(data_type) else data_type
+
+
+def _nested(
+    schema: StructType,
+    prefix: tuple[str, ...],
+    indexed: set[tuple[str, ...]],
+    name_of: Callable[[StructField], str],
+    leaf_type: Callable[[DataType], pa.DataType | None],
+) -> pa.StructType:
+    fields = []
+    for field in schema:
+        path = (*prefix, field.name)
+        if isinstance(field.data_type, StructType):
+            child = _nested(field.data_type, path, indexed, name_of, leaf_type)
+            found = child if child.num_fields else None
+        else:
+            found = leaf_type(field.data_type) if path in indexed else None
+        if found is not None:
+            fields.append(pa.field(name_of(field), found))
+    return pa.struct(fields)
+
+
+def _logical_name(field: StructField) -> str:
+    return field.name
+
+
+def _is_unbounded(data_type: DataType) -> bool:
+    return data_type in _UNBOUNDED or isinstance(data_type, (ArrayType, MapType))

@@ -1,0 +1,100 @@
+"""Statistics stored as columns (`stats_parsed`) written as the JSON of `stats`, all rows at once (PROTOCOL, "Per-file
+Statistics")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from delta_orch.log.files.arrow_building import string_array, string_scalar
+
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+
+
+def stats_to_json(stats: pa.ChunkedArray) -> pa.ChunkedArray:
+    """JSON objects of a struct column: fields that are null are left out, a null struct gives null.
+
+    Timestamps are written in UTC with microseconds, dates as ISO 8601, decimals as numbers.
+    """
+    return pa.chunked_array([_value_json(chunk) for chunk in stats.chunks], pa.string())
+
+
+def _value_json(values: pa.Array) -> pa.Array:
+    if pt.is_struct(values.type):
+        return _struct_json(values)
+    for applies, convert in _CONVERTERS:
+        if applies(values.type):
+            return convert(values)
+    # Binary, arrays, maps: the protocol knows no minimum or maximum of them.
+    return pa.nulls(len(values), pa.string())
+
+
+def _struct_json(values: pa.StructArray) -> pa.Array:
+    members = []
+    # One by one, each field would cost as much as the struct is wide.
+    for field, child_values in zip(values.type, values.flatten(), strict=True):
+        name = orjson.dumps(field.name).decode()
+        child = _value_json(child_values)
+        # Null where the child is null, so that the join below leaves the member out.
+        members.append(pc.binary_join_element_wise(string_scalar(f",{name}:"), child, string_scalar("")))
+    # The braces take part in the join: a row without any value would vanish from it.
+    objects = pc.binary_join_element_wise(
+        string_scalar("{"), *members, string_scalar("}"), string_scalar(""), null_handling="skip"
+    )
+    if not members:
+        objects = string_array(["{}"] * len(values))
+    objects = pc.replace_substring(objects, "{,", "{", max_replacements=1)
+    return pc.if_else(values.is_valid(), objects, pa.nulls(len(values), pa.string()))
+
+
+def _string_json(values: pa.Array) -> pa.Array:
+    text = values if values.type == pa.string() else values.cast(pa.string())
+    escaped = text
+    if pc.any(pc.match_substring_regex(text, _NEEDS_ESCAPE)).as_py():
+        # Rare: one by one.
+        escaped = string_array([None if v is None else orjson.dumps(v).decode()[1:-1] for v in text.to_pylist()])
+    return _quoted(escaped)
+
+
+def _float_json(values: pa.Array) -> pa.Array:
+    text = values.cast(pa.string())
+    # JSON has no words for them; Spark reads and writes the strings "NaN", "Infinity", "-Infinity".
+    named = pc.replace_substring(_quoted(text), "inf", "Infinity")
+    named = pc.replace_substring(named, "nan", "NaN")
+    return pc.if_else(pc.is_finite(values), text, named)
+
+
+def _timestamp_json(values: pa.Array) -> pa.Array:
+    zoned = values.type.tz is not None
+    plain = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.timestamp("us"))
+    text = pc.replace_substring(plain.cast(pa.string()), " ", "T")
+    return pc.binary_join_element_wise(
+        string_scalar('"'), text, string_scalar('Z"' if zoned else '"'), string_scalar("")
+    )
+
+
+def _quoted(text: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(string_scalar('"'), text, string_scalar('"'), string_scalar(""))
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    return values.cast(pa.string())
+
+
+def _is_string(t: pa.DataType) -> bool:
+    return bool(pt.is_string(t) or pt.is_large_string(t) or pt.is_string_view(t))
+
+
+_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...] = (
+    (_is_string, _string_json),
+    (pt.is_integer, _plain),
+    (pt.is_boolean, _plain),
+    (pt.is_floating, _float_json),
+    (pt.is_decimal, _plain),
+    (pt.is_timestamp, _timestamp_json),
+    (pt.is_date, lambda values: _quoted(values.cast(pa.string()))),
+)

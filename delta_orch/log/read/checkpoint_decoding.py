@@ -1,0 +1,176 @@
+"""Columns of a checkpoint's file actions, from Parquet leaves to the types of `file_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import ProtocolViolationError
+from delta_orch.log.files.arrow_building import string_map_array, string_scalar
+from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA, STRING_MAP
+from delta_orch.log.files.stats_json import stats_to_json
+from delta_orch.log.read.checkpoint_reader import RowGroup
+from delta_orch.protocol.checkpoint_schema import (
+    ADD_FIELDS,
+    DELETION_VECTOR_FIELDS,
+    DELETION_VECTOR_ID_FIELDS,
+    REMOVE_FIELDS,
+    STATS_PARSED,
+)
+
+SCHEMAS: Mapping[str, pa.Schema] = {"add": ADD_SCHEMA, "remove": REMOVE_SCHEMA}
+_FIELDS: Mapping[str, Mapping[str, str]] = {"add": ADD_FIELDS, "remove": REMOVE_FIELDS}
+_DELETION_VECTOR = "deletionVector"
+
+Column: TypeAlias = pa.ChunkedArray
+Mask: TypeAlias = pa.ChunkedArray | pa.BooleanArray
+
+
+def decode_columns(
+    action: str, group: RowGroup, names: Sequence[str], keep: Mask | None, use_threads: bool = False
+) -> dict[str, Column]:
+    """Columns of `ADD_SCHEMA` or `REMOVE_SCHEMA` (all but `path`), for the rows of a group that `keep` marks.
+
+    Args:
+        action: `add` or `remove`.
+        keep: One value a row of the group; None for all rows.
+        use_threads: Decode the leaves in parallel; for callers that are not parallel themselves.
+
+    Raises:
+        CorruptLogError: The file is damaged.
+        IncompleteCheckpointError: It is gone.
+        ProtocolViolationError: A field has the wrong type.
+    """
+    raw = group.read(action, needed_leaves(action, names), use_threads)
+    live = {leaf: None if column is None else select(column, keep) for leaf, column in raw.items()}
+    if "stats" in names and needs_parsed_statistics(action, group):
+        parsed = group.read(action, [STATS_PARSED])[STATS_PARSED]
+        live["stats"] = with_parsed_statistics(live["stats"], None if parsed is None else select(parsed, keep))
+    return columns_of(action, live, names, group.num_rows if keep is None else _count(keep))
+
+
+def needed_leaves(action: str, names: Sequence[str]) -> list[str]:
+    """The fields of an action, as checkpoints spell them, that columns of `ADD_SCHEMA` or `REMOVE_SCHEMA` come from."""
+    fields = _FIELDS[action]
+    leaves = {fields[name] for name in names if name in fields}
+    if "dv_id" in names:
+        leaves.add(_DELETION_VECTOR)
+    return sorted(leaves)
+
+
+def columns_of(action: str, live: Mapping[str, Column | None], names: Sequence[str], count: int) -> dict[str, Column]:
+    """Columns of `ADD_SCHEMA` or `REMOVE_SCHEMA` from `needed_leaves`, each of `count` rows or None.
+
+    Raises:
+        ProtocolViolationError: A field has the wrong type.
+    """
+    fields, schema = _FIELDS[action], SCHEMAS[action]
+    columns: dict[str, Column] = {}
+    for name in names:
+        if name == "dv_id":
+            column = dv_ids(live[_DELETION_VECTOR])
+        elif name == "deletion_vector":
+            column = _vectors(live[_DELETION_VECTOR])
+        else:
+            column = live[fields[name]]
+        columns[name] = _as_type(column, schema.field(name), action, count)
+    return columns
+
+
+def needs_parsed_statistics(action: str, group: RowGroup) -> bool:
+    """Whether some row may have its statistics only in `stats_parsed`."""
+    return group.has(f"{action}.{STATS_PARSED}") and group.null_count(f"{action}.stats") != group.null_count(
+        f"{action}.path"
+    )
+
+
+def with_parsed_statistics(json: Column | None, parsed: Column | None) -> Column | None:
+    """Statistics as JSON; made from `stats_parsed` where the checkpoint keeps them only there."""
+    if parsed is None or (json is not None and json.null_count == 0):
+        return json
+    made = stats_to_json(parsed)
+    return made if json is None else pc.coalesce(_as_text(json), made)
+
+
+def select(column: Column, keep: Mask | None) -> Column:
+    """The rows that a mask marks; all without one."""
+    return column if keep is None else column.filter(keep)
+
+
+def iter_paths(action: str, group: RowGroup) -> Iterator[pa.StringArray]:
+    """The paths of all rows in batches, null in the rows of other actions."""
+    for paths in group.iter_field(action, "path"):
+        yield paths if paths.type == pa.string() else paths.cast(pa.string())
+
+
+def decode_dv_ids(action: str, group: RowGroup, keep: Mask | None) -> Column | None:
+    """Deletion vector ids of the rows a mask marks; None where the group has no deletion vectors."""
+    column = group.read(action, [_DELETION_VECTOR])[_DELETION_VECTOR]
+    return None if column is None else dv_ids(select(column, keep))
+
+
+def has_deletion_vectors(action: str, group: RowGroup) -> bool:
+    """Whether some row may have a deletion vector, going by the footer."""
+    return group.has(f"{action}.{_DELETION_VECTOR}")
+
+
+def dv_ids(column: Column | None) -> Column | None:
+    """The unique ids of deletion vectors (PROTOCOL, "Derived Fields"), null where there is none."""
+    vectors = _vectors(column)
+    if vectors is None:
+        return None
+    kind, path, offset = (pc.struct_field(vectors, [name]) for name in DELETION_VECTOR_ID_FIELDS)
+    base = pc.binary_join_element_wise(kind, path, string_scalar(""))
+    with_offset = pc.binary_join_element_wise(base, pc.cast(offset, pa.string()), string_scalar("@"))
+    return pc.coalesce(with_offset, base)
+
+
+def _vectors(column: Column | None) -> Column | None:
+    if column is None:
+        return None
+    try:
+        return pa.chunked_array([_vector_chunk(chunk) for chunk in column.chunks], DELETION_VECTOR_TYPE)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        raise ProtocolViolationError(
+            f"A checkpoint holds {_DELETION_VECTOR} in the wrong type, {column.type}", cause=str(e)
+        ) from None
+
+
+def _vector_chunk(structs: pa.StructArray) -> pa.StructArray:
+    if not pa.types.is_struct(structs.type):
+        raise pa.ArrowInvalid("it is no struct")
+    children = []
+    for target in DELETION_VECTOR_TYPE:
+        index = structs.type.get_field_index(DELETION_VECTOR_FIELDS[target.name])
+        if index < 0:
+            children.append(pa.nulls(len(structs), target.type))
+        else:
+            children.append(pc.cast(pc.struct_field(structs, [index]), target.type))
+    # A struct whose fields are all null is how some writers spell "none".
+    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR_TYPE), mask=children[0].is_null())
+
+
+def _as_type(column: Column | None, field: pa.Field, action: str, count: int) -> Column:
+    if column is None:
+        if field.type == STRING_MAP and action == "add":
+            return pa.chunked_array([string_map_array([{}] * count)])
+        return pa.chunked_array([pa.nulls(count, field.type)])
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        raise ProtocolViolationError(
+            f"A checkpoint holds {field.name} of {action} actions in the wrong type", cause=str(e)
+        ) from None
+
+
+def _as_text(column: Column) -> Column:
+    return column if column.type == pa.string() else column.cast(pa.string())
+
+
+def _count(keep: Mask) -> int:
+    return int(pc.sum(keep).as_py() or 0)

@@ -1,0 +1,189 @@
+"""The file actions of a checkpoint that still count: row groups, and the rows of each that are live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.log.files.arrow_building import narrowed_mask
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.read.checkpoint_decoding import (
+    SCHEMAS,
+    Column,
+    Mask,
+    decode_columns,
+    decode_dv_ids,
+    has_deletion_vectors,
+    iter_paths,
+)
+from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, run_parallel
+from delta_orch.log.read.replay import TouchedFiles, file_keys
+from delta_orch.protocol.data_path import canonical_paths
+
+Chooser = Callable[[pa.Table], pa.BooleanArray]
+"""Which of some file actions to keep: one value a row, no nulls."""
+
+_GROUPS_AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """The rows of one row group that count.
+
+    Attributes:
+        keep: Boolean, one a row of the group; None where all rows count.
+        paths: The paths of those that count, spelled as in the log.
+    """
+
+    group: RowGroup
+    keep: Mask | None
+    paths: Column
+
+    def narrowed(self, still: Mask) -> LiveRows:
+        """Those of the rows that `still`, one value a live row, marks."""
+        still = one_chunk(still)
+        keep = still if self.keep is None else narrowed_mask(one_chunk(self.keep), still)
+        return LiveRows(self.group, keep, self.paths.filter(still))
+
+
+class CheckpointFileActions:
+    """All `add` or all `remove` actions of a checkpoint but those whose files later commits touch.
+
+    Immutable: `without` and `where` give others that share what is decoded. Paths are decoded on first use and kept,
+    every other column is decoded when it is asked for.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, action: str, touched: TouchedFiles, live: list[LiveRows] | None = None
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._action = action
+        self._touched = touched
+        self._wider_live = live
+
+    def without(self, touched: TouchedFiles) -> CheckpointFileActions:
+        """The same less the files touched by commits; `touched` includes the files this one leaves out already."""
+        live = self.__dict__.get("_live", self._wider_live)
+        return CheckpointFileActions(self._checkpoint, self._action, touched, live)
+
+    def where(self, names: Sequence[str], choose: Chooser) -> CheckpointFileActions:
+        """The actions that a function of some of their columns keeps; it is called on threads, a row group at a time.
+
+        Raises as `columns`.
+        """
+        if "_live" in self.__dict__ or self._wider_live is not None or "path" in names:
+            return self.where_rows(lambda rows: choose(self.table(rows, names)))
+        groups = self._checkpoint.row_groups(self._action)
+        return self._with_live(run_parallel(lambda group: self._choose_first(group, names, choose), groups))
+
+    def where_rows(self, choose: Callable[[LiveRows], pa.BooleanArray]) -> CheckpointFileActions:
+        """As `where`, with a function of the rows of one group: it decodes what it wants."""
+
+        def narrow(rows: LiveRows) -> LiveRows:
+            if not len(rows.paths):
+                return rows
+            kept = choose(rows)
+            return rows if kept.true_count == len(kept) else rows.narrowed(kept)
+
+        return self._with_live(run_parallel(narrow, self._live))
+
+    def _with_live(self, live: list[LiveRows]) -> CheckpointFileActions:
+        narrowed = CheckpointFileActions(self._checkpoint, self._action, self._touched)
+        narrowed.__dict__["_live"] = live
+        return narrowed
+
+    def _choose_first(self, group: RowGroup, names: Sequence[str], choose: Chooser) -> LiveRows:
+        """As `where_rows`, for rows not known to be live yet: paths are decoded only where some row is kept."""
+        kept = choose(pa.table(decode_columns(self._action, group, names, None)))
+        if not kept.true_count:
+            return LiveRows(group, kept, pa.chunked_array([], pa.string()))
+        rows = _live_rows(self._action, group, self._touched)
+        return rows.narrowed(kept if rows.keep is None else kept.filter(rows.keep))
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(rows.paths) for rows in self._live)
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """The columns asked for, of `ADD_SCHEMA` or `REMOVE_SCHEMA`, one value a live row.
+
+        Raises:
+            CorruptLogError: A file of the checkpoint is damaged.
+            IncompleteCheckpointError: One is gone.
+        """
+        groups = [rows for rows in self._live if len(rows.paths)]
+        if names == ["path"]:
+            tables = [pa.table({"path": rows.paths}) for rows in groups]
+        else:
+            tables = self._tables(groups, names)
+        schema = SCHEMAS[self._action]
+        return {
+            name: pa.chunked_array([chunk for table in tables for chunk in table[name].chunks], schema.field(name).type)
+            for name in names
+        }
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """`columns` in pieces: no more than a few row groups are decoded at a time. Raises as `columns`."""
+        groups = [rows for rows in self._live if len(rows.paths)]
+        for start in range(0, len(groups), _GROUPS_AT_ONCE):
+            yield from self._tables(groups[start : start + _GROUPS_AT_ONCE], names)
+
+    def _tables(self, groups: Sequence[LiveRows], names: Sequence[str]) -> list[pa.Table]:
+        return run_parallel(lambda rows: self.table(rows, names, use_threads=len(groups) == 1), groups)
+
+    @cached_property
+    def _live(self) -> list[LiveRows]:
+        if self._wider_live is not None:
+            return [_still_live(self._action, rows, self._touched) for rows in self._wider_live]
+        groups = self._checkpoint.row_groups(self._action)
+        return run_parallel(lambda group: _live_rows(self._action, group, self._touched), groups)
+
+    def table(self, rows: LiveRows, names: Sequence[str], use_threads: bool = False) -> pa.Table:
+        """Columns of the live rows of one group. Raises as `columns`."""
+        others = [name for name in names if name != "path"]
+        decoded = decode_columns(self._action, rows.group, others, rows.keep, use_threads) if others else {}
+        schema = SCHEMAS[self._action]
+        arrays = [rows.paths if name == "path" else decoded[name] for name in names]
+        return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def _live_rows(action: str, group: RowGroup, touched: TouchedFiles) -> LiveRows:
+    has_vectors = touched.any_vector or has_deletion_vectors(action, group)
+    masks, kept_paths = [], []
+    for paths in iter_paths(action, group):
+        # Batch by batch, so that dead rows never lie beside live ones in memory for the whole group.
+        keep = paths.is_valid()
+        if len(touched) and not has_vectors:
+            keep = pc.and_not(keep, pc.is_in(canonical_paths(paths), value_set=touched.paths))
+        masks.append(keep)
+        kept_paths.append(paths if keep.true_count == len(keep) else paths.filter(keep))
+    mask = pa.concat_arrays(masks)
+    rows = LiveRows(group, None if mask.true_count == len(mask) else mask, pa.chunked_array(kept_paths))
+    return _still_live(action, rows, touched) if has_vectors else rows
+
+
+def _still_live(action: str, rows: LiveRows, touched: TouchedFiles) -> LiveRows:
+    """The rows less those whose files are touched."""
+    if not len(touched) or not len(rows.paths):
+        return rows
+    candidates = pc.is_in(canonical_paths(rows.paths), value_set=touched.paths)
+    if not pc.any(candidates).as_py():
+        return rows
+    if touched.any_vector or has_deletion_vectors(action, rows.group):
+        dead = _with_touched_keys(action, rows, candidates, touched)
+    else:
+        dead = candidates
+    return rows.narrowed(pc.invert(dead))
+
+
+def _with_touched_keys(action: str, rows: LiveRows, candidates: Mask, touched: TouchedFiles) -> Mask:
+    """Which rows are touched going by path and deletion vector; `candidates` are by path alone."""
+    paths = canonical_paths(rows.paths.filter(candidates))
+    vectors = decode_dv_ids(action, rows.group, rows.keep)
+    ids = pa.nulls(len(paths), pa.string()) if vectors is None else vectors.filter(candidates)
+    dead = pc.is_in(file_keys(paths, ids), value_set=touched.keys)
+    return narrowed_mask(one_chunk(candidates), dead)

@@ -1,0 +1,320 @@
+"""Checkpoints, column by column and row group by row group (PROTOCOL, "Checkpoints").
+
+Nothing is decoded before it is asked for. V1 checkpoints (one file or many) and V2 checkpoints (a Parquet or JSON file
+that may refer to sidecars, under a UUID name or the classic one) look the same from outside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_orch.errors import (
+    CorruptLogError,
+    DeltaError,
+    FileMissingInStoreError,
+    IncompleteCheckpointError,
+    ProtocolViolationError,
+)
+from delta_orch.log.files.arrow_plain import plain
+from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
+from delta_orch.log.files.listing import CheckpointFiles
+from delta_orch.protocol.action_json import parse_action
+from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.checkpoint_schema import PROBE_LEAF, is_below
+from delta_orch.protocol.data_path import decode_path, is_absolute
+from delta_orch.protocol.log_path import SIDECAR_DIRECTORY
+from delta_orch.storage.base import LogStore
+from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+
+_MAX_THREADS = 8
+_BATCH_ROWS = 64 * 1024
+# Column chunks are read in pieces of this size instead of whole; large enough for a store across a network.
+_BUFFER_BYTES = 4 << 20
+
+# Names that are not UTF-8, and two fields of one name, are what Arrow leaves to Python.
+_DAMAGED = (pa.ArrowException, OSError, KeyError, ValueError)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class ParquetPart:
+    """One Parquet file of a checkpoint."""
+
+    store: LogStore
+    path: str
+
+    @cached_property
+    def footer(self) -> ParquetFooter:
+        """Read once."""
+        with _readable(self.path):
+            footer = read_footer(self.store.open_input(self.path))
+            footer.ensure_sound_chunks()
+            return footer
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """The footer as Arrow has it."""
+        with _readable(self.path):
+            return self.footer.metadata
+
+    @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        """Dotted paths of all leaf columns, in the file's order."""
+        schema = self.metadata.schema
+        return tuple(schema.column(i).path for i in range(len(schema)))
+
+    def row_groups(self, action: str) -> list[RowGroup]:
+        """The row groups that may hold such actions, going by the footer's null counts."""
+        probe = f"{action}.{PROBE_LEAF[action]}"
+        if probe not in self.leaves:
+            return []
+        column = self.leaves.index(probe)
+        groups = (RowGroup(self, i) for i in range(self.metadata.num_row_groups))
+        return [group for group in groups if group.num_rows and not group.is_all_null(column)]
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """The unit of reading, and of parallel work."""
+
+    part: ParquetPart
+    index: int
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.part.metadata.row_group(self.index).num_rows)
+
+    def is_all_null(self, column: int) -> bool:
+        """Whether the footer proves that the leaf is null in every row."""
+        statistics = self.part.metadata.row_group(self.index).column(column).statistics
+        return statistics is not None and statistics.has_null_count and statistics.null_count == self.num_rows
+
+    def null_count(self, leaf: str) -> int | None:
+        """In how many rows the dotted leaf is null, going by the footer; None where that does not tell."""
+        if leaf not in self.part.leaves:
+            return self.num_rows
+        column = self.part.metadata.row_group(self.index).column(self.part.leaves.index(leaf))
+        statistics = column.statistics
+        return statistics.null_count if statistics is not None and statistics.has_null_count else None
+
+    def has(self, column: str) -> bool:
+        """Whether some leaf at or below the dotted column may hold a value."""
+        below = [i for i, leaf in enumerate(self.part.leaves) if is_below(leaf, column)]
+        # A map without entries counts as a null of its keys: its leaves prove nothing.
+        return any(".key_value." in self.part.leaves[i] or not self.is_all_null(i) for i in below)
+
+    def read(self, action: str, fields: Sequence[str], use_threads: bool = False) -> dict[str, pa.ChunkedArray | None]:
+        """Decode fields of one action: for each a column with one value a row of the group, null in the rows that
+        hold another action. A field the group has no value of gives None.
+
+        Raises:
+            CorruptLogError: The file is no Parquet file, or damaged.
+            IncompleteCheckpointError: The file is gone.
+        """
+        wanted = [name for name in fields if self.has(f"{action}.{name}")]
+        if not wanted:
+            return dict.fromkeys(fields)
+        batches = list(self.iter_structs(action, wanted, use_threads))
+        found = {name: pa.chunked_array([plain(child_of(struct, name)) for struct in batches]) for name in wanted}
+        return {name: found.get(name) for name in fields}
+
+    def iter_field(self, action: str, field: str) -> Iterator[pa.Array]:
+        """One field of one action that the group has, some ten thousand rows at a time. Raises as `read`."""
+        for struct in self.iter_structs(action, [field], use_threads=False):
+            yield plain(child_of(struct, field))
+
+    def read_rows(self, action: str) -> list[dict[str, Any]]:
+        """All rows of an action that has few, with all its fields, as parsed JSON would look. Raises as `read`."""
+        rows = []
+        for struct in self.iter_structs(action, None, use_threads=False):
+            present = child_of(struct, PROBE_LEAF[action]).is_valid()
+            if present.true_count:
+                with _readable(self.part.path):
+                    rows += plain(struct).filter(present).to_pylist(maps_as_pydicts="strict")
+        return rows
+
+    def iter_structs(
+        self, action: str, fields: Sequence[str] | None, use_threads: bool = False
+    ) -> Iterator[pa.StructArray]:
+        """The structs of one action with only some fields (dotted paths; None for all), some ten thousand rows at a
+        time. Raises as `read`."""
+        columns = [action] if fields is None else [f"{action}.{name}" for name in fields]
+        with _readable(self.part.path):
+            calendar = self.part.footer.calendar
+            file = pq.ParquetFile(
+                self.part.store.open_input(self.part.path), metadata=self.part.metadata, buffer_size=_BUFFER_BYTES
+            )
+            for batch in file.iter_batches(
+                _BATCH_ROWS, row_groups=[self.index], columns=columns, use_threads=use_threads
+            ):
+                # Arrow takes strings from a file as they are, UTF-8 or not.
+                batch.validate(full=True)
+                structs = batch.column(0)
+                # Dates and times are among the parsed partition values and statistics.
+                yield structs if calendar is None else calendar.rebase(structs)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint of a version. Everything is read on first use, and kept but for the file actions."""
+
+    store: LogStore
+    files: CheckpointFiles
+
+    @property
+    def version(self) -> int:
+        return self.files.version
+
+    @cached_property
+    def json_actions(self) -> LogActions | None:
+        """All actions of a V2 checkpoint's JSON file; None for every other kind."""
+        path = self.files.files[0].path
+        if not path.endswith(".json"):
+            return None
+        with _readable(path):
+            data = self.store.read_bytes(path)
+        return parse_log_files([LogFile(path, self.version, data)])
+
+    @cached_property
+    def top_level_parts(self) -> tuple[ParquetPart, ...]:
+        """The checkpoint's own Parquet files, without sidecars."""
+        if self.json_actions is not None:
+            return ()
+        return tuple(ParquetPart(self.store, meta.path) for meta in self.files.files)
+
+    @cached_property
+    def protocol_and_metadata(self) -> tuple[Protocol | None, Metadata | None]:
+        """Raises CorruptLogError where the checkpoint is damaged, ProtocolViolationError where an action is."""
+        if (actions := self.json_actions) is not None:
+            return actions.protocol, actions.metadata
+        found = self._read_actions("protocol", "metaData")
+        return (
+            next((a for a in found if isinstance(a, Protocol)), None),
+            next((a for a in found if isinstance(a, Metadata)), None),
+        )
+
+    @cached_property
+    def txns(self) -> Mapping[str, Txn]:
+        """By app id. Raises as `protocol_and_metadata`."""
+        if (actions := self.json_actions) is not None:
+            return actions.txns
+        return {a.app_id: a for a in self._read_actions("txn") if isinstance(a, Txn)}
+
+    @cached_property
+    def domain_metadata(self) -> Mapping[str, DomainMetadata]:
+        """By domain. Raises as `protocol_and_metadata`."""
+        if (actions := self.json_actions) is not None:
+            return actions.domain_metadata
+        return {a.domain: a for a in self._read_actions("domainMetadata") if isinstance(a, DomainMetadata)}
+
+    @cached_property
+    def sidecars(self) -> tuple[Sidecar, ...]:
+        """Of a V2 checkpoint. Raises as `protocol_and_metadata`."""
+        if (actions := self.json_actions) is not None:
+            return actions.sidecars
+        return tuple(a for a in self._read_actions("sidecar") if isinstance(a, Sidecar))
+
+    @property
+    def sidecar_paths(self) -> tuple[str, ...]:
+        """Where the sidecars lie, relative to the table's root. Raises as `protocol_and_metadata`."""
+        return tuple(_sidecar_path(sidecar) for sidecar in self.sidecars)
+
+    def _read_actions(self, *names: str) -> list[Any]:
+        _prefetch_footers(self.top_level_parts)
+        tasks = [(name, group) for part in self.top_level_parts for name in names for group in part.row_groups(name)]
+        rows = run_parallel(lambda task: [{task[0]: row} for row in task[1].read_rows(task[0])], tasks)
+        try:
+            return [parse_action(row) for found in rows for row in found]
+        except ProtocolViolationError as e:
+            path = self.files.files[0].path
+            raise ProtocolViolationError(
+                f"Checkpoint file {path.rpartition('/')[2]}: {e.problem}",
+                cause=e.cause,
+                path=path,
+                version=self.version,
+                **e.context,
+            ) from None
+
+    @cached_property
+    def sidecar_parts(self) -> tuple[ParquetPart, ...]:
+        """The sidecars, in the order of `sidecars`."""
+        return tuple(ParquetPart(self.store, path) for path in self.sidecar_paths)
+
+    @cached_property
+    def embedded_parts(self) -> tuple[ParquetPart, ...]:
+        """Of the checkpoint's own Parquet files those that may hold file actions: all without sidecars; beside them
+        none should, but what a writer left there is a file of the table all the same."""
+        if not self.sidecars:
+            return self.top_level_parts
+        return tuple(p for p in self.top_level_parts if p.row_groups("add") or p.row_groups("remove"))
+
+    @property
+    def file_parts(self) -> tuple[ParquetPart, ...]:
+        """The Parquet files that hold file actions."""
+        return (*self.sidecar_parts, *self.embedded_parts)
+
+    def row_groups(self, action: str) -> list[RowGroup]:
+        """The row groups that may hold `add` or `remove` actions, in the order of the files."""
+        _prefetch_footers(self.file_parts)
+        return [group for part in self.file_parts for group in part.row_groups(action)]
+
+
+def child_of(struct: pa.StructArray, name: str) -> pa.Array:
+    """A field of a struct, null where the struct is. Some writers declare fields as required, which then hold arbitrary
+    values instead of nulls in the rows of other actions."""
+    index = struct.type.get_field_index(name)
+    return struct.field(index) if struct.type.field(index).nullable else struct.flatten()[index]
+
+
+def run_parallel(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    """Map over threads that end with the call, so that none is ever shared with a forked child."""
+    if len(tasks) < 2:
+        return [function(task) for task in tasks]
+    threads = min(len(tasks), _MAX_THREADS, max(2, os.cpu_count() or 1))
+    with ThreadPoolExecutor(threads, thread_name_prefix="delta-checkpoint-read") as executor:
+        return list(executor.map(function, tasks))
+
+
+def _prefetch_footers(parts: Iterable[ParquetPart]) -> None:
+    run_parallel(lambda part: part.metadata, [p for p in parts if "metadata" not in p.__dict__])
+
+
+def _sidecar_path(sidecar: Sidecar) -> str:
+    # "Sidecar files must always reside in the table's own _sidecars directory": only the name counts, even where a
+    # writer put a whole URI.
+    path = decode_path(sidecar.path)
+    if is_absolute(sidecar.path) or "/" in path:
+        path = path.rpartition("/")[2]
+    return f"{SIDECAR_DIRECTORY}/{path}"
+
+
+class _readable:
+    """Turns what a damaged or missing checkpoint file raises into our own errors."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        name = self._path.rpartition("/")[2]
+        remedy = "Delete the damaged checkpoint if the commits before it are still there, or restore it from a backup"
+        if isinstance(error, FileMissingInStoreError):
+            raise IncompleteCheckpointError(
+                f"Checkpoint file {name} is gone", cause=str(error), remedy=remedy, path=self._path
+            ) from error
+        if isinstance(error, _DAMAGED) and not isinstance(error, DeltaError):
+            raise CorruptLogError(
+                f"Checkpoint file {name} cannot be read", cause=str(error), remedy=remedy, path=self._path
+            ) from error

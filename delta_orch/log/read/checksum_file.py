@@ -1,0 +1,291 @@
+"""Version checksums of the log, and the replayed state held against them (PROTOCOL, "State Validation").
+
+They are used for nothing else, but for the checksum of the next version (`checksum_writer`). As a shortcut to metadata
+or sizes they would not be safe: a checksum that disagrees with its log is exactly the damage it exists to reveal,
+nothing in it proves that it agrees, and published tables have ones that do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissingInStoreError, ProtocolViolationError
+from delta_orch.log.files.commit_reader import Commit, read_commit
+from delta_orch.log.files.file_actions import FileActionBuilder
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.protocol.actions import Metadata, Protocol, Txn
+from delta_orch.protocol.checkpoint_schema import ADD_FIELDS
+from delta_orch.protocol.data_path import canonical_path
+from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.version_checksum import (
+    DELETED_RECORD_BOUNDARIES,
+    FileSizeHistogram,
+    VersionChecksum,
+    parse_version_checksum,
+)
+from delta_orch.storage.base import LogStore
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.snapshot import Snapshot
+
+_SHOWN = 200
+# What does not change while a file is live. Statistics and tags may be spelled anew, dataChange is of the commit.
+_FILE_COLUMNS = ("size", "modification_time", "base_row_id", "default_row_commit_version", "deletion_vector")
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksumValidation:
+    """A state that agrees with its version checksum.
+
+    Attributes:
+        version: The version.
+        path: Of the checksum file, relative to the table's root; None where the version has none.
+        checked: The fields that were compared, by their names in the file; empty where there is none.
+    """
+
+    version: int
+    path: str | None
+    checked: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksumMismatch:
+    """One field of a version checksum that says something else than the log. Long values are cut."""
+
+    field: str
+    recorded: str
+    computed: str
+
+
+def read_version_checksum(store: LogStore, version: int) -> VersionChecksum | None:
+    """The checksum of a version, None where there is none.
+
+    Raises:
+        CorruptLogError: It cannot be parsed.
+        StorageError: It cannot be read.
+    """
+    data = read_checksum_content(store, version)
+    return None if data is None else parse_version_checksum(data, checksum_path(version))
+
+
+def read_checksum_content(store: LogStore, version: int) -> bytes | None:
+    """The content of a version's checksum file, None where there is none. Raises StorageError."""
+    try:
+        # An empty one is what a crash of the machine may leave of a file that was not worth waiting for.
+        return store.read_bytes(checksum_path(version)) or None
+    except FileMissingInStoreError:
+        return None
+
+
+def validate_snapshot(snapshot: Snapshot) -> ChecksumValidation:
+    """Hold a state against its version checksum, every field there is.
+
+    Raises:
+        ChecksumMismatchError: They disagree. The message names every field, `context["mismatches"]` holds them as
+            `ChecksumMismatch`.
+        CorruptLogError: The checksum cannot be parsed, or the log is damaged.
+    """
+    checksum = read_version_checksum(snapshot.store, snapshot.version)
+    if checksum is None:
+        return ChecksumValidation(snapshot.version, None, ())
+    path = checksum_path(snapshot.version)
+    compared = list(_compare(snapshot, checksum, path))
+    mismatches = tuple(
+        ChecksumMismatch(field, _shown(recorded), _shown(computed))
+        for field, recorded, computed in compared
+        if recorded != computed
+    )
+    if mismatches:
+        said = "; ".join(f"{m.field}: recorded {m.recorded}, computed {m.computed}" for m in mismatches)
+        raise ChecksumMismatchError(
+            f"Version {snapshot.version} does not agree with its version checksum",
+            cause=said,
+            remedy="Find out which of the two was changed after the commit: the log may be damaged, or the checksum",
+            version=snapshot.version,
+            path=path,
+            mismatches=mismatches,
+        )
+    return ChecksumValidation(snapshot.version, path, tuple(field for field, _, _ in compared))
+
+
+def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Field, recorded value, value of the state; for every field that can be compared."""
+    yield "numFiles", checksum.num_files, snapshot.num_files
+    yield "tableSizeBytes", checksum.table_size_bytes, snapshot.size_bytes
+    # A snapshot has exactly one of each, or it could not be made.
+    yield "numMetadata", checksum.num_metadata, 1
+    yield "numProtocol", checksum.num_protocol, 1
+    if checksum.metadata is not None:
+        yield "metadata", _comparable_metadata(checksum.metadata), _comparable_metadata(snapshot.metadata)
+    if checksum.protocol is not None:
+        yield "protocol", _comparable_protocol(checksum.protocol), _comparable_protocol(snapshot.protocol)
+    yield from _compare_commit(snapshot, checksum)
+    if checksum.txns is not None:
+        yield "setTransactions", *_comparable_txns(snapshot, checksum.txns)
+    if checksum.domain_metadata is not None:
+        recorded = {d.domain: d.configuration for d in checksum.domain_metadata if not d.removed}
+        yield "domainMetadata", recorded, dict(snapshot.domain_metadata)
+    yield from _compare_files(snapshot, checksum, path)
+
+
+def _compare_commit(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, Any, Any]]:
+    commit = read_own_commit(snapshot)
+    info: Mapping[str, Any] = {} if commit is None or commit.commit_info is None else commit.commit_info
+    if checksum.in_commit_timestamp_ms is not None and commit is not None:
+        yield "inCommitTimestampOpt", checksum.in_commit_timestamp_ms, info.get("inCommitTimestamp")
+    if checksum.txn_id is not None and info.get("txnId") is not None:
+        yield "txnId", checksum.txn_id, info["txnId"]
+
+
+def read_own_commit(snapshot: Snapshot) -> Commit | None:
+    """The version's commit, None where it was cleaned up."""
+    meta = snapshot.segment.version_file
+    is_commit = meta.path.endswith(f"/{snapshot.version:020d}.json")
+    return read_commit(snapshot.store, meta, snapshot.version) if is_commit else None
+
+
+def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if checksum.file_size_histogram is not None:
+        sizes = _numbers(snapshot.files(["size"])["size"])
+        recorded = checksum.file_size_histogram
+        computed = file_size_histogram(sizes, recorded.sorted_bin_boundaries)
+        yield "fileSizeHistogram", _filled_bins(recorded), _filled_bins(computed)
+    yield from _compare_deleted_records(snapshot, checksum)
+    if checksum.all_files is not None:
+        columns = ["path", "dv_id", "partition_values", *_FILE_COLUMNS]
+        recorded_files = _comparable_files(_parse_files(checksum.all_files, path).select(columns))
+        files = _comparable_files(snapshot.files(columns))
+        # Of two long lists only the difference says something.
+        yield "allFiles", _without(recorded_files, files), _without(files, recorded_files)
+
+
+def _compare_deleted_records(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, Any, Any]]:
+    expected = (checksum.num_deleted_records, checksum.num_deletion_vectors, checksum.deleted_record_counts)
+    if all(value is None for value in expected):
+        return
+    vectors = snapshot.files(["deletion_vector"])["deletion_vector"]
+    deleted = _numbers(pc.struct_field(vectors, ["cardinality"]))
+    computed = (
+        int(deleted.sum()),
+        len(vectors) - vectors.null_count,
+        histogram_counts(deleted, DELETED_RECORD_BOUNDARIES),
+    )
+    fields = ("numDeletedRecordsOpt", "numDeletionVectorsOpt", "deletedRecordCountsHistogramOpt")
+    for field, recorded, value in zip(fields, expected, computed, strict=True):
+        if recorded is not None:
+            yield field, recorded, value
+
+
+def file_size_histogram(sizes_bytes: np.ndarray[Any, Any], boundaries: tuple[int, ...]) -> FileSizeHistogram:
+    """The histogram of file sizes (int64) over bins that start at `boundaries`."""
+    bins = _bins(sizes_bytes, boundaries)
+    totals = np.zeros(len(boundaries), np.int64)
+    np.add.at(totals, bins, sizes_bytes)
+    return FileSizeHistogram(boundaries, histogram_counts(sizes_bytes, boundaries), tuple(totals.tolist()))
+
+
+def histogram_counts(values: np.ndarray[Any, Any], boundaries: tuple[int, ...]) -> tuple[int, ...]:
+    """How many values lie in each of the bins that start at `boundaries`, the last one open. Values below the first
+    boundary count in the first bin."""
+    return tuple(np.bincount(_bins(values, boundaries), minlength=len(boundaries)).tolist())
+
+
+def _filled_bins(histogram: FileSizeHistogram) -> dict[int, tuple[int, int]]:
+    """Number of files and bytes by the boundary a bin starts at, without empty bins."""
+    columns = (histogram.sorted_bin_boundaries, histogram.file_counts, histogram.total_bytes)
+    return {start: (files, size) for start, files, size in zip(*columns, strict=True) if files or size}
+
+
+def _bins(values: np.ndarray[Any, Any], boundaries: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.maximum(np.searchsorted(np.array(boundaries, np.int64), values, side="right") - 1, 0)
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """int64, with 0 for nulls."""
+    numbers: np.ndarray[Any, Any] = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy().astype(np.int64)
+    return numbers
+
+
+def _comparable_metadata(metadata: Metadata) -> dict[str, Any]:
+    try:
+        schema = json.loads(metadata.schema_string)
+    except ValueError:
+        schema = metadata.schema_string
+    return {
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": (metadata.format.provider, dict(metadata.format.options)),
+        "schemaString": schema,
+        "partitionColumns": list(metadata.partition_columns),
+        "createdTime": metadata.created_time,
+        "configuration": dict(metadata.configuration),
+    }
+
+
+def _comparable_protocol(protocol: Protocol) -> tuple[Any, ...]:
+    # Written or not, an empty list of features says the same.
+    return (
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        sorted(protocol.reader_features or ()),
+        sorted(protocol.writer_features or ()),
+    )
+
+
+def _comparable_txns(snapshot: Snapshot, recorded: tuple[Txn, ...]) -> tuple[dict[str, Txn], dict[str, Txn]]:
+    """The recorded transaction identifiers, and those of the state.
+
+    The writer left out those that had expired by its clock. Ours is later: what has expired by now may be recorded or
+    not, but not with another version.
+    """
+    written = {txn.app_id: txn for txn in recorded}
+    every, live = snapshot.every_txn, snapshot.txn_actions
+    computed = {app_id: txn for app_id, txn in every.items() if app_id in live or app_id in written}
+    for app_id in written.keys() & computed.keys():
+        if written[app_id].last_updated is None or computed[app_id].last_updated is None:
+            computed[app_id] = replace(computed[app_id], last_updated=written[app_id].last_updated)
+    return written, computed
+
+
+def _parse_files(bodies: tuple[Mapping[str, Any], ...], path: str) -> pa.Table:
+    builder = FileActionBuilder("add", ADD_SCHEMA, ADD_FIELDS)
+    try:
+        for body in bodies:
+            builder.append(body, 0, path)
+        return builder.finish()[0]
+    except ProtocolViolationError as e:
+        raise CorruptLogError(
+            f"Version checksum {path.rpartition('/')[2]} cannot be read", cause=e.cause or e.problem, path=path
+        ) from None
+
+
+_Files = dict[tuple[str, str | None], dict[str, Any]]
+
+
+def _comparable_files(files: pa.Table) -> _Files:
+    """Rows by logical file. A row a file: `allFiles` is only written for small tables."""
+    rows = files.to_pylist()
+    return {
+        (canonical_path(row["path"]), row["dv_id"]): {
+            **{name: row[name] for name in _FILE_COLUMNS},
+            "partition_values": dict(row["partition_values"] or ()),
+        }
+        for row in rows
+    }
+
+
+def _without(files: _Files, others: _Files) -> _Files:
+    return {key: row for key, row in files.items() if others.get(key) != row}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

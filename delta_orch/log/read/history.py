@@ -1,0 +1,101 @@
+"""Who did what: the provenance of commits, newest first (PROTOCOL, "Commit Provenance Information")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from delta_orch.errors import CorruptLogError
+from delta_orch.log.files.commit_reader import LogFile, in_commit_timestamp_ms, read_commits
+from delta_orch.log.read.time_travel import adjusted_file_times
+from delta_orch.storage.base import FileMeta, LogStore
+
+# Some writers spell the actions that a line does not hold, too, as null.
+_COMMIT_INFO = re.compile(rb'^[^\S\n]*\{(?:\s*"\w+"\s*:\s*null\s*,)*\s*"commitInfo"\s*:\s*[^n\s].*$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One commit as its writer described it.
+
+    Attributes:
+        version: Its version.
+        timestamp_ms: When it was committed, as time travel sees it: the in-commit timestamp where the commit has one,
+            else the file's time, at least a millisecond after that of the version before.
+        file_time_ms: The modification time of the commit file, as it is.
+        in_commit_timestamp_ms: None where the commit does not say.
+        operation: None where the commit does not say.
+        operation_parameters: Values as the writer spelled them, mostly text.
+        operation_metrics: Values as the writer spelled them.
+        user_metadata, engine_info: None where the commit does not say.
+        commit_info: Everything the commit says about itself; empty where it has no `commitInfo`.
+    """
+
+    version: int
+    timestamp_ms: int
+    file_time_ms: int
+    in_commit_timestamp_ms: int | None
+    operation: str | None
+    operation_parameters: Mapping[str, Any]
+    operation_metrics: Mapping[str, Any]
+    user_metadata: str | None
+    engine_info: str | None
+    commit_info: Mapping[str, Any]
+
+
+def read_history(store: LogStore, commits: Mapping[int, FileMeta], limit: int | None = None) -> list[HistoryEntry]:
+    """The entries of commits, newest first. Of each commit only the `commitInfo` line is parsed.
+
+    Args:
+        commits: By version; all there are, as the time of one depends on the one before.
+        limit: At most that many; None for all.
+
+    Raises:
+        CorruptLogError: That line is not JSON; the error names the file.
+        LogGapError: A commit vanished after it was listed.
+    """
+    versions = sorted(commits, reverse=True)[:limit]
+    times = adjusted_file_times(commits)
+    files = read_commits(store, [commits[v] for v in versions], versions)
+    return [_entry(file, commits[file.version], times[file.version]) for file in files]
+
+
+def _entry(file: LogFile, meta: FileMeta, adjusted_ms: int) -> HistoryEntry:
+    info = _commit_info(file)
+    in_commit_ms = in_commit_timestamp_ms(info)
+    return HistoryEntry(
+        version=file.version,
+        timestamp_ms=adjusted_ms if in_commit_ms is None else in_commit_ms,
+        file_time_ms=meta.modification_time_ms,
+        in_commit_timestamp_ms=in_commit_ms,
+        operation=info.get("operation"),
+        operation_parameters=_mapping(info.get("operationParameters")),
+        operation_metrics=_mapping(info.get("operationMetrics")),
+        user_metadata=info.get("userMetadata"),
+        engine_info=info.get("engineInfo"),
+        commit_info=info,
+    )
+
+
+def _commit_info(file: LogFile) -> Mapping[str, Any]:
+    line = _COMMIT_INFO.search(file.data)
+    if line is None:
+        return {}
+    try:
+        return _mapping(orjson.loads(line[0])["commitInfo"])
+    except orjson.JSONDecodeError as e:
+        raise CorruptLogError(
+            f"Log file {file.path.rpartition('/')[2]} cannot be read",
+            cause=f"Its commitInfo is not JSON: {e}",
+            remedy="Restore the file from a backup",
+            path=file.path,
+            version=file.version,
+        ) from None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

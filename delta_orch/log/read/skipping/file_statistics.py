@@ -1,0 +1,184 @@
+"""Statistics of files, read from the JSON of `stats` (PROTOCOL, "Per-file Statistics")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+import pyarrow.types as pt
+
+from delta_orch.log.files.arrow_building import int32_array, int64_array, string_array, string_scalar
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.read.skipping.column_bounds import ColumnBounds, bound_type, bounds_of, joined
+from delta_orch.protocol.types import DataType, StructType
+
+_LOGGER = logging.getLogger(__name__)
+
+_MIN_BLOCK_BYTES = 1 << 20
+_BATCH_ROWS = 128 * 1024
+_FEW_FILES = 64
+"""Up to which Python is quicker than Arrow's JSON reader, which starts threads."""
+
+_Bounds = dict[tuple[str, ...], ColumnBounds]
+
+
+def read_bounds(stats: pa.Array | pa.ChunkedArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
+    """Bounds of columns, given by physical path, from JSON statistics (null where a file has none)."""
+    chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
+    pieces = [chunk.slice(start, _BATCH_ROWS) for chunk in chunks for start in range(0, len(chunk), _BATCH_ROWS)]
+    read = [_parse(piece, columns) for piece in pieces] or [_parse_each(string_array([]), columns)]
+    return {path: joined([bounds[path] for bounds in read]) for path in columns}
+
+
+def _json_type(data_type: DataType) -> pa.DataType | None:
+    """How minimum and maximum are read from JSON; None for types without."""
+    target = bound_type(data_type)
+    return pa.string() if target is not None and (pt.is_date(target) or pt.is_timestamp(target)) else target
+
+
+def _parse(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
+    if len(stats) <= _FEW_FILES:
+        return _parse_each(stats, columns)
+    try:
+        table = _parse_all(stats, _json_schema(columns))
+    except pa.ArrowInvalid as e:
+        _LOGGER.debug("Reading statistics one by one, for some are unusual: %s", e)
+        return _parse_each(stats, columns)
+    return {path: _bounds_in(table, path, data_type) for path, data_type in columns.items()}
+
+
+def _parse_all(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
+    """All rows by Arrow's JSON reader at once. Raises pa.ArrowInvalid where that cannot be relied on."""
+    text = pc.ascii_trim_whitespace(pc.replace_substring(pc.coalesce(stats, string_scalar("{}")), "\n", " "))
+    # The reader goes by objects, not by lines: each line must be one.
+    if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
+        raise pa.ArrowInvalid("a line is no object")
+    longest = pc.max(pc.binary_length(text)).as_py() or 0
+    offsets = int32_array([0, len(text)])
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, text), string_scalar("\n"))
+    table = pj.read_json(
+        pa.BufferReader(joined[0].as_buffer()),
+        read_options=pj.ReadOptions(block_size=max(_MIN_BLOCK_BYTES, 2 * longest + 2)),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
+    if table.num_rows != len(stats):
+        raise pa.ArrowInvalid("a line is more than one object")
+    return table.combine_chunks()
+
+
+def _json_schema(columns: Mapping[tuple[str, ...], DataType]) -> pa.Schema:
+    ranges: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for path, data_type in columns.items():
+        if (json_type := _json_type(data_type)) is not None:
+            _insert(ranges, path, json_type)
+        _insert(nulls, path, pa.int64())
+    fields = [("numRecords", pa.int64()), ("nullCount", _struct_of(nulls))]
+    if ranges:
+        fields += [("minValues", _struct_of(ranges)), ("maxValues", _struct_of(ranges))]
+    return pa.schema(fields)
+
+
+def _insert(tree: dict[str, Any], path: tuple[str, ...], leaf: pa.DataType) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = leaf
+
+
+def _struct_of(tree: Mapping[str, Any]) -> pa.StructType:
+    return pa.struct([(name, _struct_of(v) if isinstance(v, dict) else v) for name, v in tree.items()])
+
+
+def _bounds_in(table: pa.Table, path: tuple[str, ...], data_type: DataType) -> ColumnBounds:
+    nothing = pa.nulls(table.num_rows, pa.string())
+    has_range = _json_type(data_type) is not None
+    return bounds_of(
+        data_type,
+        _descend(table, "minValues", path) if has_range else nothing,
+        _descend(table, "maxValues", path) if has_range else nothing,
+        _descend(table, "nullCount", path),
+        one_chunk(table["numRecords"]),
+    )
+
+
+def _descend(table: pa.Table, name: str, path: tuple[str, ...]) -> pa.Array:
+    column = one_chunk(table[name])
+    for step in path:
+        column = pc.struct_field(column, [column.type.get_field_index(step)])
+    return column
+
+
+def _parse_each(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
+    """Row by row, also statistics Arrow's reader refuses: what is unusual counts as missing, the rest is used."""
+    objects = [_object(text) for text in stats.to_pylist()]
+    num_records = int64_array([_integer(o.get("numRecords")) for o in objects])
+    result = {}
+    for path, data_type in columns.items():
+        json_type = _json_type(data_type) or pa.null()
+        minimum, maximum = (
+            _column([_value(o.get(name), path) for o in objects], json_type) for name in ("minValues", "maxValues")
+        )
+        null_count = int64_array([_integer(_value(o.get("nullCount"), path)) for o in objects])
+        result[path] = bounds_of(data_type, minimum, maximum, null_count, num_records)
+    return result
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _value(value: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    fits = isinstance(value, int) and _is_number(value) and -(1 << 63) <= value < 1 << 63
+    return value if fits else None
+
+
+def _column(values: Sequence[Any], json_type: pa.DataType) -> pa.Array:
+    if pt.is_integer(json_type):
+        return int64_array([_integer(v) for v in values])
+    if pt.is_string(json_type):
+        return string_array([v if isinstance(v, str) else None for v in values])
+    if pt.is_floating(json_type):
+        return string_array([repr(float(v)) if _is_number(v) else None for v in values]).cast(json_type)
+    if pt.is_decimal(json_type) and values:
+        return pa.concat_arrays([_decimal(v, json_type) for v in values])
+    return pa.nulls(len(values), json_type)
+
+
+def _decimal(value: Any, json_type: pa.DataType) -> pa.Array:
+    text = repr(value) if _is_number(value) else value
+    if not isinstance(text, str):
+        return pa.nulls(1, json_type)
+    try:
+        return string_array([text]).cast(json_type)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, json_type)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def leaf_type(schema: StructType, path: Sequence[str]) -> DataType | None:
+    """The type at a path of struct fields; None where there is none."""
+    current: DataType | None = schema
+    for name in path:
+        field = current.find(name) if isinstance(current, StructType) else None
+        current = None if field is None else field.data_type
+    return current

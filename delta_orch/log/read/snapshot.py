@@ -1,0 +1,333 @@
+"""A snapshot: one version of a table, immutable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.commit_reader import commit_timestamp_ms, read_commit
+from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.files.partition_columns import partition_names
+from delta_orch.log.read.checkpoint_files import CheckpointFileActions
+from delta_orch.log.read.checkpoint_reader import Checkpoint
+from delta_orch.log.read.checkpoint_stream import iter_live
+from delta_orch.log.read.replay import Tail
+from delta_orch.log.read.segment import LogSegment
+from delta_orch.log.read.skipping.pruning import Pruning
+from delta_orch.log.read.time_travel import read_adjusted_file_times
+from delta_orch.protocol.actions import Metadata, Protocol, Txn
+from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import StructType
+from delta_orch.storage.base import LogStore
+from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_path, parse_clustering
+from delta_orch.table.column_dependencies import constraints_of
+from delta_orch.table.column_details import ColumnDetails, column_details
+from delta_orch.table.registry import ensure_readable, supported_features
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.checksum_file import ChecksumValidation
+
+
+class Snapshot:
+    """One version of a table: a checkpoint, if there is one, and the reconciled commits after it (the tail).
+
+    Made by `TableLog.snapshot` and `TableLog.advance`. File lists are Arrow tables; of a checkpoint only the columns
+    somebody asks for are ever decoded. Protocol and metadata come from these files and never from a version checksum,
+    although that has them, too: nothing proves that it agrees with the log (see `checksum_file`).
+
+    Attributes:
+        store: Where the table lies.
+        segment: The log files this version is made of.
+        protocol, metadata, schema: Of this version.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        segment: LogSegment,
+        checkpoint: Checkpoint | None,
+        tail: Tail,
+        previous: Snapshot | None = None,
+    ) -> None:
+        """Args:
+            previous: An older snapshot on the same checkpoint, whose decoded columns are shared.
+
+        Raises:
+            ProtocolViolationError: The log has no protocol or no metadata.
+            UnsupportedFeatureError, UnsupportedVersionError: This version needs what this release does not read.
+        """
+        self.store = store
+        self.segment = segment
+        self.checkpoint = checkpoint
+        self.tail = tail
+        self.protocol, self.metadata = _required(store, segment.version, checkpoint, tail)
+        self._ensure_readable()
+        self.schema: StructType = (
+            previous.schema
+            if previous is not None and previous.metadata is self.metadata
+            else parse_schema(self.metadata.schema_string)
+        )
+        if previous is not None and checkpoint is not None:
+            self._share(previous)
+
+    def _ensure_readable(self) -> None:
+        ensure_readable(self.protocol, self.metadata)
+
+    def _share(self, previous: Snapshot) -> None:
+        for name in ("_checkpoint_adds", "_checkpoint_removes"):
+            if (decoded := previous.__dict__.get(name)) is not None:
+                self.__dict__[name] = decoded.without(self.tail.touched)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.store.uri} version {self.version}>"
+
+    @property
+    def version(self) -> int:
+        """Its number, from 0."""
+        return self.segment.version
+
+    @cached_property
+    def timestamp_ms(self) -> int:
+        """When this version was committed, in milliseconds since the epoch, as `history`, time travel and the change
+        feed tell it (PROTOCOL, "In-Commit Timestamps").
+
+        The in-commit timestamp where this version has them enabled. Else the time of its file, at least a millisecond
+        after that of the version before, for which the log is listed once; where its commit was cleaned up, the time
+        of its checkpoint as it is.
+        """
+        if self._has_commit and not self.properties.enable_in_commit_timestamps:
+            times = read_adjusted_file_times(self.store, self.version)
+            # Cleaned up since this version was read, or not listed yet: then the time of the file as it was found.
+            return times.get(self.version, self.recorded_timestamp_ms)
+        return self.recorded_timestamp_ms
+
+    @cached_property
+    def recorded_timestamp_ms(self) -> int:
+        """As `timestamp_ms`, but the time of a file as it is: no log is listed, and a version may seem older than the
+        one before it."""
+        if not self.properties.enable_in_commit_timestamps:
+            return self.segment.version_file.modification_time_ms
+        if self.tail.commit_info is not None:
+            return commit_timestamp_ms(self.tail.commit_info, self.segment.version_file)
+        if not self._has_commit:
+            return self.segment.version_file.modification_time_ms
+        return read_commit(self.store, self.segment.version_file, self.version).timestamp_ms
+
+    @property
+    def _has_commit(self) -> bool:
+        return self.segment.version_file.path == commit_path(self.version)
+
+    @cached_property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The logical names of the partition columns, in the order of directories; none for a table without."""
+        return partition_names(self.schema, self.metadata.partition_columns)
+
+    @cached_property
+    def properties(self) -> TableProperties:
+        """The table properties, typed. One with a value that is none of its kind raises InvalidPropertyError when it is
+        asked for."""
+        return TableProperties.parse(self.metadata.configuration)
+
+    @cached_property
+    def txn_actions(self) -> Mapping[str, Txn]:
+        """The newest `txn` of each app id; without those that `delta.setTransactionRetentionDuration` has expired by
+        the time of the first call (one that does not say when it was written stays)."""
+        oldest_ms = self._oldest_txn_ms()
+        return {app_id: txn for app_id, txn in self.every_txn.items() if _is_retained(txn, oldest_ms)}
+
+    @property
+    def every_txn(self) -> Mapping[str, Txn]:
+        """The newest `txn` of each app id, expired ones included."""
+        base = {} if self.checkpoint is None else self.checkpoint.txns
+        return {**base, **self.tail.txns}
+
+    @property
+    def txns(self) -> Mapping[str, int]:
+        """App id → version, of `txn_actions`."""
+        return {app_id: txn.version for app_id, txn in self.txn_actions.items()}
+
+    def txn_version(self, app_id: str) -> int | None:
+        """The version recorded for an app id; the checkpoint is only read where the tail does not know it."""
+        txn = self.tail.txns.get(app_id)
+        if txn is None and self.checkpoint is not None:
+            txn = self.checkpoint.txns.get(app_id)
+        return txn.version if txn is not None and _is_retained(txn, self._oldest_txn_ms()) else None
+
+    def _oldest_txn_ms(self) -> int | None:
+        retention_ms = self.properties.set_transaction_retention_ms
+        return None if retention_ms is None else time.time_ns() // 1_000_000 - retention_ms
+
+    @cached_property
+    def domain_metadata(self) -> Mapping[str, str]:
+        """Domain → configuration, without removed domains."""
+        base = {} if self.checkpoint is None else self.checkpoint.domain_metadata
+        every = {**base, **self.tail.domain_metadata}
+        return {domain: action.configuration for domain, action in every.items() if not action.removed}
+
+    @cached_property
+    def columns(self) -> tuple[ColumnDetails, ...]:
+        """Each column, and each field inside one, with what its metadata says: generated, identity, default, invariant,
+        declared type, collations, column mapping, earlier types.
+
+        Raises:
+            ProtocolViolationError: The metadata of a column is malformed.
+        """
+        return column_details(self.schema)
+
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """CHECK constraints by name, as text in Spark SQL (PROTOCOL, "CHECK Constraints")."""
+        return constraints_of(self.metadata.configuration)
+
+    @property
+    def clustering_columns(self) -> tuple[tuple[str, ...], ...] | None:
+        """The paths of the columns the table is clustered by, under their logical names; None for a table that is not
+        clustered (PROTOCOL, "Clustered Table").
+
+        Raises:
+            ProtocolViolationError: The metadata domain `delta.clustering` is malformed, or names a column that is not
+                there.
+        """
+        stored = parse_clustering(self.domain_metadata.get(CLUSTERING_DOMAIN))
+        if stored is None:
+            return None
+        paths = [logical_path(self.schema, physical) for physical in stored]
+        if None in paths:
+            raise ProtocolViolationError(
+                f"The metadata domain {CLUSTERING_DOMAIN} names a column that the schema does not have",
+                cause=f"It names {', '.join('.'.join(physical) for physical in stored)}",
+                domain=CLUSTERING_DOMAIN,
+            )
+        return tuple(path for path in paths if path is not None)
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """The table features that are supported by this version, those its protocol versions stand for included."""
+        return frozenset(supported_features(self.protocol))
+
+    @cached_property
+    def num_files(self) -> int:
+        """Number of live files."""
+        return int(self.tail.adds.num_rows) + sum(actions.num_rows for actions in self._adds)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Sum of the sizes of the live files."""
+        return int(pc.sum(self.files(["size"])["size"]).as_py() or 0)
+
+    def files(self, columns: Sequence[str] | None = None, where: Expression | None = None) -> pa.Table:
+        """The live files, one row each.
+
+        Args:
+            columns: Names of `file_columns.ADD_SCHEMA`, in the order wanted; None for all. Only what is named is
+                decoded.
+            where: Leave out files without a row for which this is true, as far as partition values and statistics
+                tell; resolved against `schema`. Of a checkpoint only the row groups are decoded further whose
+                partition values fit.
+
+        Raises:
+            ColumnNotFoundError: An unknown name.
+            CorruptLogError: A file of the checkpoint is damaged.
+            IncompleteCheckpointError: One is gone.
+        """
+        if where is None:
+            return self._table(self._adds, self.tail.adds, ADD_SCHEMA, columns)
+        pruning = Pruning(where, self.schema, self.partition_columns)
+        adds = [pruning.of_checkpoint(actions) for actions in self._adds]
+        return self._table(adds, pruning.of_table(self.tail.adds), ADD_SCHEMA, columns)
+
+    def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The removed files the log still remembers, columns of `file_columns.REMOVE_SCHEMA`; expired ones included.
+
+        Checkpoints keep neither statistics nor tags of them. Raises as `files`.
+        """
+        return self._table(self._removes, self.tail.tombstones, REMOVE_SCHEMA, columns)
+
+    def iter_files(self) -> Iterator[pa.Table]:
+        """`files()` in pieces, for who must not hold all of it: nothing of a piece is kept."""
+        if self.checkpoint is not None:
+            yield from iter_live(self.checkpoint, "add", ADD_SCHEMA.names, self.tail.touched)
+        yield self.tail.adds
+
+    def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """`tombstones(columns)` in pieces, as `iter_files`."""
+        if self.checkpoint is not None:
+            yield from iter_live(self.checkpoint, "remove", columns, self.tail.touched)
+        yield self.tail.tombstones.select(list(columns))
+
+    def validate(self) -> ChecksumValidation:
+        """Hold this state against its version checksum (PROTOCOL, "State Validation"). Nothing is changed.
+
+        Returns: Which fields were compared; none where the version has no checksum.
+
+        Raises:
+            ChecksumMismatchError: They disagree; every field that does is named.
+            CorruptLogError: The checksum cannot be read, or the log is damaged.
+        """
+        from delta_orch.log.read.checksum_file import validate_snapshot
+
+        return validate_snapshot(self)
+
+    def _table(
+        self, base: list[CheckpointFileActions], tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None
+    ) -> pa.Table:
+        names = list(schema.names if columns is None else columns)
+        if unknown := sorted(set(names) - set(schema.names)):
+            raise ColumnNotFoundError(
+                f"The log has no file column {unknown[0]!r}", remedy=f"Choose from {', '.join(schema.names)}"
+            )
+        decoded = [actions.columns(names) for actions in base]
+        chunks = {
+            name: [chunk for columns in [*decoded, {name: tail[name]}] for chunk in columns[name].chunks]
+            for name in names
+        }
+        arrays = [pa.chunked_array(chunks[name], schema.field(name).type) for name in names]
+        return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
+
+    @property
+    def _adds(self) -> list[CheckpointFileActions]:
+        return [] if self.checkpoint is None else [self._checkpoint_adds]
+
+    @property
+    def _removes(self) -> list[CheckpointFileActions]:
+        return [] if self.checkpoint is None else [self._checkpoint_removes]
+
+    @cached_property
+    def _checkpoint_adds(self) -> CheckpointFileActions:
+        assert self.checkpoint is not None
+        return CheckpointFileActions(self.checkpoint, "add", self.tail.touched)
+
+    @cached_property
+    def _checkpoint_removes(self) -> CheckpointFileActions:
+        assert self.checkpoint is not None
+        return CheckpointFileActions(self.checkpoint, "remove", self.tail.touched)
+
+
+def _required(store: LogStore, version: int, checkpoint: Checkpoint | None, tail: Tail) -> tuple[Protocol, Metadata]:
+    protocol, metadata = tail.protocol, tail.metadata
+    if checkpoint is not None and (protocol is None or metadata is None):
+        older_protocol, older_metadata = checkpoint.protocol_and_metadata
+        protocol, metadata = protocol or older_protocol, metadata or older_metadata
+    if protocol is None or metadata is None:
+        missing = "protocol" if protocol is None else "metaData"
+        raise ProtocolViolationError(
+            f"The log of {store.uri} has no {missing} action at version {version}",
+            cause="Every table must have one from its first version on",
+            remedy="Restore the log from a backup",
+            version=version,
+            action=missing,
+        )
+    return protocol, metadata
+
+
+def _is_retained(txn: Txn, oldest_ms: int | None) -> bool:
+    return oldest_ms is None or txn.last_updated is None or txn.last_updated >= oldest_ms

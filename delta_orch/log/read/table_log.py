@@ -1,0 +1,188 @@
+"""The log of one table: the way from a store to snapshots, commits and history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.log.files.commit_reader import Commit, parse_log_files, read_commit, read_commits
+from delta_orch.log.files.listing import LogListing, list_log
+from delta_orch.log.read import segment as segments
+from delta_orch.log.read.checkpoint_reader import Checkpoint
+from delta_orch.log.read.history import HistoryEntry, read_history
+from delta_orch.log.read.segment import LogSegment
+from delta_orch.log.read.segment_replay import replay_segment
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.time_travel import resolve_timestamp
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.log_path import commit_path
+from delta_orch.storage.base import FileMeta, LogStore
+
+_MAX_PROBES = 16
+_REBASE_COMMITS = 50
+
+
+class TableLog:
+    """Reads the log of the table in a store. Holds no state: safe to share between threads, and across a fork.
+
+    Args:
+        store: The table's store. Nothing is touched before a method is called.
+        snapshot_class: What `snapshot` and `advance` make; a subclass of `Snapshot` with the same constructor.
+    """
+
+    def __init__(self, store: LogStore, snapshot_class: type[Snapshot] = Snapshot) -> None:
+        self.store = store
+        self._snapshot_class = snapshot_class
+
+    def exists(self) -> bool:
+        """Whether there is a table: one request where it has a commit 0 or a checkpoint hint, else a listing."""
+        if self.has_version(0) or segments.read_last_checkpoint(self.store) is not None:
+            return True
+        return list_log(self.store).latest_version is not None
+
+    def latest_version(self) -> int:
+        """The newest version, without replaying anything. Raises TableNotFoundError."""
+        return segments.latest_version(self.store)
+
+    def earliest_version(self) -> int:
+        """The oldest version `snapshot` can load. Raises TableNotFoundError."""
+        return segments.oldest_version(self._list_all())
+
+    def has_version(self, version: int) -> bool:
+        """Whether the commit is there: exactly one metadata request, never a listing."""
+        return self.store.head(commit_path(version)) is not None
+
+    def snapshot(self, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
+        """Load a version: the newest, one by number, or the newest that is not younger than a time.
+
+        Args:
+            version: A version; not together with `timestamp_ms`.
+            timestamp_ms: Milliseconds since the epoch. Commits are of the time that `history` tells: the newest
+                version whose `timestamp_ms` is not above this one.
+
+        Raises:
+            TableNotFoundError: There is no log.
+            VersionNotFoundError: The version was never written, or its log is gone.
+            TimestampOutOfRangeError: Before the oldest version that can be loaded, or after the newest.
+            CorruptLogError: A file of the log is damaged or missing (`LogGapError`, `IncompleteCheckpointError`), or
+                breaks the protocol (`ProtocolViolationError`).
+            UnsupportedFeatureError, UnsupportedVersionError: That version needs what this release does not read.
+        """
+        if timestamp_ms is not None:
+            if version is not None:
+                raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
+            version = resolve_timestamp(self.store, self._list_all(), self.snapshot().properties, timestamp_ms)
+        segment = segments.resolve_segment(self.store, version)
+        checkpoint = None if segment.checkpoint is None else Checkpoint(self.store, segment.checkpoint)
+        return self._load(segment, checkpoint)
+
+    def _load(self, segment: LogSegment, checkpoint: Checkpoint | None) -> Snapshot:
+        tail = replay_segment(self.store, segment, checkpoint)
+        return self._snapshot_class(self.store, segment, checkpoint, tail)
+
+    def advance(self, snapshot: Snapshot, up_to: int | None = None, *, may_rebase: bool = True) -> Snapshot:
+        """The newest version, from a snapshot of an older one: only commits that are new are read.
+
+        With nothing new it costs one metadata request and returns the very same object. Every 50 commits it looks for
+        a newer checkpoint to start from, so that a long-lived reader neither gathers commits without end nor clings
+        to a checkpoint that log cleanup removes one day.
+
+        Args:
+            up_to: Go no further than this version.
+            may_rebase: Whether to look for a newer checkpoint, which a snapshot of short life is not worth.
+
+        Raises as `snapshot`.
+        """
+        commits = self._commits_after(snapshot.version)
+        if up_to is not None:
+            commits = commits[: max(up_to - snapshot.version, 0)]
+        if not commits:
+            return snapshot
+        version = snapshot.version + len(commits)
+        tail = snapshot.tail.fold(
+            parse_log_files(read_commits(self.store, commits, range(snapshot.version + 1, version + 1)))
+        )
+        if may_rebase and self._should_rebase(snapshot.segment, version):
+            return self._rebase(version, tail.protocol or snapshot.protocol, tail.metadata or snapshot.metadata)
+        segment = replace(
+            snapshot.segment, version=version, commits=(*snapshot.segment.commits, *commits), version_file=commits[-1]
+        )
+        return self._snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
+
+    def _rebase(self, version: int, protocol: Protocol, metadata: Metadata) -> Snapshot:
+        """A version from its newest checkpoint, which need not be read for what the commits have told."""
+        segment = segments.resolve_segment(self.store, version)
+        checkpoint = None if segment.checkpoint is None else Checkpoint(self.store, segment.checkpoint)
+        tail = replay_segment(self.store, segment, checkpoint)
+        return self._snapshot_class(
+            self.store, segment, checkpoint, replace(tail, protocol=protocol, metadata=metadata)
+        )
+
+    def _should_rebase(self, segment: LogSegment, version: int) -> bool:
+        """Whether a snapshot of `version` is better loaded from a checkpoint newer than the segment's."""
+        so_far, then = len(segment.commits), len(segment.commits) + version - segment.version
+        if so_far // _REBASE_COMMITS == then // _REBASE_COMMITS:
+            return False
+        hint = segments.read_last_checkpoint(self.store)
+        return hint is not None and segment.first_commit <= hint.version <= version
+
+    def _commits_after(self, version: int) -> list[FileMeta]:
+        """The commits that follow, contiguous: probed one by one, listed where there are many."""
+        found: list[FileMeta] = []
+        while (meta := self.store.head(commit_path(version + 1 + len(found)))) is not None:
+            found.append(meta)
+            if len(found) == _MAX_PROBES:
+                listed = list_log(self.store, version + 1 + len(found)).commits
+                while (meta := listed.get(version + 1 + len(found))) is not None:
+                    found.append(meta)
+        return found
+
+    def read_commit(self, version: int) -> Commit:
+        """One commit, complete.
+
+        Raises:
+            VersionNotFoundError: There is no such commit: never written, or cleaned up.
+            CorruptLogError: It is damaged; the error names the file.
+        """
+        return read_commit(self.store, self.find_commit(version), version)
+
+    def find_commit(self, version: int) -> FileMeta:
+        """The file of a commit. Raises VersionNotFoundError."""
+        meta = self.store.head(commit_path(version))
+        if meta is None:
+            raise VersionNotFoundError(
+                f"Commit {version} of {self.store.uri} is not there",
+                cause="It was never written, or was cleaned up",
+                remedy="See the table's history for the commits that are there",
+                version=version,
+            )
+        return meta
+
+    def commits(self, start: int, end: int) -> Iterator[Commit]:
+        """The commits of versions `start` to `end`, both inclusive, ascending, each read when it is asked for.
+
+        Raises as `read_commit`.
+        """
+        for version in range(start, end + 1):
+            yield self.read_commit(version)
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """What the commits say about themselves, newest first: every commit the log holds, before a gap, too.
+
+        Args:
+            limit: At most that many; None for all.
+
+        Raises:
+            InvalidRequestError: The limit is no integer from 0.
+            TableNotFoundError: There is no log.
+            CorruptLogError: A commit is damaged.
+        """
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise InvalidRequestError(f"A limit is an integer from 0, not {limit!r}")
+        return read_history(self.store, self._list_all().commits, limit)
+
+    def _list_all(self) -> LogListing:
+        listing = list_log(self.store)
+        segments.ensure_log_exists(self.store, listing)
+        return listing

@@ -1,1 +1,0 @@
-"""Which files a predicate can concern, from partition values and statistics."""

@@ -1,0 +1,207 @@
+"""What must hold before a commit is tried. Nothing has been written when one of these raises."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import (
+    AppendOnlyError,
+    CommitOutcomeUnknownError,
+    ConflictError,
+    InvalidRequestError,
+    StorageError,
+    TableExistsError,
+)
+from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.conflict import ISOLATION_LEVELS
+from delta_orch.log.write.read_set import keys_of
+from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned
+from delta_orch.table.activity import TableView
+from delta_orch.table.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible
+from delta_orch.table.registry import ensure_writable, supports
+from delta_orch.table.row_tracking import is_row_tracking_enabled
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
+
+
+def ensure_may_commit(log: TableLog, snapshot: Snapshot | None, base: TableState | None, staged: StagedActions) -> None:
+    """Everything that can be checked before the first attempt.
+
+    Args:
+        snapshot: The version the transaction starts from.
+        base: Its state; None where the table is to be created.
+
+    Raises:
+        UnsupportedFeatureError, UnsupportedVersionError: This release must not write the table that would result.
+        InvalidRequestError (and its kinds): The actions break a rule of the table or of the protocol.
+        TableExistsError, ConflictError: See `ensure_next_version_is_new`.
+    """
+    result = staged.result_after(base)
+    if result is not base:
+        ensure_writable(result.protocol, result.metadata)
+    for adds in staged.adds:
+        ensure_partitioned(adds, result.partition_columns)
+    # Now, so that nothing can fail once the commit stands.
+    result.properties.ensure_valid()
+    staged.ensure_consistent()
+    ensure_may_remove(staged, base)
+    ensure_vectors_have_counts(staged.adds)
+    ensure_iceberg_kept(staged.adds, result)
+    ensure_domains_supported(staged, result)
+    if snapshot is not None and begins_to_track_rows(base, result):
+        ensure_every_row_has_an_id(snapshot, staged)
+    ensure_next_version_is_new(log, base)
+
+
+def ensure_isolation_level(level: str | None) -> None:
+    """Raise InvalidRequestError unless it is one, or None."""
+    if level is not None and level not in ISOLATION_LEVELS:
+        raise InvalidRequestError(f"Unknown isolation level {level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}")
+
+
+def ensure_may_remove(staged: StagedActions, base: TableState | None) -> None:
+    """Raise AppendOnlyError where the table keeps its rows (PROTOCOL, "Append-only Tables"), InvalidRequestError where
+    there is no table yet."""
+    if base is None and staged.num_removed:
+        raise InvalidRequestError("A transaction that creates a table has no files to remove")
+    if staged.removes_data and base is not None and base.properties.append_only:
+        raise AppendOnlyError(
+            "The table is append-only: no row may be removed or replaced",
+            cause="Its property delta.appendOnly is true",
+            remedy="Append instead, or set the property to false first",
+        )
+
+
+def ensure_may_write_deletion_vectors(result: TableState) -> None:
+    """Raise InvalidRequestError where the table takes no new deletion vectors (PROTOCOL, "Deletion Vectors")."""
+    if not supports(result.protocol, "deletionVectors") or not result.properties.enable_deletion_vectors:
+        raise InvalidRequestError(
+            "The table takes no deletion vectors",
+            cause="Its property delta.enableDeletionVectors is not true, or its protocol lacks the feature",
+            remedy="Set delta.enableDeletionVectors, or rewrite the files",
+        )
+
+
+def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
+    """Raise InvalidRequestError where a file with a deletion vector does not say how many records it has (PROTOCOL,
+    "Writer Requirement for Deletion Vectors")."""
+    for files in adds:
+        if "deletion_vector" not in files.column_names:
+            continue
+        marked = files.filter(files.column("deletion_vector").is_valid())
+        if marked.num_rows and record_counts(marked).null_count:
+            raise InvalidRequestError(
+                "A file with a deletion vector does not say how many records it has",
+                remedy="Give numRecords in its statistics, counting the deleted rows",
+            )
+
+
+def ensure_domains_supported(staged: StagedActions, result: TableState) -> None:
+    """Raise InvalidRequestError where the table has no metadata domains (PROTOCOL, "Domain Metadata")."""
+    if staged.domain_metadata and not supports(result.protocol, "domainMetadata"):
+        raise InvalidRequestError(
+            "The table has no metadata domains",
+            cause="Its protocol does not list the table feature domainMetadata",
+            remedy="Add the feature domainMetadata to the table first",
+            domains=sorted(staged.domain_metadata),
+        )
+
+
+def begins_to_track_rows(base: TableState | None, result: TableState) -> bool:
+    """Whether a commit enables row tracking on a table that is there."""
+    return (
+        base is not None
+        and is_row_tracking_enabled(result.protocol, result.metadata)
+        and not is_row_tracking_enabled(base.protocol, base.metadata)
+    )
+
+
+def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> None:
+    """Check what enabling row tracking demands of the files that are there (PROTOCOL, "Row Tracking").
+
+    Raises:
+        InvalidRequestError: Some have no base row id. Nothing was committed.
+    """
+    columns = ("path", "dv_id", "base_row_id", "default_row_commit_version")
+    files = snapshot.files(columns)
+    lacking = files.filter(
+        pc.or_(files.column("base_row_id").is_null(), files.column("default_row_commit_version").is_null())
+    )
+    if lacking.num_rows:
+        replaced = [keys_of(files) for files in staged.adds] + [staged.removed_keys()]
+        lacking = lacking.filter(pc.invert(pc.is_in(keys_of(lacking), value_set=pa.concat_arrays(replaced))))
+    if lacking.num_rows:
+        raise InvalidRequestError(
+            f"{lacking.num_rows} files of the table have no row ids yet",
+            cause="Row tracking can only be enabled once every row has an id",
+            remedy="Give them ids first (backfill)",
+            num_files=lacking.num_rows,
+        )
+
+
+def ensure_next_version_is_new(log: TableLog, base: TableState | None) -> None:
+    """A free name proves nothing where commits were cleaned up: a version of the past must not be written again.
+
+    Costs nothing unless the version started from is older than the log is kept, or a table is created.
+
+    Raises:
+        TableExistsError: A table is to be created where one is whose first commits are gone.
+        ConflictError: The commits after `base` are gone.
+    """
+    if base is None:
+        # In this order: a table that another writer creates in between has its version 0.
+        if log.exists() and not log.has_version(0):
+            raise TableExistsError(
+                f"There is a table at {log.store.uri} already", remedy="Open it and start from its snapshot"
+            )
+        return
+    age_ms = time.time_ns() // 1_000_000 - base.timestamp_ms
+    if age_ms <= base.properties.log_retention_ms or log.has_version(base.version):
+        return
+    latest = log.latest_version()
+    if latest > base.version:
+        raise ConflictError(
+            f"Version {base.version}, from which this change starts, is long past",
+            cause="Commits after it have been cleaned up, so nobody can tell what it conflicts with",
+            remedy="Run the operation again: it will start from the newest version",
+            winning_version=latest,
+        )
+
+
+def outcome_unknown(uri: str, version: int, txn_id: str, error: StorageError) -> CommitOutcomeUnknownError:
+    """The error for a commit that may have happened."""
+    return CommitOutcomeUnknownError(
+        f"It is unknown whether version {version} of {uri} was committed",
+        cause=str(error),
+        remedy=f"Look whether commitInfo.txnId of that version is {txn_id} before writing again; "
+        "with transaction identifiers (`txn`) running again is safe as it is",
+        version=version,
+        txn_id=txn_id,
+    )
+
+
+def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableState) -> None:
+    """Check the new files of a table that is to be readable as Iceberg (PROTOCOL, "Writer Requirements for
+    IcebergCompatV1" and "…V2"), and the table itself.
+
+    Raises:
+        InvalidRequestError: The table contradicts it, or a file lacks its number of records or has a deletion vector.
+    """
+    if not is_iceberg_compatible(result.properties):
+        return
+    ensure_iceberg_compatible(result.protocol, TableView(result.metadata), result.properties)
+    for files in adds:
+        has_vector = "dv_id" in files.column_names and files.column("dv_id").null_count < files.num_rows
+        if has_vector or record_counts(files).null_count:
+            raise InvalidRequestError(
+                "The table is compatible with Iceberg, and a new file is not",
+                cause="It has a deletion vector" if has_vector else "Its statistics lack numRecords",
+            )

@@ -1,0 +1,252 @@
+"""The conflict rules: may a transaction still commit, now that another commit came first? Pure, no I/O.
+
+The rules are those of Delta's `WriteSerializable` (default) and `Serializable` isolation: a transaction may be ordered
+after the commit that won unless it should have read something of it, or both change the same thing. Under
+`WriteSerializable` a blind append counts as if it had come later, so it disturbs nobody. Commits that only rearrange
+rows (compaction) neither add nor remove anything a reader could have seen; for their part they rely on nothing but the
+files they rearrange, and yield to whoever removed one. `SnapshotIsolation` goes further, for single transactions: what
+was read is the snapshot, whatever others have made of the table since, and only changes of the same thing conflict.
+
+Every pair of operations and its outcome is in `docs/transactions.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import (
+    ConcurrentAppendError,
+    ConcurrentDeleteDeleteError,
+    ConcurrentDeleteReadError,
+    ConcurrentDomainMetadataError,
+    ConcurrentTransactionError,
+    ConflictError,
+    MetadataChangedError,
+    ProtocolChangedError,
+)
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.read.skipping.data_skipping import match_files
+from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.read_set import ReadSet, keys_of
+from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.types import StructType
+from delta_orch.table.metadata_changes import concerns_writers
+
+SERIALIZABLE = "Serializable"
+WRITE_SERIALIZABLE = "WriteSerializable"
+SNAPSHOT_ISOLATION = "SnapshotIsolation"
+ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE, SNAPSHOT_ISOLATION)
+"""What a transaction may ask for; a table (`delta.isolationLevel`) may ask for the first two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a transaction has read and is about to change.
+
+    Attributes:
+        reads: Its read set.
+        keys_read: The keys of the files of its snapshot that its read set touches. Called only where a commit that won
+            has removed rows.
+        removed_keys: `replay.file_keys` of the files it removes.
+        added_again: Canonical paths of data files of the table that it adds once more (with another deletion vector).
+        changes_data: False if it only rearranges rows.
+        changes_metadata: Whether it replaces the table's metadata.
+        begins_to_track_rows: Whether it enables row tracking, for which every file must have row ids.
+        app_ids: Application ids of the transaction identifiers it records.
+        domains: Domains whose metadata it sets.
+        isolation_level: One of `ISOLATION_LEVELS`.
+        settled_scopes: Predicates over partition columns; what happens inside them no longer concerns the transaction
+            (another run has committed those partitions).
+        schema, partition_columns: The table's.
+    """
+
+    reads: ReadSet
+    keys_read: Callable[[], pa.Array]
+    removed_keys: pa.Array
+    added_again: pa.Array
+    changes_data: bool
+    changes_metadata: bool
+    begins_to_track_rows: bool
+    app_ids: frozenset[str]
+    domains: frozenset[str]
+    isolation_level: str
+    settled_scopes: Sequence[Expression]
+    schema: StructType
+    partition_columns: tuple[str, ...]
+
+
+def ensure_no_conflict(intent: Intent, winner: Commit, before: TableState) -> None:
+    """Check one commit that came first.
+
+    Args:
+        before: The table as that commit found it.
+
+    Raises:
+        ConflictError: One of its kinds; `context["winning_version"]` names the commit. Nothing was written.
+    """
+    _ensure_same_table(intent, winner, before)
+    _ensure_other_identifiers(intent, winner)
+    if intent.begins_to_track_rows:
+        _ensure_row_ids(winner)
+    _ensure_files_untouched(intent, winner)
+
+
+def is_blind_append(commit: Commit) -> bool:
+    """Whether the commit says that it read nothing. One that says nothing counts as having read."""
+    return commit.commit_info is not None and commit.commit_info.get("isBlindAppend") is True
+
+
+def _ensure_same_table(intent: Intent, winner: Commit, before: TableState) -> None:
+    # Whatever was checked and written here was fitted to the protocol and the metadata as they were before.
+    if winner.protocol is not None:
+        raise _conflict(ProtocolChangedError, winner, "it changed the table's protocol")
+    if winner.metadata is None:
+        return
+    if intent.changes_metadata or concerns_writers(before.metadata, winner.metadata):
+        raise _conflict(MetadataChangedError, winner, "it changed the table's metadata (schema or properties)")
+
+
+def _ensure_other_identifiers(intent: Intent, winner: Commit) -> None:
+    shared = sorted({txn.app_id for txn in winner.txns} & intent.app_ids)
+    if shared:
+        cause = f"it recorded a transaction of the same application id, {shared[0]!r}"
+        raise _conflict(ConcurrentTransactionError, winner, cause, app_ids=shared)
+    domains = sorted({d.domain for d in winner.domain_metadata} & intent.domains)
+    if domains:
+        raise _conflict(
+            ConcurrentDomainMetadataError, winner, f"it changed the metadata domain {domains[0]!r} too", domains=domains
+        )
+
+
+def _ensure_row_ids(winner: Commit) -> None:
+    without = _first_path(winner.adds, winner.adds.column("base_row_id").is_null())
+    if without is not None:
+        cause = f"it added the file {without} without row ids, and this one needs all rows to have them"
+        raise _conflict(ConcurrentAppendError, winner, cause, path=without)
+
+
+def _ensure_files_untouched(intent: Intent, winner: Commit) -> None:
+    if intent.reads.is_empty and not len(intent.removed_keys):
+        return
+    removes = _outside_settled(intent, winner.removes)
+    if (path := _first_shared(removes, intent.removed_keys)) is not None:
+        cause = f"it removed the file {path}, as this one would"
+        raise _conflict(ConcurrentDeleteDeleteError, winner, cause + _yielding(intent), path=path)
+    if len(intent.added_again):
+        hit = pc.is_in(canonical_paths(winner.adds["path"]), value_set=intent.added_again)
+        if (path := _first_path(winner.adds, hit)) is not None:
+            cause = f"it added the file {path} anew, as this one would"
+            raise _conflict(ConcurrentAppendError, winner, cause, path=path)
+    if not intent.changes_data:
+        for keys in intent.reads.files:
+            if (path := _first_shared(removes, keys)) is not None:
+                cause = f"it removed the file {path}, whose rows this one rearranges"
+                raise _conflict(ConcurrentDeleteReadError, winner, cause + _yielding(intent), path=path)
+        # Whoever changes only metadata has read rows to prove something of all of them, whatever the isolation.
+        _ensure_no_rows_to_read(intent, winner)
+    elif intent.isolation_level != SNAPSHOT_ISOLATION:
+        _ensure_read_rows_unchanged(intent, winner, removes)
+
+
+def _ensure_read_rows_unchanged(intent: Intent, winner: Commit, removes: pa.Table) -> None:
+    if not is_blind_append(winner) or intent.isolation_level == SERIALIZABLE or intent.changes_metadata:
+        _ensure_no_rows_to_read(intent, winner)
+    if (path := _first_removed(intent, _data_changes(removes))) is not None:
+        cause = f"it removed the file {path}, whose rows this one has read"
+        raise _conflict(ConcurrentDeleteReadError, winner, cause, path=path)
+
+
+def _ensure_no_rows_to_read(intent: Intent, winner: Commit) -> None:
+    adds = _outside_settled(intent, _data_changes(winner.adds))
+    if (path := _first_read(intent, adds)) is not None:
+        cause = f"it added the file {path}, whose rows this one should have read"
+        raise _conflict(ConcurrentAppendError, winner, cause, path=path)
+
+
+def note_moved_rows(intent: Intent, winner: Commit) -> None:
+    """After a commit without conflict: remember into which files it moved rows that were read, so that a later commit
+    that removes those conflicts."""
+    if intent.reads.is_empty or not intent.changes_data:
+        return
+    flags = winner.adds.column("data_change")
+    moved = winner.adds.filter(pc.and_kleene(pc.invert(flags), flags.is_valid()))
+    if not moved.num_rows:
+        return
+    if not _holds_any(winner.removes, intent.reads.files):
+        moved = moved.filter(intent.reads.may_hold_read_rows(moved, intent.schema, intent.partition_columns))
+    intent.reads.moved.append(keys_of(moved))
+
+
+def _yielding(intent: Intent) -> str:
+    return "" if intent.changes_data else "; a rewrite that changes no row yields to it"
+
+
+def _holds_any(files: pa.Table, keys: Sequence[pa.Array]) -> bool:
+    return any(_first_shared(files, some) is not None for some in keys)
+
+
+def _first_shared(files: pa.Table, keys: pa.Array) -> str | None:
+    """The path of a file that is among the keys, None if none is."""
+    if not files.num_rows or not len(keys):
+        return None
+    return _first_path(files, pc.is_in(keys_of(files), value_set=keys))
+
+
+def _first_removed(intent: Intent, removes: pa.Table) -> str | None:
+    """The path of a removed file whose rows were read: as far as the snapshot tells that was read, or where others have
+    moved them since. One that the snapshot did not have was looked at when it was added."""
+    if not removes.num_rows or intent.reads.is_empty:
+        return None
+    for keys in intent.reads.moved:
+        if (path := _first_shared(removes, keys)) is not None:
+            return path
+    if intent.reads.reads_rows:
+        # Partition values are at hand; only what they leave over is looked up in the snapshot.
+        hit = intent.reads.may_hold_read_rows(removes, intent.schema, intent.partition_columns)
+        removes = removes if intent.reads.files else removes.filter(hit)
+    return _first_shared(removes, intent.keys_read()) if removes.num_rows else None
+
+
+def _first_read(intent: Intent, files: pa.Table) -> str | None:
+    if not files.num_rows or not intent.reads.reads_rows:
+        return None
+    return _first_path(files, intent.reads.may_hold_read_rows(files, intent.schema, intent.partition_columns))
+
+
+def _first_path(files: pa.Table, hit: pa.Array) -> str | None:
+    paths = files.column("path").filter(hit)
+    return paths[0].as_py() if len(paths) else None
+
+
+def _data_changes(files: pa.Table) -> pa.Table:
+    flags = files.column("data_change")
+    return files.filter(pc.or_kleene(flags, flags.is_null()))
+
+
+def _outside_settled(intent: Intent, files: pa.Table) -> pa.Table:
+    for scope in intent.settled_scopes:
+        if files.num_rows:
+            match = match_files(files, scope, intent.schema, intent.partition_columns)
+            files = files.filter(pc.invert(match.all_match))
+    return files
+
+
+def _conflict(kind: type[ConflictError], winner: Commit, cause: str, **context: object) -> ConflictError:
+    operation = (winner.commit_info or {}).get("operation")
+    when = datetime.fromtimestamp(winner.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return kind(
+        f"The commit conflicts with version {winner.version}, which another writer committed first "
+        f"({operation or 'unknown operation'}, {when})",
+        cause=cause,
+        remedy="Run the operation again: it will start from the new version",
+        winning_version=winner.version,
+        winning_operation=operation,
+        winning_timestamp_ms=winner.timestamp_ms,
+        **context,
+    )

@@ -1,0 +1,220 @@
+"""What a transaction is about to commit, apart from `commitInfo`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.read.skipping.data_skipping import match_files
+from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.read_set import keys_of, paths_of
+from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
+from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.types import StructType
+
+_REQUIRED = ("path", "partition_values", "size")
+
+
+@dataclass(slots=True)
+class StagedActions:
+    """Files as tables with columns of `file_columns.ADD_SCHEMA`, removes with whether they change data; `changes` are
+    the files of `cdc` actions, `tombstones` the paths of files that are no data files and shall not be deleted yet."""
+
+    adds: list[pa.Table] = field(default_factory=list)
+    removes: list[tuple[pa.Table, bool]] = field(default_factory=list)
+    changes: list[pa.Table] = field(default_factory=list)
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    tombstones: tuple[str, ...] = ()
+
+    @property
+    def num_added(self) -> int:
+        return sum(files.num_rows for files in self.adds)
+
+    @property
+    def num_removed(self) -> int:
+        return sum(files.num_rows for files, _ in self.removes)
+
+    @property
+    def removes_data(self) -> bool:
+        return any(data_change and files.num_rows for files, data_change in self.removes)
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether any file changes what a reader of the table sees; false for compaction."""
+        return self.removes_data or any(
+            "data_change" not in files.column_names or pc.any(_is_not_false(files.column("data_change"))).as_py()
+            for files in self.adds
+            if files.num_rows
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        small = self.metadata or self.protocol or self.domain_metadata or self.tombstones
+        return not small and not self.num_added and not self.num_removed
+
+    def removed_keys(self) -> pa.Array:
+        """`replay.file_keys` of every file removed."""
+        return (
+            pa.concat_arrays([keys_of(files) for files, _ in self.removes])
+            if self.removes
+            else pa.nulls(0, pa.string())
+        )
+
+    def added_again(self, known_keys: Sequence[pa.Array]) -> pa.Array:
+        """Canonical paths of data files that the table has and that are added once more: with another deletion vector,
+        or with more said about them.
+
+        Args:
+            known_keys: Keys of files that were read; those that are removed count as well.
+        """
+        known = [paths_of(keys) for keys in (*known_keys, self.removed_keys())]
+        added = [canonical_paths(files["path"]) for files in self.adds if files.num_rows]
+        if not added or not any(len(paths) for paths in known):
+            return pa.nulls(0, pa.string())
+        value_set = pa.concat_arrays(known)
+        return pa.concat_arrays([paths.filter(pc.is_in(paths, value_set=value_set)) for paths in map(one_chunk, added)])
+
+    def drop_files_in(self, scope: Expression, schema: StructType, partition_columns: Sequence[str]) -> None:
+        """Leave out every file for whose partition `scope`, a predicate over partition columns, is true."""
+
+        def outside(files: pa.Table) -> pa.Table:
+            if not files.num_rows:
+                return files
+            match = match_files(files, scope, schema, tuple(partition_columns))
+            return files.filter(pc.invert(match.may_match))
+
+        self.adds = [outside(files) for files in self.adds]
+        self.removes = [(outside(files), data_change) for files, data_change in self.removes]
+        self.changes = [outside(files) for files in self.changes]
+
+    def result_after(self, base: TableState | None) -> TableState:
+        """Protocol and metadata once this is committed after `base`; `base` itself where they stay.
+
+        Raises:
+            InvalidRequestError: The table is to be created, and one of them is missing.
+        """
+        protocol = self.protocol or (None if base is None else base.protocol)
+        metadata = self.metadata or (None if base is None else base.metadata)
+        if protocol is None or metadata is None:
+            raise InvalidRequestError(
+                "A transaction without a snapshot creates the table: it needs metadata and protocol"
+            )
+        if base is None:
+            return TableState(-1, 0, protocol, metadata)
+        if protocol is base.protocol and metadata is base.metadata:
+            return base
+        return replace(base, protocol=protocol, metadata=metadata)
+
+    def ensure_consistent(self) -> None:
+        """Check that no two actions are about the same logical file, and no two adds or removes about the same data
+        file (PROTOCOL, "Add File and Remove File", "Delta Log Entries"); one may be removed with one deletion vector
+        and added with another.
+
+        Raises:
+            InvalidRequestError: Two are. Nothing was committed.
+        """
+        removes = [files for files, _ in self.removes]
+        tables = [*self.adds, *removes]
+        if sum(files.num_rows for files in tables) < 2:
+            return
+        keys = [keys_of(files) for files in tables]
+        paths = ([canonical_paths(files["path"]) for files in some] for some in (self.adds, removes))
+        if not all(map(_are_distinct, (keys, *paths))):
+            raise InvalidRequestError(
+                "The commit names a file twice: each may be added or removed once",
+                commit_files=sum(files.num_rows for files in tables),
+            )
+
+    def serialize(self, txns: Sequence[Txn], deletion_timestamp_ms: int) -> bytes:
+        """The lines of the commit after `commitInfo`."""
+        small: list[Action] = [a for a in (self.protocol, self.metadata) if a is not None]
+        removes = [
+            serialize_removes(files, deletion_timestamp_ms=deletion_timestamp_ms, data_change=data_change)
+            for files, data_change in self.removes
+        ]
+        adds = [serialize_adds(files) for files in self.adds]
+        changes = [serialize_changes(files) for files in self.changes]
+        kept = [Remove(path, False, deletion_timestamp_ms) for path in self.tombstones]
+        first = serialize_actions([*small, *txns, *self.domain_metadata.values(), *kept])
+        return b"".join([first, *removes, *adds, *changes])
+
+    def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
+        """Operation metrics after files were dropped: those that count files, bytes or rows, counted anew."""
+        removed = [files for files, _ in self.removes]
+        counts: dict[str, int] = {
+            "numFiles": self.num_added,
+            "numAddedFiles": self.num_added,
+            "numOutputBytes": _sum_of_sizes(self.adds),
+            "numAddedBytes": _sum_of_sizes(self.adds),
+            "numOutputRows": _sum_of_records(self.adds) if "numOutputRows" in metrics else 0,
+            "numRemovedFiles": self.num_removed,
+            "numRemovedBytes": _sum_of_sizes(removed),
+        }
+        return {key: counts.get(key, value) for key, value in metrics.items()}
+
+
+def _are_distinct(parts: Sequence[pa.Array | pa.ChunkedArray]) -> bool:
+    values = pa.chunked_array(
+        [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])],
+        pa.string(),
+    )
+    return bool(pc.count_distinct(values).as_py() == len(values))
+
+
+def ensure_partitioned(adds: pa.Table, partition_columns: Sequence[str]) -> None:
+    """Raise InvalidRequestError unless each file has one value for each partition column (PROTOCOL, "Consistency
+    Between Table Metadata and Data Files")."""
+    for maps in adds.column("partition_values").chunks:
+        counts = pc.subtract(maps.offsets.slice(1), maps.offsets.slice(0, len(maps)))
+        bounds = pc.min_max(counts)
+        if len(maps) and {bounds["min"].as_py(), bounds["max"].as_py()} != {len(partition_columns)}:
+            raise InvalidRequestError(
+                "A new file does not have one value for each partition column",
+                partition_columns=list(partition_columns),
+            )
+
+
+def ensure_file_table(files: pa.Table) -> pa.Table:
+    """Files as staged: the columns of `ADD_SCHEMA` that are there, in its types.
+
+    Raises:
+        InvalidRequestError: A required column is missing or holds nulls, or a column has another type.
+    """
+    missing = [name for name in _REQUIRED if name not in files.column_names]
+    if missing:
+        raise InvalidRequestError(f"A table of files lacks the columns {', '.join(missing)}", columns=missing)
+    if not files.schema.equals(ADD_SCHEMA):
+        names = [name for name in ADD_SCHEMA.names if name in files.column_names]
+        wanted = pa.schema([ADD_SCHEMA.field(name) for name in names])
+        files = files.select(names)
+        if files.schema.types != wanted.types:
+            try:
+                files = files.cast(wanted)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+                raise InvalidRequestError("A table of files has columns of the wrong type", cause=str(e)) from None
+    if any(files.column(name).null_count for name in _REQUIRED):
+        raise InvalidRequestError(f"A file needs {', '.join(_REQUIRED)}: one of them is null")
+    return files
+
+
+def _is_not_false(flags: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.or_kleene(flags, flags.is_null())
+
+
+def _sum_of_sizes(tables: Sequence[pa.Table]) -> int:
+    return sum(pc.sum(files.column("size")).as_py() or 0 for files in tables)
+
+
+def _sum_of_records(tables: Sequence[pa.Table]) -> int:
+    return sum(pc.sum(record_counts(files)).as_py() or 0 for files in tables)

@@ -1,0 +1,194 @@
+"""What a transaction reads and changes, gathered before its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.txn import TxnId
+from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.commit_checks import (
+    begins_to_track_rows,
+    ensure_may_remove,
+    ensure_may_write_deletion_vectors,
+)
+from delta_orch.log.write.commit_info import Provenance
+from delta_orch.log.write.conflict import Intent
+from delta_orch.log.write.read_set import ReadSet, keys_of
+from delta_orch.log.write.staged_actions import StagedActions, ensure_file_table
+from delta_orch.log.write.vector_replacement import with_deletion_vectors
+from delta_orch.protocol.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from delta_orch.table.registry import ensure_writable
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.snapshot import Snapshot
+
+
+class Staging:
+    """The half of a transaction that verbs talk to. Nothing is written here.
+
+    Attributes:
+        snapshot: The version the change starts from; None for a table that is yet to be created.
+    """
+
+    def __init__(self, snapshot: Snapshot | None, provenance: Provenance) -> None:
+        """Raises UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table."""
+        self.snapshot = snapshot
+        # The newest version this transaction is known to fit behind; None while it means to create the table.
+        self._base = None if snapshot is None else TableState.of_snapshot(snapshot)
+        if self._base is not None:
+            ensure_writable(self._base.protocol, self._base.metadata)
+        self._provenance = provenance
+        self._reads = ReadSet()
+        self._staged = StagedActions()
+        self._keys_read: pa.Array | None = None
+        # Files that must be as durable as the commit that names them.
+        self._just_written: list[pa.Table] = []
+
+    # What was read
+
+    def read_whole_table(self) -> None:
+        """The change depends on every row."""
+        self._reads.whole_table = True
+
+    def read_where(self, where: Expression) -> None:
+        """The change depends on the rows for which `where` (resolved against the schema) is true."""
+        self._reads.predicates.append(where)
+
+    def read_partitions(self, values: pa.Table) -> None:
+        """The change depends on these partitions: one string column a partition column, spelled as in the log."""
+        self._reads.partitions.append(values)
+
+    def read_files(self, files: pa.Table) -> None:
+        """The change depends on these files (`path`, `dv_id`)."""
+        self._reads.files.append(keys_of(files))
+
+    # What changes
+
+    def add_files(self, adds: pa.Table, *, just_written: bool = False) -> None:
+        """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not.
+
+        Args:
+            just_written: They were written for this commit, by an engine that did not wait until they are on disk:
+                before anybody sees the commit, they are (`LogStore.stage`).
+        """
+        self._staged.adds.append(ensure_file_table(adds))
+        if just_written:
+            self._just_written.append(adds)
+
+    def add_change_files(self, files: pa.Table, *, just_written: bool = False) -> None:
+        """Name files that tell the commit's changes row by row (PROTOCOL, "Add CDC File"): `path`, `partition_values`
+        and `size`. Where a commit names one, readers of changes look at no other files of it.
+
+        Args:
+            just_written: As of `add_files`.
+        """
+        self._staged.changes.append(ensure_file_table(files))
+        if just_written:
+            self._just_written.append(files)
+
+    def remove_files(self, files: pa.Table, *, data_change: bool = True) -> None:
+        """Remove files of the snapshot: `path`, `dv_id`, `partition_values`, `size`, and what else there is of
+        `file_columns.ADD_SCHEMA`. `data_change` is false where other files hold the same rows.
+
+        Raises:
+            AppendOnlyError: The table keeps its rows (PROTOCOL, "Append-only Tables").
+            InvalidRequestError: The table of files is malformed.
+        """
+        self._staged.removes.append((ensure_file_table(files), data_change))
+        ensure_may_remove(self._staged, self._base)
+
+    def keep_until_expired(self, paths: Sequence[str]) -> None:
+        """Let vacuum find tombstones of files that are no data files of the table, such as those of deletion vectors on
+        a table that has none any more, so that versions that need them stay readable for as long as others do.
+
+        Args:
+            paths: Spelled as in the log.
+        """
+        self._staged.tombstones = tuple(paths)
+
+    def replace_deletion_vectors(self, files: pa.Table, vectors: Sequence[DeletionVectorDescriptor]) -> None:
+        """Mark other rows of files as deleted: each file stays, as another logical file (PROTOCOL, "Deletion Vectors").
+
+        The transaction depends on these files. Statistics keep their counts and say that bounds are wide; row ids and
+        commit versions stay.
+
+        Args:
+            files: Files of the snapshot with all columns of `file_columns.ADD_SCHEMA`.
+            vectors: The new vector of each, already written; it marks what the old one marked, and more.
+
+        Raises:
+            AppendOnlyError: The table keeps its rows.
+            InvalidRequestError: The table does not allow new deletion vectors (`delta.enableDeletionVectors`), or a
+                file lacks its number of records.
+        """
+        ensure_may_write_deletion_vectors(self._result())
+        marked = with_deletion_vectors(files, vectors)
+        self.read_files(files)
+        self.remove_files(files)
+        self.add_files(marked)
+
+    def update_metadata(self, metadata: Metadata) -> None:
+        """Replace the table's metadata. Where rows of other writers must fit it, read the whole table too."""
+        self._staged.metadata = metadata
+
+    def update_protocol(self, protocol: Protocol) -> None:
+        self._staged.protocol = protocol
+
+    def set_domain_metadata(self, domain: str, configuration: str, *, removed: bool = False) -> None:
+        """Set a metadata domain, or remove it; the commit then repeats the configuration it had (PROTOCOL, "Domain
+        Metadata"). The high-water mark of row ids is kept by the transaction itself."""
+        self._staged.domain_metadata[domain] = DomainMetadata(domain, configuration, removed)
+
+    def set_operation_metrics(self, metrics: Mapping[str, int | str]) -> None:
+        """`commitInfo.operationMetrics`, beside those the caller gave."""
+        self._provenance.metrics = dict(metrics)
+
+    def note_unpreserved_rows(self) -> None:
+        """Rows were copied to other files without their ids and commit versions (PROTOCOL, "Row Tracking")."""
+        self._provenance.rows_preserved = False
+
+    # What comes out
+
+    def _result(self) -> TableState:
+        """Protocol and metadata as they will be after the commit.
+
+        Raises:
+            InvalidRequestError: The table is to be created, and one of them is missing.
+        """
+        return self._staged.result_after(self._base)
+
+    def _intend(
+        self, base: TableState, txns: Sequence[TxnId], skipped: Sequence[TxnId], isolation_level: str | None
+    ) -> Intent:
+        """What the commits that come first are held against.
+
+        Args:
+            base: The newest version this is known to fit behind.
+            txns, skipped: The identifiers it records, and those it found recorded.
+            isolation_level: None takes the table's.
+        """
+        result = self._result()
+        return Intent(
+            reads=self._reads,
+            keys_read=self._files_read,
+            removed_keys=self._staged.removed_keys(),
+            added_again=self._staged.added_again(self._reads.files),
+            changes_data=self._staged.changes_data,
+            changes_metadata=self._staged.metadata is not None,
+            begins_to_track_rows=begins_to_track_rows(self._base, result),
+            app_ids=frozenset(txn.app_id for txn in txns),
+            domains=frozenset(self._staged.domain_metadata),
+            isolation_level=isolation_level or result.properties.isolation_level,
+            settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),
+            schema=base.schema,
+            partition_columns=base.partition_columns,
+        )
+
+    def _files_read(self) -> pa.Array:
+        if self._keys_read is None:
+            self._keys_read = pa.nulls(0, pa.string()) if self.snapshot is None else self._reads.keys_in(self.snapshot)
+        return self._keys_read

@@ -1,0 +1,394 @@
+"""From a snapshot to the next version: the only way anything is committed.
+
+A commit is one file, created exclusively (PROTOCOL, "Creation of New Log Entries"). Whoever finds the name of the next
+version taken reads the commits that won, checks by the rules of `conflict` that it may be ordered after them, and tries
+the version after those. Every lost attempt is another writer's success, so the table always makes progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.errors import (
+    CommitRetriesExhaustedError,
+    FileExistsInStoreError,
+    InvalidRequestError,
+    StorageError,
+    StorageOutcomeUnknownError,
+    VersionNotFoundError,
+)
+from delta_orch.log.files.commit_json import serialize_actions
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.txn import TxnId
+from delta_orch.log.read.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
+from delta_orch.log.read.table_state import TableState, ensure_joinable
+from delta_orch.log.upkeep.post_commit import after_commit
+from delta_orch.log.write.commit_checks import (
+    ensure_isolation_level,
+    ensure_may_commit,
+    outcome_unknown,
+)
+from delta_orch.log.write.commit_info import Provenance
+from delta_orch.log.write.commit_preview import CommitPreview
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.committed import Committed
+from delta_orch.log.write.compaction_follow import removes_after_compaction
+from delta_orch.log.write.conflict import Intent, ensure_no_conflict, note_moved_rows
+from delta_orch.log.write.staged_actions import StagedActions
+from delta_orch.log.write.staging import Staging
+from delta_orch.log.write.version_dependent import depends_on_version, fit_to_version
+from delta_orch.protocol.actions import Txn
+from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
+from delta_orch.table.registry import ensure_writable
+from delta_orch.table.row_tracking import (
+    assigns_row_ids,
+    is_row_tracking_enabled,
+    with_materialized_columns,
+)
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.storage.base import FileMeta, StagedFile
+
+__all__ = ["CommitResult", "Transaction"]
+
+_LOGGER = logging.getLogger(__name__)
+
+DEFAULT_MAX_ATTEMPTS = 1000
+_LONGEST_PAUSE_S = 1.0
+
+
+class Transaction(Staging):
+    """One attempt to change a table: stage what was read and what changes (`Staging`), then `commit` once.
+
+    Nothing is written before `commit`. Not safe to share between threads.
+
+    Args:
+        log: The table.
+        snapshot: The version it starts from; None creates the table (stage metadata and protocol), or joins it where
+            another writer has just created it with the same schema, partitioning and properties.
+        operation: `commitInfo.operation`, e.g. `WRITE`.
+        operation_parameters: `commitInfo.operationParameters`.
+        operation_metrics: The caller's own metrics, beside those of the verb.
+        txns: Idempotency keys. One recorded already (see `TxnId`) without scope makes the commit a no-op; with a scope,
+            files in its partitions are left out.
+        user_metadata: `commitInfo.userMetadata`.
+        commit_info: Further keys for `commitInfo`; they cannot replace its own.
+        isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`; None takes the table's.
+        dry_run: `commit` writes nothing, and returns what it would have written.
+        max_attempts: How often to try before giving up.
+
+    Raises:
+        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
+        UnsupportedStoreError: The store cannot keep concurrent writers apart.
+        InvalidRequestError: Two `txns` with one app id, an unknown isolation level, or `commit_info` that is no JSON.
+    """
+
+    def __init__(
+        self,
+        log: TableLog,
+        snapshot: Snapshot | None,
+        *,
+        operation: str,
+        operation_parameters: Mapping[str, Any] | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        txns: Sequence[TxnId] = (),
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        dry_run: bool = False,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    ) -> None:
+        ensure_distinct(txns)
+        ensure_isolation_level(isolation_level)
+        log.store.ensure_can_commit()
+        provenance = Provenance.of(operation, operation_parameters, user_metadata, commit_info, operation_metrics)
+        super().__init__(snapshot, provenance)
+        self.log = log
+        self._isolation_level = isolation_level
+        self._is_dry_run = dry_run
+        self._max_attempts = max_attempts
+        self._txns = tuple(txns)
+        self._recorded: Recorded | None = None
+        self._skipped_txns: tuple[TxnId, ...] = ()
+        # Of the newest attempt.
+        self._now_ms = 0
+        self._in_commit_timestamp_ms: int | None = None
+        # What was last written, or tried, as it was fitted to its version.
+        self._fitted: StagedActions | None = None
+        # Derived from what is staged, and kept while it stays the same.
+        self._file: StagedFile | None = None
+        self._intent: Intent | None = None
+        # Set while it is unknown whether the version tried last is ours.
+        self._doubt: StorageError | None = None
+        self._rebased: list[int] = []
+        self._has_ended = False
+
+    # Idempotency keys, before any work
+
+    def stale_txns(self) -> tuple[TxnId, ...]:
+        """Identifiers that the snapshot has recorded, see `TxnId`. Worth asking before work."""
+        return stale_among(self._txns, self._read_recorded())
+
+    def ensure_follows(self) -> None:
+        """Check what `TxnId.follows` asks for against the snapshot. Worth doing before work; `commit` does it again.
+
+        Raises:
+            ConcurrentTransactionError: Another version is recorded.
+        """
+        ensure_follows(self._txns, self._read_recorded(), None if self.snapshot is None else self.snapshot.version)
+
+    def _read_recorded(self) -> Recorded:
+        if self._recorded is None:
+            snapshot = self.snapshot
+            self._recorded = {} if snapshot is None else {t.app_id: snapshot.txn_version(t.app_id) for t in self._txns}
+        return self._recorded
+
+    # The commit
+
+    def commit(self) -> CommitResult:
+        """Make the staged changes the table's next version: all of them, or none.
+
+        Returns: The version, or `skipped`; of a dry run the `preview` of what would have been written.
+
+        Raises:
+            ConflictError: Another commit stands in the way. Nothing was committed; running again may succeed.
+            CommitRetriesExhaustedError: Others were faster `max_attempts` times. Nothing was committed.
+            CommitOutcomeUnknownError: The store did not tell and cannot be asked. With `txns`, running again is safe.
+            StorageError: e.g. a full disk. Nothing was committed.
+            UnsupportedFeatureError, UnsupportedVersionError, AppendOnlyError, InvalidRequestError: Nothing was
+                committed.
+        """
+        self._ensure_committable()
+        if self._base is not None and self._leave_out(self.stale_txns(), self._base):
+            return self._skip(self._base, attempt=0)
+        self.ensure_follows()
+        if self._is_dry_run:
+            return self._rehearse()
+        try:
+            return self._commit_behind_others()
+        finally:
+            self._drop_file()
+
+    def _commit_behind_others(self) -> CommitResult:
+        for attempt in range(1, self._max_attempts + 1):
+            version = self._next_version
+            started = time.monotonic()
+            file = self._put(version)
+            if file is not None:
+                return self._finish(version, self._timestamp_ms(file), attempt)
+            if attempt > 1:
+                # Spread the writers over about the time one request takes, before looking at what they did.
+                time.sleep(random.random() * min(time.monotonic() - started, _LONGEST_PAUSE_S))
+            result = self._rebase(version, attempt)
+            if result is not None:
+                return result
+        if self._doubt is not None:
+            raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, self._doubt)
+        raise CommitRetriesExhaustedError(
+            f"{self._max_attempts} attempts to commit were all overtaken by other writers",
+            remedy="Try again when fewer writers are at work, or raise max_attempts",
+            attempts=self._max_attempts,
+        )
+
+    @property
+    def _next_version(self) -> int:
+        return 0 if self._base is None else self._base.version + 1
+
+    def _put(self, version: int) -> FileMeta | None:
+        """Write the commit. None where the version is taken, or where nobody knows: then look."""
+        try:
+            if self._file is None:
+                after = [path for files in self._just_written for path in files["path"].to_pylist()]
+                self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version), after=after)
+                self._just_written.clear()
+            return self._file.put_if_absent(commit_path(version))
+        except FileExistsInStoreError as e:
+            self._doubt = e
+        except StorageOutcomeUnknownError as e:
+            _LOGGER.warning("It is unknown whether version %d was written, reading it back: %s", version, e)
+            self._doubt = e
+        except StorageError as e:
+            if self._doubt is None:
+                raise
+            # Nothing was written now, but an earlier request for this version may still take effect.
+            raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, e) from e
+        return None
+
+    def _rebase(self, version: int, attempt: int) -> CommitResult | None:
+        """Move behind every commit from `version` on.
+
+        Returns: None where the transaction should try again; a result where it turns out to be over: one of the commits
+            is its own, or they leave it nothing to do.
+        """
+        for winner in self._winners(version):
+            # Also where the store said "exists": that may be the echo of our own request, repeated on the way.
+            if winner.commit_info is not None and winner.commit_info.get("txnId") == self._provenance.txn_id:
+                return self._finish(winner.version, winner.timestamp_ms, attempt)
+            self._rebased.append(winner.version)
+            before = self._base
+            if before is None:
+                base = self._join(winner)
+                winner = replace(winner, protocol=None, metadata=None)
+            else:
+                base = before.after(winner)
+                if winner.protocol is not None:
+                    ensure_writable(base.protocol, base.metadata)
+            if self._leave_out(stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
+                return self._skip(base, attempt)
+            self._base = base
+            self._follow_moved_rows(winner, base)
+            intent = self._intent = self._intent or self._intend(
+                base, self._txns, self._skipped_txns, self._isolation_level
+            )
+            ensure_no_conflict(intent, winner, base if before is None else before)
+            note_moved_rows(intent, winner)
+        if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
+            return self._skip(self._base, attempt)
+        if depends_on_version(self._staged, self._result()):
+            self._drop_file()
+        return None
+
+    def _winners(self, version: int) -> Iterator[Commit]:
+        """The commits from `version` on, found by probing: no listing, and nothing is read twice."""
+        while True:
+            try:
+                winner = self.log.read_commit(version)
+            except VersionNotFoundError:
+                return
+            except StorageError as e:
+                if self._doubt is None:
+                    raise
+                raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, e) from e
+            # Whoever it is: the name is taken for good, so no request of ours can take effect any more.
+            self._doubt = None
+            yield winner
+            version += 1
+
+    def _join(self, first: Commit) -> TableState:
+        """Another writer has created the table: go on as if it had existed, if it is the table we wanted."""
+        created = TableState.of_first_commit(first)
+        ensure_joinable(self._result(), created)
+        ensure_writable(created.protocol, created.metadata)
+        self._staged.metadata = self._staged.protocol = None
+        self._forget_derived()
+        return created
+
+    def _follow_moved_rows(self, winner: Commit, base: TableState) -> None:
+        """A compaction that came first yields: what it moved and we remove is removed from where it is now."""
+        removes = removes_after_compaction(self._staged, winner, base.schema, base.partition_columns)
+        if removes is not None:
+            self._staged.removes = removes
+            self._provenance.metrics = self._staged.recount(self._provenance.metrics)
+            self._forget_derived()
+
+    def _leave_out(self, stale: Sequence[TxnId], base: TableState) -> bool:
+        """Drop what recorded identifiers guard. True where that is everything: then nothing must be committed."""
+        if not stale:
+            return False
+        self._skipped_txns += tuple(stale)
+        recorded = {txn.app_id for txn in stale}
+        self._txns = tuple(txn for txn in self._txns if txn.app_id not in recorded)
+        if not self._txns or any(txn.scope is None for txn in stale):
+            return True
+        for txn in stale:
+            if txn.scope is not None:
+                self._staged.drop_files_in(txn.scope, base.schema, base.partition_columns)
+        self._provenance.metrics = self._staged.recount(self._provenance.metrics)
+        self._forget_derived()
+        return False
+
+    # How it ends
+
+    def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
+        _LOGGER.info("Committed version %d of %s in attempt %d", version, self.log.store.uri, attempt)
+        after_commit(self.log, self.snapshot, self._committed(version))
+        return self._end(version, timestamp_ms, attempt, self._provenance.all_metrics)
+
+    def _committed(self, version: int) -> Committed:
+        actions, result = self._fitted or self._staged, self._result()
+        return Committed(
+            version=version,
+            actions=actions,
+            txns=self._txn_actions(),
+            txn_id=self._provenance.txn_id,
+            in_commit_timestamp_ms=self._in_commit_timestamp_ms,
+            before=self._base,
+            protocol=actions.protocol or result.protocol,
+            metadata=actions.metadata or result.metadata,
+            properties=result.properties,
+        )
+
+    def _skip(self, base: TableState, attempt: int) -> CommitResult:
+        _LOGGER.info("Nothing to commit to %s: recorded already by version %d", self.log.store.uri, base.version)
+        return self._end(base.version, base.timestamp_ms, attempt, {}, skipped=True)
+
+    def _rehearse(self) -> CommitResult:
+        """The end of a dry run: everything is checked and nothing written."""
+        version, staged = self._next_version, self._staged
+        content = self._serialize(version)
+        preview = CommitPreview(version, content, tuple(staged.adds), tuple(files for files, _ in staged.removes))
+        return self._end(version, self._now_ms, 0, self._provenance.all_metrics, preview=preview)
+
+    def _end(
+        self,
+        version: int,
+        timestamp_ms: int,
+        attempt: int,
+        metrics: Mapping[str, int | str],
+        *,
+        skipped: bool = False,
+        preview: CommitPreview | None = None,
+    ) -> CommitResult:
+        rebased = tuple(self._rebased)
+        return CommitResult(version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms, preview)
+
+    # What the attempts are made of
+
+    def _serialize(self, version: int) -> bytes:
+        result = self._result()
+        now_ms = self._now_ms = time.time_ns() // 1_000_000
+        fitted = fit_to_version(self._staged, self._base, result, version=version, now_ms=now_ms)
+        self._in_commit_timestamp_ms = fitted.in_commit_timestamp_ms
+        info = self._provenance.commit_info(
+            now_ms=now_ms,
+            read_version=None if self.snapshot is None else self.snapshot.version,
+            isolation_level=self._isolation_level or result.properties.isolation_level,
+            is_blind_append=self._reads.is_empty and not self._staged.num_removed,
+            in_commit_timestamp_ms=fitted.in_commit_timestamp_ms,
+            tracks_rows=assigns_row_ids(result.protocol, result.metadata),
+        )
+        self._fitted = fitted.staged
+        return serialize_actions([info]) + fitted.staged.serialize(self._txn_actions(), now_ms)
+
+    def _txn_actions(self) -> tuple[Txn, ...]:
+        return tuple(Txn(txn.app_id, txn.version, self._now_ms) for txn in self._txns)
+
+    def _timestamp_ms(self, file: FileMeta) -> int:
+        return file.modification_time_ms if self._in_commit_timestamp_ms is None else self._in_commit_timestamp_ms
+
+    def _forget_derived(self) -> None:
+        self._intent = None
+        self._drop_file()
+
+    def _drop_file(self) -> None:
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+    # Checks before the first attempt
+
+    def _ensure_committable(self) -> None:
+        if self._has_ended:
+            raise InvalidRequestError("A transaction commits once", remedy="Begin a new one from the newest snapshot")
+        self._has_ended = True
+        result = self._result()
+        if self._staged.metadata is not None and is_row_tracking_enabled(result.protocol, result.metadata):
+            self._staged.metadata = with_materialized_columns(self._staged.metadata)
+        ensure_may_commit(self.log, self.snapshot, self._base, self._staged)

@@ -1,1 +1,0 @@
-"""`table.alter()`: everything about a table but its rows, changed in one commit."""

@@ -1,0 +1,114 @@
+"""What else speaks of a column: CHECK constraints, invariants and generated columns know columns by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.tree import columns_of
+from delta_orch.protocol.schema_edit import Path, quote_path
+from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.activity import fields_of
+from delta_orch.table.property_rules import CONSTRAINT_PREFIX
+
+GENERATION_EXPRESSION = "delta.generationExpression"
+INVARIANTS = "delta.invariants"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedExpression:
+    """Text in Spark SQL that the table holds, and what it is called in messages."""
+
+    what: str
+    text: str
+
+    def columns(self) -> tuple[Path, ...]:
+        """The paths it mentions. Raises InvalidExpressionError where it cannot be read."""
+        return tuple(column.path for column in columns_of(parse_expression(self.text)))
+
+
+def constraints_of(configuration: Mapping[str, str]) -> dict[str, str]:
+    """CHECK constraints by name, as text (PROTOCOL, "CHECK Constraints")."""
+    return {
+        key[len(CONSTRAINT_PREFIX) :]: text
+        for key, text in configuration.items()
+        if key.lower().startswith(CONSTRAINT_PREFIX)
+    }
+
+
+def generation_expression(field: StructField) -> str | None:
+    """The text that computes a generated column, None for another column (PROTOCOL, "Generated Columns")."""
+    found = field.metadata.get(GENERATION_EXPRESSION)
+    return None if found is None else str(found)
+
+
+def expressions_of(schema: StructType, configuration: Mapping[str, str]) -> Iterator[NamedExpression]:
+    """Every expression of a table that speaks of its columns."""
+    for name, text in constraints_of(configuration).items():
+        yield NamedExpression(f"the constraint {name}", text)
+    for field in fields_of(schema):
+        if (generation := generation_expression(field)) is not None:
+            yield NamedExpression(f"the generated column {field.name}", generation)
+        if (stored := field.metadata.get(INVARIANTS)) is not None:
+            yield NamedExpression(f"the invariant of column {field.name}", _invariant_text(str(stored)))
+
+
+def ensure_not_depended_on(schema: StructType, configuration: Mapping[str, str], path: Path, change: str) -> None:
+    """Check that no expression speaks of a column, of what is inside it or of what it is inside.
+
+    Args:
+        change: What is about to happen to it, as in "cannot be dropped".
+
+    Raises:
+        InvalidRequestError: One does; all are named. Nothing was changed.
+    """
+    found = [e.what for e in expressions_of(schema, configuration) if any(_overlap(c, path) for c in e.columns())]
+    if found:
+        raise InvalidRequestError(
+            f"Column {quote_path(path)} cannot be {change}",
+            cause=f"It is used by {', '.join(found)}",
+            remedy="Drop the constraint first; a generated column can only be dropped itself",
+            column=".".join(path),
+            used_by=found,
+        )
+
+
+def ensure_expressions_fit(schema: StructType, configuration: Mapping[str, str]) -> None:
+    """Check that every column an expression speaks of is there, and that generated columns stand on others' values.
+
+    Raises:
+        InvalidExpressionError: One is not, or a generated column speaks of itself or of another generated one.
+    """
+    generated = {f.name.lower() for f in schema if generation_expression(f) is not None}
+    for expression in expressions_of(schema, configuration):
+        for path in expression.columns():
+            if schema.find(path[0]) is None:
+                raise InvalidExpressionError(
+                    f"There is no column {quote_path(path)}, which {expression.what} needs",
+                    cause=f"The expression is {expression.text!r}",
+                    remedy=f"The columns are {', '.join(schema.names[:20])}",
+                    column=".".join(path),
+                )
+            if expression.what.startswith("the generated") and path[0].lower() in generated:
+                raise InvalidExpressionError(
+                    f"{expression.what} is computed from {path[0]}, which is generated itself",
+                    remedy="Compute it from columns that the data brings",
+                    column=path[0],
+                )
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    length = min(len(one), len(other))
+    return [n.lower() for n in one[:length]] == [n.lower() for n in other[:length]]
+
+
+def _invariant_text(stored: str) -> str:
+    try:
+        return str(orjson.loads(stored)["expression"]["expression"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        # Old tables hold the expression itself.
+        return stored

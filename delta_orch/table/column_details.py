@@ -1,0 +1,185 @@
+"""What the log says of each column beyond its type, in one place and typed; for readers, who need none of it to read.
+
+Writers have rules of their own for each of these; here nothing is checked but that it can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from delta_orch.errors import ProtocolViolationError
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from delta_orch.table.type_widening import TYPE_CHANGES
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityDetails:
+    """How a table makes the values of a column (PROTOCOL, "Identity Columns").
+
+    Attributes:
+        high_water_mark: The last value given out, the highest or for a negative step the lowest; None before the first.
+    """
+
+    start: int
+    step: int
+    high_water_mark: int | None
+    allow_explicit_insert: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TypeChange:
+    """A type a column once had (PROTOCOL, "Type Change Metadata").
+
+    Attributes:
+        from_type, to_type: As in the log's JSON.
+        field_path: Which part of an array or map changed, such as `key` or `value.element`; None for the column itself.
+        table_version: Since which version; None where the log does not say.
+    """
+
+    from_type: str
+    to_type: str
+    field_path: str | None
+    table_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDetails:
+    """A column, or a field of a struct at any depth.
+
+    Attributes:
+        path: Names from the top; inside arrays and maps with `element`, `key` and `value` between.
+        data_type, nullable, comment: As the schema has them.
+        declared_type: `char(n)` or `varchar(n)` where the column was declared so, also inside a nested type; None
+            otherwise.
+        collations: Collation by what it holds for: the column, or `….element`, `….key`, `….value` of it.
+        generation_expression: Spark SQL that computes the column; None for another column.
+        identity: None for another column.
+        default: Spark SQL for rows that do not bring the column; None without a default.
+        invariant: Spark SQL that is true for every row; None without one.
+        physical_name, field_id: Of column mapping; None without it.
+        type_changes: Oldest first.
+        metadata: All of the field's metadata as it stands in the log.
+    """
+
+    path: tuple[str, ...]
+    data_type: DataType
+    nullable: bool
+    comment: str | None = None
+    declared_type: str | None = None
+    collations: Mapping[str, str] = field(default_factory=dict)
+    generation_expression: str | None = None
+    identity: IdentityDetails | None = None
+    default: str | None = None
+    invariant: str | None = None
+    physical_name: str | None = None
+    field_id: int | None = None
+    type_changes: tuple[TypeChange, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def column_details(schema: StructType) -> tuple[ColumnDetails, ...]:
+    """Every column, each followed by the fields inside it.
+
+    Raises:
+        ProtocolViolationError: Something in a column's metadata is none of its kind; the column is named.
+    """
+    return tuple(_of_struct(schema, ()))
+
+
+def _of_struct(struct: StructType, prefix: tuple[str, ...]) -> Iterator[ColumnDetails]:
+    for child in struct:
+        path = (*prefix, child.name)
+        yield _details(child, path)
+        yield from _inside(child.data_type, path)
+
+
+def _inside(data_type: DataType, path: tuple[str, ...]) -> Iterator[ColumnDetails]:
+    match data_type:
+        case StructType():
+            yield from _of_struct(data_type, path)
+        case ArrayType(element_type):
+            yield from _inside(element_type, (*path, "element"))
+        case MapType(key_type, value_type):
+            yield from _inside(key_type, (*path, "key"))
+            yield from _inside(value_type, (*path, "value"))
+
+
+def _details(column: StructField, path: tuple[str, ...]) -> ColumnDetails:
+    said = _Said(column.metadata, path)
+    return ColumnDetails(
+        path=path,
+        data_type=column.data_type,
+        nullable=column.nullable,
+        comment=said.optional("comment", str),
+        declared_type=said.optional("__CHAR_VARCHAR_TYPE_STRING", str),
+        collations=said.optional("__COLLATIONS", dict) or {},
+        generation_expression=said.optional("delta.generationExpression", str),
+        identity=_identity(said),
+        default=said.optional("CURRENT_DEFAULT", str),
+        invariant=_invariant(said),
+        physical_name=said.optional(PHYSICAL_NAME, str),
+        field_id=said.optional(FIELD_ID, int),
+        type_changes=tuple(_type_change(said, change) for change in said.optional(TYPE_CHANGES, list) or ()),
+        metadata=column.metadata,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The metadata of one column."""
+
+    metadata: Mapping[str, Any]
+    path: tuple[str, ...]
+
+    def optional(self, key: str, kind: type[Any]) -> Any:
+        value = self.metadata.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.violation(key, f"It is {value!r}")
+        return value
+
+    def violation(self, key: str, cause: str) -> ProtocolViolationError:
+        name = ".".join(self.path)
+        return ProtocolViolationError(f"The metadata {key} of column {name!r} is malformed", cause=cause, column=name)
+
+
+def _identity(said: _Said) -> IdentityDetails | None:
+    start, step = (said.optional(f"delta.identity.{name}", int) for name in ("start", "step"))
+    if start is None and step is None:
+        return None
+    if start is None or step is None:
+        raise said.violation("delta.identity", "It has only one of start and step")
+    return IdentityDetails(
+        start,
+        step,
+        said.optional("delta.identity.highWaterMark", int),
+        bool(said.optional("delta.identity.allowExplicitInsert", bool)),
+    )
+
+
+def _invariant(said: _Said) -> str | None:
+    text = said.optional("delta.invariants", str)
+    if text is None:
+        return None
+    try:
+        return str(orjson.loads(text)["expression"]["expression"])
+    except (orjson.JSONDecodeError, KeyError, TypeError) as e:
+        raise said.violation("delta.invariants", f"{text!r} holds no expression: {e}") from None
+
+
+def _type_change(said: _Said, change: Any) -> TypeChange:
+    if not isinstance(change, dict) or "fromType" not in change or "toType" not in change:
+        raise said.violation(TYPE_CHANGES, f"{change!r} does not say from which type to which")
+    version = change.get("tableVersion")
+    return TypeChange(
+        str(change["fromType"]),
+        str(change["toType"]),
+        change.get("fieldPath"),
+        version if isinstance(version, int) else None,
+    )

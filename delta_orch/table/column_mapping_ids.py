@@ -1,0 +1,168 @@
+"""Giving columns their physical names and ids (PROTOCOL, "Writer Requirements for Column Mapping").
+
+A physical name and an id are given once and stay with the column through renaming, moving and changes of its type; an
+id is never given twice, which is what `delta.columnMapping.maxColumnId` remembers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.schema_edit import with_fields
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.table.activity import fields_of
+from delta_orch.table.column_mapping import (
+    FIELD_ID,
+    NESTED_IDS,
+    NESTED_IDS_OF_READERS,
+    PHYSICAL_NAME,
+    ColumnMappingMode,
+    field_id,
+    nested_field_ids,
+    physical_name,
+)
+
+MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_MAPPING_KEYS = frozenset({PHYSICAL_NAME, FIELD_ID, NESTED_IDS, NESTED_IDS_OF_READERS})
+_MAX_ID = 2**31 - 1
+
+
+def assign_column_mapping(
+    schema: StructType, max_column_id: int, *, keeps_names: bool = False, nested_ids: bool = False
+) -> tuple[StructType, int]:
+    """Give every column, at any depth, that lacks a physical name or an id one; what is in force stays.
+
+    Args:
+        max_column_id: The highest id ever given; ids in the schema that are higher count, too.
+        keeps_names: Columns are known to data files by their names, as on a table that had no column mapping in
+            force; what the schema says otherwise is left over from elsewhere. Else those without a physical name are
+            new, and named by a UUID.
+        nested_ids: Give elements of arrays and keys and values of maps ids, too (PROTOCOL, "Writer Requirements for
+            IcebergCompatV2").
+
+    Returns: The schema, and the highest id given by now.
+
+    Raises:
+        InvalidRequestError: There are no ids left.
+    """
+    ids = _Ids(max_column_id if keeps_names else max(max_column_id, highest_id(schema)))
+    assigned = _assign_struct(schema, _Rules(keeps_names, nested_ids), ids)
+    return assigned, ids.last
+
+
+def without_column_mapping(schema: StructType) -> StructType:
+    """The schema of a table whose files know every column, at any depth, by its own name: no physical names, no ids."""
+    return StructType(tuple(_unmapped(field) for field in schema))
+
+
+def highest_id(schema: StructType) -> int:
+    """The highest id of any column, element, key or value; 0 where there is none."""
+    return max((i for field in fields_of(schema) for i in _ids_of(field)), default=0)
+
+
+def ensure_mode_may_change(before: ColumnMappingMode, after: ColumnMappingMode) -> None:
+    """Check that an existing table may go from one mode to the other: only from `none` to `name`.
+
+    Raises:
+        InvalidRequestError: It may not, as the files that are there could not be read any more.
+    """
+    if before is after or (before is ColumnMappingMode.NONE and after is ColumnMappingMode.NAME):
+        return
+    if before is ColumnMappingMode.NONE:
+        remedy = "Use mode 'name'; mode 'id' is for new tables"
+    else:
+        drops = "Drop the feature columnMapping, which writes the files anew: drop_feature('columnMapping')"
+        remedy = drops if after is ColumnMappingMode.NONE else f"Stay with '{before}'"
+    raise InvalidRequestError(
+        f"delta.columnMapping.mode cannot go from '{before}' to '{after}' on a table that exists",
+        cause="The columns of its files are found by what they were written with",
+        remedy=remedy,
+        property="delta.columnMapping.mode",
+    )
+
+
+def _unmapped(field: StructField) -> StructField:
+    metadata = {key: value for key, value in field.metadata.items() if key not in _MAPPING_KEYS}
+    return replace(field, data_type=with_fields(field.data_type, _unmapped), metadata=metadata)
+
+
+@dataclass(slots=True)
+class _Ids:
+    last: int
+
+    def take(self) -> int:
+        if self.last >= _MAX_ID:
+            raise InvalidRequestError("All column ids are used up", cause=f"{MAX_COLUMN_ID} is {self.last}")
+        self.last += 1
+        return self.last
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    keeps_names: bool
+    nested_ids: bool
+
+
+def _assign_struct(struct: StructType, rules: _Rules, ids: _Ids) -> StructType:
+    return StructType(tuple(_assign_field(field, rules, ids) for field in struct))
+
+
+def _assign_field(field: StructField, rules: _Rules, ids: _Ids) -> StructField:
+    if rules.keeps_names:
+        field = replace(field, metadata={k: v for k, v in field.metadata.items() if k not in _MAPPING_KEYS})
+    added: dict[str, object] = {}
+    if field_id(field) is None:
+        added[FIELD_ID] = ids.take()
+    if PHYSICAL_NAME not in field.metadata:
+        added[PHYSICAL_NAME] = field.name if rules.keeps_names else f"col-{uuid.uuid4()}"
+    field = replace(field, metadata={**field.metadata, **added})
+    if rules.nested_ids:
+        field = _with_nested_ids(field, ids)
+    return replace(field, data_type=_assign_type(field.data_type, rules, ids))
+
+
+def _assign_type(data_type: DataType, rules: _Rules, ids: _Ids) -> DataType:
+    match data_type:
+        case StructType():
+            return _assign_struct(data_type, rules, ids)
+        case ArrayType(element_type, contains_null):
+            return ArrayType(_assign_type(element_type, rules, ids), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            return MapType(
+                _assign_type(key_type, rules, ids), _assign_type(value_type, rules, ids), value_contains_null
+            )
+    return data_type
+
+
+def _with_nested_ids(field: StructField, ids: _Ids) -> StructField:
+    wanted = list(_nested_places(field.data_type))
+    if not wanted:
+        return field
+    known = nested_field_ids(field)
+    name = physical_name(field)
+    given: Mapping[str, int] = {f"{name}.{place}": known.get(place) or ids.take() for place in wanted}
+    # The protocol's text has one key, the reference implementation's tables the other; whoever looks finds the same.
+    return replace(field, metadata={**field.metadata, NESTED_IDS: given, NESTED_IDS_OF_READERS: given})
+
+
+def _nested_places(data_type: DataType) -> Iterator[str]:
+    match data_type:
+        case ArrayType(element_type):
+            parts: tuple[tuple[str, DataType], ...] = (("element", element_type),)
+        case MapType(key_type, value_type):
+            parts = (("key", key_type), ("value", value_type))
+        case _:
+            return
+    for name, inner in parts:
+        yield name
+        yield from (f"{name}.{place}" for place in _nested_places(inner))
+
+
+def _ids_of(field: StructField) -> Iterator[int]:
+    own = field_id(field)
+    if own is not None:
+        yield own
+    yield from nested_field_ids(field).values()

@@ -1,0 +1,107 @@
+"""Row tracking: when rows get ids, and what the table's metadata says about them (PROTOCOL, "Row Tracking").
+
+*Supported*: every file that is added gets a base row id and the version it was added in. *Enabled*: all files have
+them, and whoever copies a row writes its id and version into two columns that only the metadata knows by name.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+
+from delta_orch.errors import InvalidPropertyError, ProtocolViolationError
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.table.registry import supports
+
+ROW_TRACKING_DOMAIN = "delta.rowTracking"
+ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
+ROW_COMMIT_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
+PRESERVED_TAG = "delta.rowTracking.preserved"
+
+# The protocol's text has the second name, the reference implementation the first: readers of either find theirs.
+_MARKS = ("rowIdHighWaterMark", "highWaterMark")
+_NO_MARK = -1
+
+
+def assigns_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether writers give row ids to what they add: the feature is supported, and not suspended.
+
+    Raises:
+        InvalidPropertyError: Row tracking is enabled and suspended at once.
+    """
+    if not supports(protocol, "rowTracking"):
+        return False
+    properties = TableProperties.parse(metadata.configuration)
+    if properties.row_tracking_suspended and properties.enable_row_tracking:
+        raise InvalidPropertyError(
+            "Row tracking is enabled and suspended at once",
+            cause="delta.enableRowTracking and delta.rowTrackingSuspended are both true",
+            remedy="Set one of them to false",
+            property="delta.rowTrackingSuspended",
+        )
+    return not properties.row_tracking_suspended
+
+
+def is_row_tracking_enabled(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether every row has an id that rewrites must keep."""
+    return supports(protocol, "rowTracking") and TableProperties.parse(metadata.configuration).enable_row_tracking
+
+
+def materialized_columns(metadata: Metadata) -> tuple[str, str]:
+    """The names of the columns in data files that hold row ids and row commit versions of copied rows.
+
+    Raises:
+        ProtocolViolationError: The metadata does not name them.
+    """
+    configuration = metadata.configuration
+    names = (configuration.get(ROW_ID_COLUMN), configuration.get(ROW_COMMIT_VERSION_COLUMN))
+    if names[0] is None or names[1] is None:
+        raise ProtocolViolationError(
+            "Row tracking is enabled, but the table does not say in which columns copied rows keep their ids",
+            cause=f"{ROW_ID_COLUMN} or {ROW_COMMIT_VERSION_COLUMN} is missing",
+            remedy="Disable row tracking and enable it again",
+        )
+    return names[0], names[1]
+
+
+def with_materialized_columns(metadata: Metadata) -> Metadata:
+    """The metadata with names for the two columns, new and unlike any other, where it has none yet."""
+    missing = {
+        key: f"{prefix}-{uuid.uuid4()}"
+        for key, prefix in ((ROW_ID_COLUMN, "_row-id-col"), (ROW_COMMIT_VERSION_COLUMN, "_row-commit-version-col"))
+        if key not in metadata.configuration
+    }
+    return replace(metadata, configuration={**metadata.configuration, **missing}) if missing else metadata
+
+
+def parse_high_water_mark(configuration: str | None) -> int:
+    """The highest row id given out so far, from the configuration of the domain `delta.rowTracking`; -1 for none.
+
+    Raises:
+        ProtocolViolationError: The configuration names none.
+    """
+    if configuration is None:
+        return _NO_MARK
+    try:
+        values = json.loads(configuration)
+        marks = [values[name] for name in _MARKS if name in values]
+    except (ValueError, TypeError) as e:
+        raise _no_mark(str(e)) from None
+    whole = [mark for mark in marks if isinstance(mark, int) and not isinstance(mark, bool)]
+    if not whole or len(whole) < len(marks):
+        raise _no_mark(f"It is {configuration}")
+    return max(whole)
+
+
+def serialize_high_water_mark(mark: int) -> str:
+    return json.dumps(dict.fromkeys(_MARKS, mark), separators=(",", ":"))
+
+
+def _no_mark(cause: str) -> ProtocolViolationError:
+    return ProtocolViolationError(
+        f"The metadata domain {ROW_TRACKING_DOMAIN} does not say which row ids are taken",
+        cause=cause,
+        remedy="Restore the table to a version before the domain was damaged",
+    )

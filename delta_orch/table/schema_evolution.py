@@ -1,0 +1,223 @@
+"""How a table's schema follows the data written into it: `schema_mode="merge"` and `"overwrite"`. Pure.
+
+Merging adds columns and, where type widening is enabled, widens types; it never drops, renames, moves or narrows one.
+Overwriting takes the data's columns; one that keeps its name and type is the same column as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.protocol.schema_check import is_lossless_cast
+from delta_orch.protocol.types import (
+    VARIANT,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    is_variant_storage,
+)
+from delta_orch.table.type_widening import widened_by_data, with_type_change
+
+_DEFAULTS = ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
+_PROTOCOL_KEYS = ("delta.", "parquet.field.", *_DEFAULTS)
+_PAST_KEYS = ("delta.columnMapping.", "delta.typeChanges", "delta.identity.highWaterMark", "parquet.field.")
+
+
+class SchemaMode(StrEnum):
+    """What a write may do to the schema."""
+
+    MERGE = "merge"
+    OVERWRITE = "overwrite"
+
+
+def parse_schema_mode(mode: str | SchemaMode | None) -> SchemaMode | None:
+    """Raises InvalidRequestError where it is none."""
+    if mode is None:
+        return None
+    try:
+        return SchemaMode(mode)
+    except ValueError:
+        raise InvalidRequestError(
+            f"There is no schema_mode {mode!r}", remedy='Use "merge" or "overwrite", or leave it out'
+        ) from None
+
+
+def merge_schemas(table: StructType, source: StructType, *, may_widen: bool) -> StructType:
+    """The table's schema with what the source has beyond it.
+
+    Columns match by name without regard to case. New ones, at any depth, come last, may be null and carry nothing of
+    the source's own protocol metadata. Columns that the source lacks stay.
+
+    Args:
+        may_widen: Whether a column may become wider, its history recorded (PROTOCOL, "Type Widening").
+
+    Returns: `table` itself where the source has nothing new.
+
+    Raises:
+        SchemaMismatchError: A column has a type that its values cannot be kept in; all are named. Nothing was written.
+    """
+    merging = _Merging(may_widen)
+    merged = merging.struct(table, source, "")
+    if merging.problems:
+        raise SchemaMismatchError(
+            "The data's schema cannot be merged into the table's",
+            cause="; ".join(merging.problems),
+            remedy="Cast the columns before writing"
+            + ("" if may_widen else ", or set delta.enableTypeWidening where the new type is wider"),
+            problems=merging.problems,
+        )
+    return table if merged == table else merged
+
+
+def overwritten_schema(table: StructType, source: StructType) -> StructType:
+    """The schema of a table whose rows and columns are all replaced by the source's.
+
+    A column that keeps name and type stays what it was: its nullability, comment, default, generation and identity,
+    physical name and id. All others are new.
+
+    Raises:
+        SchemaMismatchError: A column has no type (void), so nothing could ever be written to it.
+    """
+    columns = []
+    for column in as_created_from_data(source):
+        known = table.find(column.name)
+        columns.append(known if known is not None and _is_same(_loosen(known.data_type), column.data_type) else column)
+    return StructType(tuple(columns))
+
+
+def _is_same(ours: DataType, theirs: DataType) -> bool:
+    """Whether data of a type is data of a column's; a variant in Arrow need not say that it is one."""
+    match ours, theirs:
+        case StructType(), StructType():
+            return ours.names == theirs.names and all(
+                a.metadata == b.metadata and _is_same(a.data_type, b.data_type)
+                for a, b in zip(ours, theirs, strict=True)
+            )
+        case ArrayType(), ArrayType():
+            return _is_same(ours.element_type, theirs.element_type)
+        case MapType(), MapType():
+            return _is_same(ours.key_type, theirs.key_type) and _is_same(ours.value_type, theirs.value_type)
+    return ours == theirs or (ours == VARIANT and is_variant_storage(theirs))
+
+
+def as_created_from_data(schema: StructType) -> StructType:
+    """The schema of a table whose first rows have this one: every column may be null, and nothing is inherited that
+    only means something in the table the rows came from (column mapping, generation, defaults)."""
+    return StructType(tuple(_loosen_field(f) for f in schema))
+
+
+def as_first_defined(schema: StructType) -> StructType:
+    """The schema of a table to be created, without what only another table's past can mean: physical names and ids,
+    type changes, values an identity column has given."""
+    return StructType(tuple(_as_first_defined(f) for f in schema))
+
+
+def _as_first_defined(column: StructField) -> StructField:
+    kept = {key: value for key, value in column.metadata.items() if not key.startswith(_PAST_KEYS)}
+    return replace(column, data_type=_mapped_structs(column.data_type, as_first_defined), metadata=kept)
+
+
+def _mapped_structs(data_type: DataType, change: Callable[[StructType], StructType]) -> DataType:
+    match data_type:
+        case StructType():
+            return change(data_type)
+        case ArrayType(element_type, contains_null):
+            return ArrayType(_mapped_structs(element_type, change), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            return MapType(_mapped_structs(key_type, change), _mapped_structs(value_type, change), value_contains_null)
+    return data_type
+
+
+def _loosen_field(column: StructField) -> StructField:
+    kept = {key: value for key, value in column.metadata.items() if not key.startswith(_PROTOCOL_KEYS)}
+    return replace(column, data_type=_loosen(column.data_type), nullable=True, metadata=kept)
+
+
+def _loosen(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType():
+            return as_created_from_data(data_type)
+        case ArrayType(element_type):
+            return ArrayType(_loosen(element_type), True)
+        case MapType(key_type, value_type):
+            return MapType(_loosen(key_type), _loosen(value_type), True)
+    return data_type
+
+
+@dataclass(slots=True)
+class _Merging:
+    may_widen: bool
+    problems: list[str] = field(default_factory=list)
+
+    def struct(self, table: StructType, source: StructType, prefix: str) -> StructType:
+        new: dict[str, StructField] = {}
+        seen: set[str] = set()
+        merged = {f.name: f for f in table}
+        for theirs in source:
+            path = f"{prefix}{theirs.name}"
+            if theirs.name.lower() in seen:
+                self.problems.append(f"column {path} occurs twice")
+                continue
+            seen.add(theirs.name.lower())
+            ours = table.find(theirs.name)
+            if ours is not None:
+                merged[ours.name] = self.column(ours, theirs.data_type, path)
+            elif any(t == VOID for t in _leaf_types(theirs.data_type)):
+                self.problems.append(f"column {path} is new and its type is not known (void)")
+            else:
+                new[theirs.name] = _loosen_field(theirs)
+        return StructType((*merged.values(), *new.values()))
+
+    def column(self, ours: StructField, theirs: DataType, path: str) -> StructField:
+        changes: list[tuple[DataType, DataType, str]] = []
+        merged = self.type(ours.data_type, theirs, path, "", changes)
+        column = replace(ours, data_type=merged)
+        for before, after, place in changes:
+            column = with_type_change(column, before, after, place)
+        return column
+
+    def type(
+        self, ours: DataType, theirs: DataType, path: str, place: str, changes: list[tuple[DataType, DataType, str]]
+    ) -> DataType:
+        def inside(inner: DataType, other: DataType, name: str) -> DataType:
+            return self.type(inner, other, f"{path}.{name}", f"{place}.{name}" if place else name, changes)
+
+        match ours, theirs:
+            case StructType(), StructType():
+                return self.struct(ours, theirs, f"{path}.")
+            case ArrayType(), ArrayType():
+                return ArrayType(inside(ours.element_type, theirs.element_type, "element"), ours.contains_null)
+            case MapType(), MapType():
+                return MapType(
+                    inside(ours.key_type, theirs.key_type, "key"),
+                    inside(ours.value_type, theirs.value_type, "value"),
+                    ours.value_contains_null,
+                )
+        if is_lossless_cast(theirs, ours) or (ours == VARIANT and is_variant_storage(theirs)):
+            return ours
+        wider = widened_by_data(ours, theirs) if self.may_widen else None
+        if wider is not None:
+            changes.append((ours, wider, place))
+            return wider
+        self.problems.append(f"column {path} is {theirs}, the table has {ours}")
+        return ours
+
+
+def _leaf_types(data_type: DataType) -> Iterator[DataType]:
+    match data_type:
+        case StructType(fields):
+            for f in fields:
+                yield from _leaf_types(f.data_type)
+        case ArrayType(element_type):
+            yield from _leaf_types(element_type)
+        case MapType(key_type, value_type):
+            yield from _leaf_types(key_type)
+            yield from _leaf_types(value_type)
+        case _:
+            yield data_type

@@ -1,1 +1,0 @@
-"""All golden cases on both engines, with a table of what was run: `python -m delta_orch.testing.conformance`."""

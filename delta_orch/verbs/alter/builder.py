@@ -1,0 +1,236 @@
+"""What `DeltaTable.alter()` returns: one method a change, `commit()` at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.schema_edit import ColumnPath
+from delta_orch.protocol.types import DataType, StructField
+from delta_orch.verbs.alter.alteration import plan_alteration
+from delta_orch.verbs.alter.arguments import ensure_properties, ensure_text, ensure_texts, field_of
+from delta_orch.verbs.alter.clustering import ClusterBy
+from delta_orch.verbs.alter.columns import AddColumns, DropColumns, MoveColumn, NewColumn, Position, RenameColumn
+from delta_orch.verbs.alter.constraints import AddConstraint, DropConstraint
+from delta_orch.verbs.alter.definitions import ChangeType, DropNotNull, SetComment, SetDefault, SetNotNull
+from delta_orch.verbs.alter.draft import Change
+from delta_orch.verbs.alter.dropping import DropFeature
+from delta_orch.verbs.alter.properties import SetProperties, SetTableTexts, UnsetProperties
+from delta_orch.verbs.alter.protocol import AddFeatures, UpgradeProtocol
+from delta_orch.writing.request import CommitOptions, TxnArgument
+
+if TYPE_CHECKING:
+    from delta_orch.engines.select import EngineChoice
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.write.transaction import CommitResult
+    from delta_orch.table.table_rules import TableDescription
+
+ColumnType = DataType | str
+"""A type, or its text in Spark SQL: `bigint`, `decimal(10,2)`, `array<struct<a:int>>`, `varchar(20)`."""
+
+
+class Alteration:
+    """Changes to a table's metadata and protocol, collected in order and committed as one version, or not at all.
+
+        table.alter().set_properties({"delta.columnMapping.mode": "name"}).rename_column("id", "order_id").commit()
+
+    Nothing is read or written before `commit()`, which raises for whatever cannot be: its errors are those of every
+    method here. Each method returns the alteration itself. Columns are named by text
+    (`"a"`, `"s.a"`, names with dots in backticks) or by a sequence of names; `element`, `key` and `value` lead into
+    arrays and maps.
+    """
+
+    def __init__(
+        self,
+        read_snapshot: Callable[[], Snapshot],
+        run: Callable[[Sequence[Change], EngineChoice, CommitOptions], CommitResult],
+    ) -> None:
+        self._read_snapshot = read_snapshot
+        self._run = run
+        self._changes: list[Change] = []
+
+    def _also(self, change: Change) -> Alteration:
+        self._changes.append(change)
+        return self
+
+    # Properties and texts
+
+    def set_properties(self, properties: Mapping[str, str]) -> Alteration:
+        """Set table properties, and what they ask for: the protocol grows by the features they need.
+
+        Unknown `delta.*` keys and values that are none of their kind are refused. `delta.feature.<name>` with the value
+        `supported` adds a feature.
+        """
+        return self._also(SetProperties(ensure_properties(properties)))
+
+    def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
+        """Remove properties, so that their defaults hold; one that is not set is an error unless `if_exists`."""
+        return self._also(UnsetProperties(ensure_texts(keys, "The name of a property"), if_exists))
+
+    def set_name(self, name: str) -> Alteration:
+        """The table's name in its metadata; the empty text removes it."""
+        return self._also(SetTableTexts(name=ensure_text(name, "The table's name")))
+
+    def set_description(self, description: str) -> Alteration:
+        """The table's description; the empty text removes it."""
+        return self._also(SetTableTexts(description=ensure_text(description, "The description")))
+
+    # Protocol
+
+    def add_feature(self, *names: str) -> Alteration:
+        """Support table features, and those they need (PROTOCOL, "Table Features"). Older clients may no longer read or
+        write the table."""
+        return self._also(AddFeatures(ensure_texts(names, "The name of a table feature")))
+
+    def drop_feature(self, name: str, *, truncate_history: bool = False) -> Alteration:
+        """Remove a table feature. What in the table still needs the user's decision is named; files that only readers
+        of the feature understand (`columnMapping`, `typeWidening`, `deletionVectors`, `variantShredding`) are written
+        anew by `commit`, rows and row ids unchanged.
+
+        Where older versions may need the feature, `checkpointProtection` takes its place until they are gone.
+
+        Args:
+            truncate_history: Clean up those older versions instead, once they are older than
+                `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day); until then `commit` removes
+                what there is of the feature in the newest version, and raises InvalidRequestError that says when to try
+                again.
+        """
+        return self._also(DropFeature(ensure_text(name, "The name of a table feature"), bool(truncate_history)))
+
+    def upgrade_protocol(
+        self, *, min_reader_version: int | None = None, min_writer_version: int | None = None
+    ) -> Alteration:
+        """Raise the protocol to at least these versions; it is never lowered."""
+        return self._also(UpgradeProtocol(min_reader_version, min_writer_version))
+
+    # Constraints
+
+    def add_constraint(self, name: str, expression: str) -> Alteration:
+        """Add a CHECK constraint: true for every row from now on, and for every row there is, which `commit` reads.
+        Null is a violation (PROTOCOL, "CHECK Constraints")."""
+        return self._also(AddConstraint(ensure_text(name, "A constraint's name"), expression))
+
+    def drop_constraint(self, name: str, *, if_exists: bool = False) -> Alteration:
+        """Remove a CHECK constraint."""
+        return self._also(DropConstraint(ensure_text(name, "A constraint's name"), if_exists))
+
+    # Columns
+
+    def add_column(
+        self,
+        path: ColumnPath,
+        data_type: ColumnType,
+        *,
+        nullable: bool = True,
+        comment: str | None = None,
+        first: bool = False,
+        after: str | None = None,
+    ) -> Alteration:
+        """Add a column, or a field of a struct; rows that are there have null in it.
+
+        Args:
+            nullable: False only for a table, or a struct, without rows.
+            first, after: Where it goes among its siblings; by default to the end.
+        """
+        new = NewColumn(path, field_of(data_type, nullable, comment), _position(first, after))
+        return self._also(AddColumns((new,)))
+
+    def add_columns(self, columns: Mapping[str, ColumnType] | Sequence[StructField]) -> Alteration:
+        """Add several columns to the end."""
+        if isinstance(columns, Mapping):
+            new = tuple(NewColumn(path, field_of(data_type)) for path, data_type in columns.items())
+        elif isinstance(columns, Sequence) and all(isinstance(field, StructField) for field in columns):
+            new = tuple(NewColumn((field.name,), field) for field in columns)
+        else:
+            raise InvalidRequestError(f"{columns!r} are no columns", remedy="Pass {name: type}, or a list of column()")
+        if not new:
+            raise InvalidRequestError("No column is named", remedy="Name at least one column")
+        return self._also(AddColumns(new))
+
+    def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
+        """Give a column another name, without touching a file. Needs column mapping (PROTOCOL, "Column Mapping")."""
+        return self._also(RenameColumn(path, ensure_text(new_name, "A column's name")))
+
+    def drop_columns(self, *paths: ColumnPath) -> Alteration:
+        """Remove columns, without touching a file: the values stay in files until those are rewritten. Needs column
+        mapping."""
+        if not paths:
+            raise InvalidRequestError("No column is named", remedy="Name at least one column")
+        return self._also(DropColumns(paths))
+
+    def move_column(self, path: ColumnPath, *, first: bool = False, after: str | None = None) -> Alteration:
+        """Put a column first, or after one of its siblings."""
+        if not first and after is None:
+            raise InvalidRequestError("Nothing says where the column goes", remedy="Pass first=True or after=")
+        return self._also(MoveColumn(path, _position(first, after)))
+
+    def change_type(self, path: ColumnPath, data_type: ColumnType) -> Alteration:
+        """Widen a column's type, at any depth. Needs `delta.enableTypeWidening` (PROTOCOL, "Type Widening")."""
+        return self._also(ChangeType(path, field_of(data_type).data_type))
+
+    def set_not_null(self, path: ColumnPath) -> Alteration:
+        """Refuse nulls from now on, once `commit` has seen that there are none."""
+        return self._also(SetNotNull(path))
+
+    def drop_not_null(self, path: ColumnPath) -> Alteration:
+        """Let the column be null."""
+        return self._also(DropNotNull(path))
+
+    def set_default(self, path: ColumnPath, expression: str) -> Alteration:
+        """What rows that do not bring the column get in it, in Spark SQL; rows that are there do not change (PROTOCOL,
+        "Default Columns")."""
+        return self._also(SetDefault(path, ensure_text(expression, "A default")))
+
+    def drop_default(self, path: ColumnPath) -> Alteration:
+        """Remove a column's default."""
+        return self._also(SetDefault(path, None))
+
+    def set_column_comment(self, path: ColumnPath, comment: str) -> Alteration:
+        """A column's comment; the empty text removes it."""
+        return self._also(SetComment(path, ensure_text(comment, "A comment")))
+
+    # Clustering
+
+    def cluster_by(self, *columns: ColumnPath) -> Alteration:
+        """Cluster the table by up to four columns that have statistics, or with none by nothing any more (PROTOCOL,
+        "Clustered Table")."""
+        return self._also(ClusterBy(columns))
+
+    # The end
+
+    def preview(self) -> TableDescription:
+        """The table as `commit` would leave it, without reading a row or writing anything. Raises as `commit`."""
+        return plan_alteration(self._read_snapshot(), self._changes)[0].table
+
+    def commit(
+        self,
+        *,
+        txn: TxnArgument | None = None,
+        engine: EngineChoice = "auto",
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+        isolation_level: str | None = None,
+        operation_metrics: Mapping[str, int | str] | None = None,
+        dry_run: bool = False,
+    ) -> CommitResult:
+        """Make all changes, in their order, the table's next version.
+
+        Args:
+            engine: Reads the rows of which a constraint or NOT NULL must be proven; nothing else is read.
+            txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run: As for `DeltaTable.append`.
+
+        Returns: `skipped` where the table is that way already, or the `txn` is recorded.
+
+        Raises:
+            InvalidRequestError (and its kinds): A change cannot be. Nothing was changed.
+            ConstraintViolationError: Rows stand against it; one is shown. Nothing was changed.
+            UnsupportedFeatureError: This release could not write the table afterwards. Nothing was changed.
+            ConflictError: Another commit stands in the way. Nothing was changed; try again.
+        """
+        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
+        return self._run(tuple(self._changes), engine, options)
+
+
+def _position(first: bool, after: str | None) -> Position:
+    return Position(bool(first), None if after is None else ensure_text(after, "A column's name"))

@@ -1,0 +1,101 @@
+"""The table as the changes of an alteration leave it, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.schema_edit import Path
+from delta_orch.protocol.types import StructType
+from delta_orch.table.feature_removal import FileTrait
+from delta_orch.table.table_rules import TableDescription
+from delta_orch.writing.clustering import read_clustering
+
+
+@dataclass(frozen=True, slots=True)
+class RowProof:
+    """What every row of the table must satisfy before the change may be committed.
+
+    Attributes:
+        name: What the error calls it.
+        condition: As it is told to the user.
+        violation: The rows that break it, resolved against the schema as the change leaves it.
+    """
+
+    name: str
+    condition: str
+    violation: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A table between the version an alteration starts from and the one it will commit.
+
+    Attributes:
+        snapshot: Where it starts.
+        table: Protocol, metadata and schema so far.
+        clustering: Physical paths of the clustering columns; None where the table is not clustered.
+        features: Features asked for by name.
+        domains: Metadata domains to set, by name; None removes one.
+        proofs: What the rows must satisfy.
+        relies_on_files: The change is only right for the files the snapshot has.
+        relies_on_version: The change names the version it will be, so nothing may come in between.
+        unwanted: What no file may hold once the change stands; those that do are written anew with it.
+        mapped_schema: The columns as files name them, where the change ends column mapping.
+        widened_schema: The columns with the history of their types, where the change ends type widening.
+        truncates: Features of which the history, too, shall hold nothing any more.
+        needs_checkpoint: Readers that lack a feature which has gone shall not have to look at what was before.
+    """
+
+    snapshot: Snapshot
+    table: TableDescription
+    clustering: tuple[Path, ...] | None
+    features: frozenset[str] = frozenset()
+    domains: Mapping[str, str | None] = field(default_factory=dict)
+    proofs: tuple[RowProof, ...] = ()
+    relies_on_files: bool = False
+    relies_on_version: bool = False
+    unwanted: frozenset[FileTrait] = frozenset()
+    mapped_schema: StructType | None = None
+    widened_schema: StructType | None = None
+    truncates: frozenset[str] = frozenset()
+    needs_checkpoint: bool = False
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Draft:
+        table = TableDescription(snapshot.protocol, snapshot.metadata, snapshot.schema)
+        return cls(snapshot, table, read_clustering(snapshot))
+
+    @property
+    def schema(self) -> StructType:
+        return self.table.schema
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return self.table.configuration
+
+    def with_configuration(self, configuration: Mapping[str, str]) -> Draft:
+        return replace(self, table=self.table.with_configuration(configuration))
+
+    def with_schema(self, schema: StructType) -> Draft:
+        return replace(self, table=self.table.with_schema(schema))
+
+    def with_proof(self, proof: RowProof) -> Draft:
+        return replace(self, proofs=(*self.proofs, proof))
+
+
+class Change(Protocol):
+    """One step of an alteration."""
+
+    @property
+    def operation(self) -> str:
+        """`commitInfo.operation`, as the reference implementation calls it."""
+
+    def apply(self, draft: Draft) -> Draft:
+        """The table with the change. Raises kinds of InvalidRequestError where it cannot be."""
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+        """`commitInfo.operationParameters`."""

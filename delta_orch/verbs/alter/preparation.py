@@ -1,0 +1,97 @@
+"""What must be in the log before an alteration can be committed: some changes take commits of their own.
+
+Each leaves a table that is as good as before, so whatever comes in between, the alteration can be tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import orjson
+
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.log_path import LogFileKind
+from delta_orch.table.feature_removal import PROTECTED_BEFORE
+from delta_orch.table.property_rules import find_property
+from delta_orch.table.protocol_upgrade import canonical_features, with_features
+from delta_orch.table.registry import supports
+from delta_orch.table.row_tracking import is_row_tracking_enabled
+from delta_orch.verbs.alter.draft import Draft
+from delta_orch.verbs.checkpoint import checkpoint
+from delta_orch.verbs.row_id_backfill import give_rows_ids, lacks_row_ids
+from delta_orch.verbs.row_id_removal import holds_row_ids, take_row_ids
+from delta_orch.writing.request import CommitOptions
+
+_POLICY = "delta.checkpointPolicy"
+
+
+def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: Draft, options: CommitOptions) -> bool:
+    """Do what the draft needs to be done before.
+
+    Returns: Whether anything was committed: then the draft is to be made anew.
+
+    Raises as `give_rows_ids`, `take_row_ids`; ConflictError, StorageError.
+    """
+    snapshot, table = draft.snapshot, draft.table
+    is_tracking = is_row_tracking_enabled(snapshot.protocol, snapshot.metadata)
+    if not is_tracking and is_row_tracking_enabled(table.protocol, table.metadata) and lacks_row_ids(snapshot):
+        give_rows_ids(table_log, read_snapshot, options=options)
+        return True
+    if _drops(draft, "rowTracking") and holds_row_ids(snapshot):
+        take_row_ids(table_log, read_snapshot, options=options)
+        return True
+    if _drops(draft, "v2Checkpoint") and _may_need_v2(snapshot):
+        _write_classic_checkpoint(table_log, read_snapshot, options)
+        return True
+    return False
+
+
+def without_traces(draft: Draft) -> Draft:
+    """The table as the draft leaves it, but for the features of which the history is to hold nothing: those are still
+    listed, and used no more."""
+    snapshot = draft.snapshot
+    protocol = with_features(draft.table.protocol, draft.truncates)
+    if canonical_features(protocol) == canonical_features(snapshot.protocol):
+        protocol = snapshot.protocol
+    kept = dict(draft.table.configuration)
+    if "checkpointProtection" in draft.truncates:
+        before = snapshot.properties.require_checkpoint_protection_before_version
+        kept |= {} if before is None else {PROTECTED_BEFORE: str(before)}
+    table = replace(draft.table, protocol=protocol)
+    if kept == dict(snapshot.metadata.configuration) and draft.schema == snapshot.schema:
+        return replace(draft, table=replace(table, metadata=snapshot.metadata))
+    return replace(draft, table=table.with_configuration(kept))
+
+
+def _drops(draft: Draft, feature: str) -> bool:
+    return supports(draft.snapshot.protocol, feature) and not supports(draft.table.protocol, feature)
+
+
+def _may_need_v2(snapshot: Snapshot) -> bool:
+    """Whether reading the table begins with a V2 checkpoint, or may do so with the next one."""
+    if snapshot.properties.checkpoint_policy == "v2":
+        return True
+    found = snapshot.checkpoint
+    return found is not None and (found.files.kind is LogFileKind.CHECKPOINT_UUID or bool(found.sidecars))
+
+
+def _checkpoint_version(snapshot: Snapshot) -> int | None:
+    return None if snapshot.checkpoint is None else snapshot.checkpoint.version
+
+
+def _write_classic_checkpoint(
+    table_log: TableLog, read_snapshot: Callable[[], Snapshot], options: CommitOptions
+) -> None:
+    """Let no V2 checkpoint be written any more, and put one that everybody can read behind those there are."""
+    snapshot = read_snapshot()
+    if snapshot.properties.checkpoint_policy == "v2" or _checkpoint_version(snapshot) == snapshot.version:
+        configuration = dict(snapshot.metadata.configuration)
+        configuration.pop(find_property(configuration, _POLICY) or _POLICY, None)
+        told = options.of_preparation()
+        parameters = {"properties": orjson.dumps({_POLICY: "classic"}).decode()}
+        transaction = told.begin(table_log, snapshot, "SET TBLPROPERTIES", parameters)
+        transaction.update_metadata(replace(snapshot.metadata, configuration={**configuration, _POLICY: "classic"}))
+        transaction.commit()
+    checkpoint(table_log, read_snapshot())

@@ -1,0 +1,225 @@
+"""Writing files anew that hold what the table is about to do without: other names, older types, deletion vectors,
+shredded variants. The rows stay what they are, and so do their ids; the commit says `dataChange` false of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import Engine, ScanPlan, WriteSpec
+from delta_orch.engines.file_traits import have_older_types, have_shredded_variants
+from delta_orch.engines.footer_statistics import read_footer_statistics
+from delta_orch.log.files.arrow_building import all_booleans, int64_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
+from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.write.read_set import keys_of
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.data_path import encode_path
+from delta_orch.protocol.deletion_vector import relative_path
+from delta_orch.protocol.types import StructType, holds_variant
+from delta_orch.table.activity import fields_of
+from delta_orch.table.column_mapping import ColumnMappingMode, column_mapping_mode, physical_name
+from delta_orch.table.column_mapping_ids import MAX_COLUMN_ID
+from delta_orch.table.feature_removal import FileTrait
+from delta_orch.table.type_widening import has_type_changes
+from delta_orch.verbs.alter.draft import Draft
+from delta_orch.verbs.optimize import compaction_metrics, without_data_change
+from delta_orch.verbs.overwrite import REMOVED_FILE_COLUMNS
+from delta_orch.writing.rehearsal import RehearsalEngine
+from delta_orch.writing.row_copies import RowCopies
+from delta_orch.writing.target import WriteTarget
+
+_SOURCE = "source"
+FILES_AT_ONCE = 10_000
+"""So many plans are held in memory, and handed to the engine as one job."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What files are made for: one that was made for something else is of no use."""
+
+    spec: WriteSpec
+    schema: StructType
+    mode: ColumnMappingMode
+
+
+class FileRewriter:
+    """Rewrites files for an alteration, attempt by attempt: where another commit comes first, what is rewritten
+    already stays, and only what that commit has added is left to do. What no attempt commits is an orphan.
+
+    Each file becomes one, in its own partition, or none where all its rows are deleted.
+    """
+
+    def __init__(self, engine: Callable[[], Engine], *, dry_run: bool) -> None:
+        self._engine = engine
+        self._dry_run = dry_run
+        self._basis: _Basis | None = None
+        # `ADD_SCHEMA`, and the key of the file that each was made of.
+        self._made = _with_sources(ADD_SCHEMA.empty_table(), pa.nulls(0, pa.string()))
+
+    def stage(self, transaction: Transaction, draft: Draft) -> bool:
+        """Rewrite the files of the draft's snapshot that hold what is unwanted, and stage what replaces them.
+
+        Returns: Whether there were any.
+
+        Raises:
+            MissingFileError, StorageError, TableError: A file cannot be read, or none can be written.
+            ConstraintViolationError: A row violates what the table demands of it. Nothing was committed.
+        """
+        files = _unwanted_files(draft)
+        copies = RowCopies(draft.snapshot)
+        if files.num_rows:
+            files = _with_counts(draft.snapshot, files)
+            self._rewrite(draft, files, copies)
+            adds = self._made.filter(pc.is_in(self._made.column(_SOURCE), value_set=keys_of(files)))
+            adds = without_data_change(adds.drop_columns([_SOURCE]))
+            removed = files.select(REMOVED_FILE_COLUMNS)
+            transaction.read_files(removed)
+            transaction.add_files(adds, just_written=True)
+            transaction.remove_files(removed, data_change=False)
+            transaction.set_operation_metrics(compaction_metrics(adds, removed))
+            copies.note_in(transaction)
+        if FileTrait.DELETION_VECTOR in draft.unwanted:
+            transaction.keep_until_expired(_vector_paths(draft.snapshot, files))
+        return bool(files.num_rows)
+
+    def _rewrite(self, draft: Draft, files: pa.Table, copies: RowCopies) -> None:
+        """Make what is not made yet."""
+        basis = _Basis(_target(draft).write_spec(), *_as_read(draft))
+        if basis != self._basis:
+            self._basis, self._made = basis, self._made.slice(0, 0)
+        # One file becomes one: nothing is to be split.
+        spec = copies.spec(replace(basis.spec, target_file_size_bytes=None))
+        todo = files.filter(
+            pc.and_(
+                pc.invert(pc.is_in(keys_of(files), value_set=self._made.column(_SOURCE).combine_chunks())),
+                pc.greater(_live_rows(files), int64_array([0])[0]),
+            )
+        )
+        if not todo.num_rows:
+            return
+        engine = RehearsalEngine(self._engine()) if self._dry_run else self._engine()
+        for start in range(0, todo.num_rows, FILES_AT_ONCE):
+            some = todo.slice(start, FILES_AT_ONCE)
+            plans = [copies.plan(_plan(draft, basis, some.slice(row, 1))) for row in range(some.num_rows)]
+            self._made = pa.concat_tables([self._made, _rewritten(engine, plans, spec, keys_of(some))])
+
+
+def _rewritten(engine: Engine, plans: list[ScanPlan], spec: WriteSpec, sources: pa.Array) -> pa.Table:
+    """The files that were made, each with the key of its source."""
+    made = engine.rewrite(plans, spec)
+    if made.num_rows != len(plans):
+        # Some file holds another number of rows than the log says: then each must be asked what became of it.
+        parts = [engine.rewrite([plan], spec) for plan in plans]
+        made = pa.concat_tables(parts)
+        sources = sources.take(int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
+    return _with_sources(made, sources)
+
+
+def _with_sources(adds: pa.Table, sources: pa.Array) -> pa.Table:
+    return adds.append_column(_SOURCE, sources)
+
+
+def _target(draft: Draft) -> WriteTarget:
+    table = draft.table
+    return WriteTarget(
+        draft.snapshot.store,
+        table.schema,
+        table.metadata.partition_columns,
+        table.properties,
+        table.protocol,
+        table.metadata,
+        draft.clustering,
+    )
+
+
+def _as_read(draft: Draft) -> tuple[StructType, ColumnMappingMode]:
+    """The columns under the names they will have, and how the files that are there know them."""
+    snapshot = draft.snapshot
+    if draft.mapped_schema is not None:
+        return draft.mapped_schema, column_mapping_mode(snapshot.protocol, snapshot.metadata)
+    return draft.schema, draft.table.column_mapping
+
+
+def _plan(draft: Draft, basis: _Basis, files: pa.Table) -> ScanPlan:
+    return ScanPlan(
+        store=draft.snapshot.store,
+        schema=basis.schema,
+        partition_columns=draft.table.metadata.partition_columns,
+        files=files,
+        column_mapping=basis.mode,
+    )
+
+
+def _unwanted_files(draft: Draft) -> pa.Table:
+    """The files that hold what is unwanted, with statistics."""
+    snapshot, unwanted = draft.snapshot, draft.unwanted
+    files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats")).combine_chunks()
+    if FileTrait.MAPPED_NAMES in unwanted and _names_differ(draft):
+        return files
+    chosen = all_booleans(False, files.num_rows)
+    if FileTrait.DELETION_VECTOR in unwanted:
+        chosen = pc.or_(chosen, one_chunk(files.column("dv_id").is_valid()))
+    mode = column_mapping_mode(snapshot.protocol, snapshot.metadata)
+    older, paths = draft.widened_schema, files.column("path").to_pylist()
+    if FileTrait.OLDER_TYPES in unwanted and older is not None and has_type_changes(older):
+        chosen = pc.or_(chosen, have_older_types(snapshot.store, paths, older, mode))
+    if FileTrait.SHREDDED_VARIANTS in unwanted and holds_variant(snapshot.schema):
+        chosen = pc.or_(chosen, have_shredded_variants(snapshot.store, paths, snapshot.schema, mode))
+    return files.filter(chosen)
+
+
+def _names_differ(draft: Draft) -> bool:
+    """Whether files may hold a column under another name than its own: its physical name is another, or it was dropped
+    and one that is called so later would find it there."""
+    schema = draft.mapped_schema
+    if schema is None or draft.snapshot.properties.column_mapping_mode == ColumnMappingMode.NONE:
+        return False
+    fields = list(fields_of(schema))
+    ever_given = draft.snapshot.metadata.configuration.get(MAX_COLUMN_ID)
+    is_by_id = draft.snapshot.properties.column_mapping_mode == ColumnMappingMode.ID
+    return is_by_id or ever_given != str(len(fields)) or any(physical_name(field) != field.name for field in fields)
+
+
+def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
+    """The files, with how many records each has. Where statistics do not say, or say that no row is left, its footer is
+    asked: rows are not given up for a wrong number."""
+    counts = record_counts(files)
+    is_open = pc.coalesce(pc.less_equal(counts, _deleted_rows(files)), all_booleans(True, 1)[0])
+    asked = pc.indices_nonzero(is_open).to_pylist()
+    if asked:
+        filesystem, _ = snapshot.store.data_filesystem()
+        paths = [snapshot.store.resolve(files.column("path")[row].as_py()) for row in asked]
+        read = read_footer_statistics(filesystem, paths, ()).column("num_records").combine_chunks()
+        counts = pc.replace_with_mask(counts, is_open, read)
+    return files.append_column("num_records", counts)
+
+
+def _deleted_rows(files: pa.Table) -> pa.Array:
+    vectors = one_chunk(files.column("deletion_vector"))
+    return pc.coalesce(pc.struct_field(vectors, "cardinality"), int64_array([0])[0])
+
+
+def _live_rows(files: pa.Table) -> pa.Array:
+    return pc.subtract(one_chunk(files.column("num_records")), _deleted_rows(files))
+
+
+def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
+    """The files of deletion vectors that the newest version or a tombstone names, and no tombstone of their own yet:
+    clients that know none must not take them for garbage while versions that need them can be read."""
+    tombstones = snapshot.tombstones(["path", "deletion_vector"])
+    found: set[str] = set()
+    for some in (files, tombstones):
+        for vector in deletion_vector_descriptors(some):
+            if vector is not None and vector.storage_type == "u":
+                found.add(encode_path(relative_path(vector)))
+            elif vector is not None and vector.storage_type == "p":
+                found.add(vector.path_or_inline_dv)
+    return sorted(found - set(tombstones.column("path").to_pylist()))

@@ -1,0 +1,76 @@
+"""Metadata domains of the user: named texts that travel with the table (PROTOCOL, "Domain Metadata")."""
+
+from __future__ import annotations
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.transaction import CommitResult
+from delta_orch.table.registry import supports
+from delta_orch.writing.request import CommitOptions
+
+SYSTEM_PREFIX = "delta."
+
+
+def set_domain_metadata(
+    table_log: TableLog, snapshot: Snapshot, domain: str, configuration: str, *, options: CommitOptions
+) -> CommitResult:
+    """Set the configuration of a domain, whatever it was before. Conflicts with whoever sets or removes the same one.
+
+    Raises:
+        InvalidRequestError: The domain is the protocol's own (`delta.…`) or has no name, the configuration is no text,
+            or the table has no metadata domains. Nothing was committed.
+        ConcurrentDomainMetadataError: Another commit changed the domain. The table holds that one.
+    """
+    _ensure_users_own(domain)
+    if not isinstance(configuration, str):
+        raise InvalidRequestError(
+            f"The configuration of a metadata domain is a text, not {type(configuration).__name__}",
+            remedy="Serialise it, for example as JSON",
+        )
+    _ensure_domains(snapshot)
+    transaction = options.begin(table_log, snapshot, "SET DOMAIN METADATA", {"domain": domain})
+    transaction.set_domain_metadata(domain, configuration)
+    return transaction.commit()
+
+
+def remove_domain_metadata(
+    table_log: TableLog, snapshot: Snapshot, domain: str, *, options: CommitOptions
+) -> CommitResult | None:
+    """Remove a domain; the commit keeps an image of what it held.
+
+    Returns: None where the table has no such domain: then nothing was committed.
+
+    Raises as `set_domain_metadata`.
+    """
+    _ensure_users_own(domain)
+    if domain not in snapshot.domain_metadata:
+        return None
+    _ensure_domains(snapshot)
+    transaction = options.begin(table_log, snapshot, "REMOVE DOMAIN METADATA", {"domain": domain})
+    transaction.set_domain_metadata(domain, snapshot.domain_metadata[domain], removed=True)
+    return transaction.commit()
+
+
+def _ensure_users_own(domain: str) -> None:
+    if not isinstance(domain, str) or not domain:
+        raise InvalidRequestError(
+            f"A metadata domain has a name, not {domain!r}", remedy="Pass a text such as 'com.example.lineage'"
+        )
+    if domain.lower().startswith(SYSTEM_PREFIX):
+        raise InvalidRequestError(
+            f"The metadata domain {domain!r} is not yours to change",
+            cause="Domains whose names begin with 'delta.' belong to table features",
+            remedy="Choose a name that tells whose it is, for example 'com.example.lineage'",
+            domain=domain,
+        )
+
+
+def _ensure_domains(snapshot: Snapshot) -> None:
+    if not supports(snapshot.protocol, "domainMetadata"):
+        raise InvalidRequestError(
+            "The table has no metadata domains",
+            cause="Its protocol does not list the table feature domainMetadata",
+            remedy='Add it: table.alter().add_feature("domainMetadata").commit(), or in the shell '
+            "delta-orch alter add-feature URI domainMetadata",
+        )

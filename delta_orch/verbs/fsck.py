@@ -1,0 +1,150 @@
+"""`fsck`: is everything there that a version of the table needs, and does it fit together? Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import CorruptLogError, ProtocolViolationError, StorageError
+from delta_orch.log.files.listing import list_log
+from delta_orch.log.read.log_check import Problem, check_log, problem_of
+from delta_orch.log.read.segment import ensure_log_exists, oldest_version
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.verbs.file_check import FILE_CHECK_COLUMNS, check_data_files, check_deletion_vectors
+
+
+@dataclass(frozen=True, slots=True)
+class FsckReport:
+    """What was looked at, and what is wrong.
+
+    Attributes:
+        uri: The table.
+        version: The version that was checked.
+        oldest_version: The oldest one that can still be read.
+        num_commits, num_checkpoints, num_compactions: What the log holds; checkpoints without incomplete ones.
+        checksum_fields: The fields of the version checksum that agree with the log; empty where the version has none,
+            or where it does not agree.
+        num_files, size_bytes: Of the version; None where it cannot be read.
+        num_deletion_vectors: Likewise.
+        files_checked: Whether data files and deletion vectors were looked up.
+        problems: Errors first.
+    """
+
+    uri: str
+    version: int
+    oldest_version: int
+    num_commits: int
+    num_checkpoints: int
+    num_compactions: int
+    checksum_fields: tuple[str, ...]
+    num_files: int | None
+    size_bytes: int | None
+    num_deletion_vectors: int | None
+    files_checked: bool
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the version can be read right, as far as was checked; there may be warnings."""
+        return all(p.severity != "error" for p in self.problems)
+
+
+def fsck(table_log: TableLog, version: int | None = None, *, check_files: bool = False) -> FsckReport:
+    """Check the log, one version's state and its checksum, and with `check_files` that the data is there.
+
+    What is found ends up in the report, not in an error. Data files are looked up by name and size, not read; deletion
+    vectors are read and verified.
+
+    Args:
+        version: By default the newest.
+
+    Raises:
+        TableNotFoundError: There is no log.
+        VersionNotFoundError: The version was never written, or its log is cleaned up.
+        UnsupportedFeatureError, UnsupportedVersionError: This release cannot tell whether the version is right.
+        StorageError: The store does not answer.
+    """
+    store = table_log.store
+    listing = list_log(store)
+    ensure_log_exists(store, listing)
+    target = listing.latest_version if version is None else version
+    assert target is not None
+    problems: list[Problem] = []
+    snapshot = _load(table_log, target, problems)
+    in_use = listing.newest_checkpoint(target) if snapshot is None else snapshot.segment.checkpoint
+    _add_new(problems, check_log(store, listing, in_use))
+    files = None if snapshot is None else _check_state(snapshot, problems)
+    checksum_fields = () if snapshot is None or files is None else _check_checksum(snapshot, problems)
+    if files is not None and check_files:
+        _add_new(problems, check_data_files(store, files))
+        _add_new(problems, check_deletion_vectors(store, files))
+    return FsckReport(
+        uri=store.uri,
+        version=target,
+        oldest_version=oldest_version(listing),
+        num_commits=len(listing.commits),
+        num_checkpoints=sum(map(len, listing.checkpoints.values())),
+        num_compactions=len(listing.compactions),
+        checksum_fields=checksum_fields,
+        num_files=None if files is None else files.num_rows,
+        size_bytes=None if files is None else int(pc.sum(files["size"]).as_py() or 0),
+        num_deletion_vectors=None if files is None else len(files) - files["deletion_vector"].null_count,
+        files_checked=check_files and files is not None,
+        problems=tuple(sorted(problems, key=lambda p: p.severity != "error")),
+    )
+
+
+def _load(table_log: TableLog, version: int, problems: list[Problem]) -> Snapshot | None:
+    try:
+        return table_log.snapshot(version)
+    except CorruptLogError as e:
+        problems.append(problem_of(e, "error"))
+        return None
+
+
+def _check_state(snapshot: Snapshot, problems: list[Problem]) -> pa.Table | None:
+    """Decode everything the version is made of, a piece at a time; gives what later checks need of its files."""
+    kept: list[pa.Table] = []
+    try:
+        for piece in snapshot.iter_files():
+            kept.append(piece.select(FILE_CHECK_COLUMNS))
+        for _ in snapshot.iter_tombstones(["path", "deletion_timestamp"]):
+            pass
+        _ = snapshot.txns, snapshot.domain_metadata
+    except (CorruptLogError, StorageError) as e:
+        _add_new(problems, [problem_of(e, "error")])
+        return None
+    files = pa.concat_tables(kept)
+    problems.extend(_files_twice(files))
+    return files
+
+
+def _files_twice(files: pa.Table) -> Iterator[Problem]:
+    counts = pc.value_counts(canonical_paths(files["path"]).combine_chunks())
+    for row in counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist():
+        yield Problem(
+            "error",
+            ProtocolViolationError.code,
+            f"The data file {row['values']} is in the table {row['counts']} times, with different deletion vectors. "
+            "Its rows are read more than once.",
+            row["values"],
+        )
+
+
+def _check_checksum(snapshot: Snapshot, problems: list[Problem]) -> tuple[str, ...]:
+    try:
+        return snapshot.validate().checked
+    except (CorruptLogError, StorageError) as e:
+        problems.append(problem_of(e, "error"))
+        return ()
+
+
+def _add_new(problems: list[Problem], found: Iterable[Problem]) -> None:
+    """Add what was not told before: a damaged file shows up wherever it is read."""
+    told = {(p.code, p.path or p.version) for p in problems}
+    problems.extend(p for p in found if (p.code, p.path or p.version) not in told)

@@ -1,0 +1,232 @@
+"""`optimize`: fewer, larger files with the same rows, and none that are mostly deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import Engine
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.predicates import ensure_partition_predicate, resolve_predicate
+from delta_orch.log.files.arrow_building import all_booleans, bool_array, int64_array
+from delta_orch.log.read.partition_keys import partition_keys
+from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.transaction import CommitResult
+from delta_orch.scan.scan import scan_of_files
+from delta_orch.table.registry import supports
+from delta_orch.verbs.overwrite import REMOVED_FILE_COLUMNS
+from delta_orch.writing.rehearsal import RehearsalEngine
+from delta_orch.writing.request import CommitOptions, TableDefinition
+from delta_orch.writing.row_copies import RowCopies
+from delta_orch.writing.target import existing_target
+
+DEFAULT_TARGET_FILE_SIZE_BYTES = 128 * 1024 * 1024
+"""Where neither the caller nor `delta.targetFileSize` says otherwise."""
+
+DEFAULT_MAX_DELETED_ROWS_RATIO = 0.05
+"""A file of which a greater part is deleted is written anew, however large it is."""
+
+
+# Ratios of rows are compared in whole numbers.
+_PARTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """Which files to merge: each bin holds files of one partition that become one. A bin of a single file holds one
+    with deleted rows, which are left behind."""
+
+    bins: tuple[pa.Table, ...]
+
+    @property
+    def num_files(self) -> int:
+        return sum(b.num_rows for b in self.bins)
+
+
+def optimize(
+    table_log: TableLog,
+    snapshot: Snapshot,
+    engine: Engine,
+    *,
+    where: str | Expression | None = None,
+    target_file_size_bytes: int | None = None,
+    max_deleted_rows_ratio: float = DEFAULT_MAX_DELETED_ROWS_RATIO,
+    options: CommitOptions,
+) -> CommitResult | None:
+    """Merge files smaller than the target size, partition by partition, in one commit that changes no row.
+
+    Rows that deletion vectors mark are left behind; files with many of them are written anew even where there is
+    nothing to merge them with. The commit says `dataChange` false, so change feeds and streams ignore it. Concurrent
+    appends never conflict; a concurrent commit that removes one of the merged files does. Where row tracking is
+    enabled, rows keep their ids and commit versions. Run again, it finds nothing left to do unless the rewriting shrank
+    files so far that two of them now fit together.
+
+    Args:
+        where: A predicate over partition columns; other partitions are left alone.
+        target_file_size_bytes: By default `delta.targetFileSize`, or 128 MiB.
+        max_deleted_rows_ratio: Files of which a greater part than this is deleted are written anew; 1 leaves them.
+
+    Returns: None where there is nothing to merge: then nothing was written.
+
+    Raises:
+        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is none.
+        InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at another column.
+        ConcurrentDeleteReadError, ConcurrentDeleteDeleteError: A merged file is gone. The table holds the other commit.
+    """
+    target = existing_target(snapshot, TableDefinition())
+    if target_file_size_bytes is not None and not _is_positive(target_file_size_bytes):
+        raise InvalidRequestError(f"target_file_size_bytes must be an integer from 1, not {target_file_size_bytes!r}")
+    if not 0 <= max_deleted_rows_ratio <= 1:
+        raise InvalidRequestError(f"max_deleted_rows_ratio must be between 0 and 1, not {max_deleted_rows_ratio!r}")
+    predicate = None
+    if where is not None:
+        predicate = resolve_predicate(where, snapshot.schema)
+        ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
+    size = target_file_size_bytes or target.properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
+    plan = plan_compaction(snapshot, predicate, size, max_deleted_rows_ratio)
+    if not plan.bins:
+        return None
+    parameters = {
+        "predicate": "[]" if where is None else f"[{where if isinstance(where, str) else predicate}]",
+        "targetSize": str(size),
+        "zOrderBy": "[]",
+        "auto": "false",
+    }
+    transaction = options.begin(table_log, snapshot, "OPTIMIZE", parameters)
+    if transaction.stale_txns():
+        return transaction.commit()
+    if options.dry_run:
+        engine = RehearsalEngine(engine)
+    copies = RowCopies(snapshot)
+    scans = [copies.plan(scan_of_files(snapshot, files)) for files in plan.bins]
+    # A bin is a file: nothing is to be split again.
+    spec = copies.spec(replace(target.write_spec(), target_file_size_bytes=None))
+    adds = without_data_change(engine.rewrite(scans, spec))
+    removed = pa.concat_tables(plan.bins)
+    transaction.read_files(removed)
+    transaction.add_files(adds, just_written=True)
+    transaction.remove_files(removed, data_change=False)
+    copies.note_in(transaction)
+    transaction.set_operation_metrics(compaction_metrics(adds, removed))
+    return transaction.commit()
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def plan_compaction(
+    snapshot: Snapshot,
+    where: Expression | None,
+    target_file_size_bytes: int,
+    max_deleted_rows_ratio: float = DEFAULT_MAX_DELETED_ROWS_RATIO,
+) -> CompactionPlan:
+    """Pack the files below the target size, and those with many deleted rows, into bins of at most that size, never
+    across partitions. Pure."""
+    files, live_bytes, is_stale = _candidates(snapshot, where, max_deleted_rows_ratio)
+    chosen = pc.or_(is_stale, pc.less(live_bytes, target_file_size_bytes))
+    files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
+    if not files.num_rows:
+        return CompactionPlan(())
+    keyed = pa.table(
+        {
+            "partition": partition_keys(files, snapshot.schema, snapshot.partition_columns),
+            "size": live_bytes,
+            "is_stale": is_stale,
+            "row": int64_array(range(files.num_rows)),
+        }
+    ).sort_by([("partition", "ascending"), ("size", "ascending"), ("row", "ascending")])
+    # Sorted, the files of a bin are neighbours: each is a slice, nothing is copied twice.
+    in_order = files.combine_chunks().take(keyed.column("row"))
+    partitions = keyed.column("partition").combine_chunks().dictionary_encode()
+    stale = frozenset(pc.indices_nonzero(keyed.column("is_stale")).to_pylist())
+    sizes = keyed.column("size").to_pylist()
+    bins = pack_bins(partitions.indices.to_pylist(), sizes, target_file_size_bytes, stale)
+    return CompactionPlan(tuple(in_order.slice(start, stop - start) for start, stop in bins))
+
+
+def _candidates(
+    snapshot: Snapshot, where: Expression | None, max_deleted_rows_ratio: float
+) -> tuple[pa.Table, pa.Array, pa.Array]:
+    """The files to choose from, the bytes of their rows that are not deleted, and whether too many are."""
+    # `where` looks at partition columns alone, so what may match does.
+    if not supports(snapshot.protocol, "deletionVectors"):
+        files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
+        return files, _one(files, "size"), all_booleans(False, files.num_rows)
+    files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()
+    size, none = _one(files, "size"), _long(0)
+    deleted = pc.coalesce(pc.struct_field(_one(files, "deletion_vector"), "cardinality"), none)
+    # One that does not say how many rows it has (none may, with a deletion vector) counts as full.
+    rows = pc.coalesce(record_counts(files), none)
+    live_bytes = pc.if_else(
+        pc.and_(pc.greater(deleted, none), pc.greater(rows, none)),
+        pc.multiply(pc.divide(size, pc.max_element_wise(rows, _long(1))), pc.subtract(rows, deleted)),
+        size,
+    )
+    most = pc.multiply(rows, _long(round(max_deleted_rows_ratio * _PARTS)))
+    is_stale = pc.and_(pc.greater(pc.multiply(deleted, _long(_PARTS)), most), pc.greater(rows, none))
+    return files.select(REMOVED_FILE_COLUMNS), live_bytes, is_stale
+
+
+def _long(value: int) -> pa.Scalar:
+    return int64_array([value])[0]
+
+
+def _one(files: pa.Table, name: str) -> pa.Array:
+    column = files.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def pack_bins(
+    partitions: Sequence[int], sizes: Sequence[int], limit_bytes: int, stale: Collection[int] = ()
+) -> Iterator[tuple[int, int]]:
+    """Cut a list sorted by partition and size into runs of one partition and at most the limit, which hold at least two
+    files or one of the `stale`.
+
+    Yields: `(start, stop)` of each run. Ascending sizes make greedy cutting leave at most one file per partition that
+    would still have fitted with a neighbour.
+    """
+    start, total = 0, 0
+    for i, (partition, size) in enumerate(zip(partitions, sizes, strict=True)):
+        if i > start and (partition != partitions[start] or total + size > limit_bytes):
+            if i - start >= 2 or start in stale:
+                yield start, i
+            start, total = i, 0
+        total += size
+    if len(sizes) - start >= 2 or start in stale:
+        yield start, len(sizes)
+
+
+def without_data_change(adds: pa.Table) -> pa.Table:
+    """The files, marked as holding only rows the table had before."""
+    index = adds.schema.get_field_index("data_change")
+    return adds.set_column(index, adds.schema.field(index), bool_array([False] * adds.num_rows))
+
+
+def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:
+    """`operationMetrics` of OPTIMIZE, under the names the reference implementation uses."""
+    sizes = sorted(adds.column("size").to_pylist())
+    removed_bytes = pc.sum(removed.column("size")).as_py() or 0
+    metrics = {
+        "numAddedFiles": adds.num_rows,
+        "numAddedBytes": sum(sizes),
+        "numRemovedFiles": removed.num_rows,
+        "numRemovedBytes": removed_bytes,
+        "numDeletionVectorsRemoved": removed.num_rows - removed.column("deletion_vector").null_count,
+    }
+    if sizes:
+        last = len(sizes) - 1
+        metrics |= {
+            "minFileSize": sizes[0],
+            "p25FileSize": sizes[last // 4],
+            "p50FileSize": sizes[last // 2],
+            "p75FileSize": sizes[last * 3 // 4],
+            "maxFileSize": sizes[-1],
+        }
+    return metrics

@@ -1,0 +1,172 @@
+"""Identity columns: which values come next, and the high-water mark that says so (PROTOCOL, "Identity Columns").
+
+The mark stands in the table's metadata and is moved by the commit that uses the values, so two writers that take the
+same values cannot both commit: the second finds the metadata changed, and begins again behind the new mark.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from delta_orch.engines.base import IdentityValues
+from delta_orch.errors import InvalidRequestError, MetadataChangedError, ProtocolViolationError
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.schema import parse_schema, serialize_schema
+from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.column_definitions import (
+    IDENTITY_ALLOW_EXPLICIT_INSERT,
+    IDENTITY_HIGH_WATER_MARK,
+    IDENTITY_START,
+    IDENTITY_STEP,
+)
+from delta_orch.table.column_mapping import physical_path
+from delta_orch.writing.target import WriteTarget
+
+logger = logging.getLogger(__name__)
+
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+MAX_ALLOCATIONS = 20
+"""How often a write takes values anew before it gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The definition of an identity column, and the last value it has used."""
+
+    start: int
+    step: int
+    high_water_mark: int | None
+    allow_explicit_insert: bool
+
+
+def identity_of(field: StructField) -> Identity | None:
+    """What makes a column an identity column; None where it is none.
+
+    Raises:
+        ProtocolViolationError: Its definition cannot be used, such as a step of 0.
+    """
+    if IDENTITY_START not in field.metadata:
+        return None
+    start, step = field.metadata[IDENTITY_START], field.metadata.get(IDENTITY_STEP, 1)
+    mark = field.metadata.get(IDENTITY_HIGH_WATER_MARK)
+    numbers = [start, step] if mark is None else [start, step, mark]
+    if not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers) or step == 0:
+        raise ProtocolViolationError(
+            f"The identity column {field.name} has no usable definition",
+            cause=f"start {start!r}, step {step!r}, high-water mark {mark!r}",
+            column=field.name,
+        )
+    return Identity(start, step, mark, field.metadata.get(IDENTITY_ALLOW_EXPLICIT_INSERT) is True)
+
+
+def next_values(name: str, identity: Identity) -> IdentityValues:
+    """The values behind the high-water mark that are `start + k * step`.
+
+    Raises:
+        InvalidRequestError: There are none left in 64 bits.
+    """
+    k = 0
+    if identity.high_water_mark is not None:
+        # A mark that explicit values have moved need not be one of the column's own.
+        k = max(0, (identity.high_water_mark - identity.start) // identity.step + 1)
+    first = identity.start + k * identity.step
+    if not LONG_MIN <= first <= LONG_MAX:
+        raise InvalidRequestError(
+            f"The identity column {name} has used up its values",
+            cause=f"The next one, {first}, does not fit into 64 bits",
+            remedy="Give the values yourself where the column allows it, or create the table anew",
+            column=name,
+        )
+    return IdentityValues(name, first, identity.step)
+
+
+def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[IdentityValues]) -> WriteTarget:
+    """The target with its high-water marks at the last values that files just written hold; itself where there are no
+    rows. The files have statistics of the columns (`StatisticsPolicy.also`)."""
+    marks: dict[str, int] = {}
+    for values in identities:
+        path = physical_path(target.schema, (values.name,))
+        used = [_bound(stats, path, values.step > 0) for stats in adds.column("stats").to_pylist()]
+        if used:
+            marks[values.name] = max(used) if values.step > 0 else min(used)
+    if not marks:
+        return target
+    schema = _with_marks(target.schema, marks)
+    return replace(target, schema=schema, metadata=replace(target.metadata, schema_string=serialize_schema(schema)))
+
+
+def _bound(stats: str, path: tuple[str, ...], is_upper: bool) -> int:
+    value: Any = orjson.loads(stats)["maxValues" if is_upper else "minValues"]
+    for name in path:
+        value = value[name]
+    return int(value)
+
+
+def _with_marks(schema: StructType, marks: Mapping[str, int]) -> StructType:
+    return StructType(
+        tuple(
+            replace(f, metadata={**f.metadata, IDENTITY_HIGH_WATER_MARK: marks[f.name]}) if f.name in marks else f
+            for f in schema
+        )
+    )
+
+
+def has_identity(metadata: Metadata) -> bool:
+    """Whether a table has an identity column."""
+    return IDENTITY_START in metadata.schema_string
+
+
+def allocate_again(
+    table_log: TableLog, snapshot: Snapshot | None, data: Any, write: Callable[[Snapshot | None], CommitResult]
+) -> CommitResult:
+    """Run a write; where another writer has moved the high-water marks meanwhile, and changed nothing else about the
+    table, run it again from there, with new values and new files. Files of the attempts before are orphans.
+
+    Raises:
+        MetadataChangedError: The table changed otherwise, the data cannot be read twice, or `MAX_ALLOCATIONS` attempts
+            were all overtaken. Nothing was committed; running the write again is safe.
+        Otherwise what `write` raises.
+    """
+    for attempt in range(1, MAX_ALLOCATIONS + 1):
+        try:
+            return write(snapshot)
+        except MetadataChangedError:
+            if snapshot is None or not has_identity(snapshot.metadata) or not can_be_read_again(data):
+                raise
+            newest = table_log.advance(snapshot)
+            if attempt == MAX_ALLOCATIONS or _without_marks(newest.metadata) != _without_marks(snapshot.metadata):
+                raise
+            logger.info("Version %d took the next identity values: taking others", newest.version)
+            time.sleep(random.random() * 0.02 * attempt)
+            snapshot = newest
+    raise AssertionError("unreachable")
+
+
+def _without_marks(metadata: Metadata) -> Metadata:
+    schema = parse_schema(metadata.schema_string)
+    fields = (
+        replace(f, metadata={k: v for k, v in f.metadata.items() if k != IDENTITY_HIGH_WATER_MARK}) if f.metadata else f
+        for f in schema
+    )
+    return replace(metadata, schema_string=serialize_schema(StructType(tuple(fields))))
+
+
+def can_be_read_again(data: Any) -> bool:
+    """Whether a value is known to give the same rows twice. A reader gives them once, and what else exports an Arrow
+    stream may do the same without saying so."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return True
+    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(data).__mro__}
+    known = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyspark.DataFrame", "pyarrow.Dataset"}
+    return not names.isdisjoint(known)

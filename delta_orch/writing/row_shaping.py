@@ -1,0 +1,171 @@
+"""What a row goes through on its way into a table: columns the data lacks are filled, and every rule the table has for
+its rows becomes a check (PROTOCOL, "Column Invariants", "CHECK Constraints", "Generated Columns", "Default Columns",
+"Identity Columns").
+
+Planning only: the engine that writes the rows evaluates all of it, in the pass that writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import orjson
+
+from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, WriteSpec
+from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError, ProtocolViolationError
+from delta_orch.expressions.nodes import Expression, Opaque
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.protocol.schema_check import ensure_schema_fits
+from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.activity import fields_of
+from delta_orch.table.column_definitions import CURRENT_DEFAULT
+from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, INVARIANTS, constraints_of
+from delta_orch.table.registry import supported_features
+from delta_orch.writing.declared_lengths import length_checks
+from delta_orch.writing.identity import identity_of, next_values
+from delta_orch.writing.target import WriteTarget
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """How rows of one schema become rows of a table; see `WriteSpec` for the parts."""
+
+    checks: tuple[RowCheck, ...] = ()
+    lengths: tuple[LengthCheck, ...] = ()
+    defaults: tuple[ComputedColumn, ...] = ()
+    generated: tuple[ComputedColumn, ...] = ()
+    identities: tuple[IdentityValues, ...] = ()
+
+    def applied_to(self, spec: WriteSpec) -> WriteSpec:
+        """The spec with all of it, beside the checks it has."""
+        if self == _PLAIN:
+            return spec
+        policy = spec.statistics
+        also = (*policy.also, *((values.name,) for values in self.identities))
+        return replace(
+            spec,
+            checks=(*self.checks, *spec.checks),
+            lengths=self.lengths,
+            statistics=replace(policy, also=also),
+            defaults=self.defaults,
+            generated=self.generated,
+            identities=self.identities,
+        )
+
+
+_PLAIN = RowShape()
+
+
+def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = False) -> RowShape:
+    """Plan the writing of rows of `source` into the table.
+
+    A column the data lacks takes its default (never where the data has it, null included), its generation expression,
+    or its next identity values; a generated column that is given is verified.
+
+    Args:
+        fill_nulls: Columns and fields that may be null may be missing, too.
+
+    Raises:
+        SchemaMismatchError: The rows do not fit. Nothing was written.
+        InvalidRequestError: A value is given for an identity column that is always generated, or the column's values
+            are used up.
+        ProtocolViolationError: The table's own rules cannot be read.
+    """
+    features = supported_features(target.protocol)
+    lacking = {f.name for f in target.schema if source.find(f.name) is None}
+    defaults: list[ComputedColumn] = []
+    generated: list[ComputedColumn] = []
+    identities: list[IdentityValues] = []
+    checks: list[RowCheck] = []
+    for field in target.schema:
+        if not field.metadata:
+            continue
+        if "generatedColumns" in features and (sql := _text(field, GENERATION_EXPRESSION)) is not None:
+            if field.name in lacking:
+                generated.append(ComputedColumn(field.name, sql))
+            else:
+                checks.append(_generation_check(field, sql, target.schema))
+        elif "identityColumns" in features and (identity := identity_of(field)) is not None:
+            if field.name in lacking:
+                identities.append(next_values(field.name, identity))
+            elif not identity.allow_explicit_insert:
+                raise InvalidRequestError(
+                    f"The data has the column {field.name}, whose values the table always generates",
+                    cause="It is an identity column that does not allow explicit inserts",
+                    remedy="Leave the column out of the data",
+                    column=field.name,
+                )
+        elif (
+            "allowColumnDefaults" in features
+            and field.name in lacking
+            and (sql := _text(field, CURRENT_DEFAULT)) is not None
+        ):
+            defaults.append(ComputedColumn(field.name, sql))
+    filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
+    ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=fill_nulls)
+    checks.extend(table_checks(target.schema, target.metadata.configuration, features))
+    lengths = tuple(length_checks(target.schema))
+    return RowShape(tuple(checks), lengths, tuple(defaults), tuple(generated), tuple(identities))
+
+
+def table_checks(schema: StructType, configuration: Mapping[str, str], features: frozenset[str]) -> Iterator[RowCheck]:
+    """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them.
+
+    Raises ProtocolViolationError for a rule about columns the table does not have.
+    """
+    if "invariants" in features:
+        for field in fields_of(schema):
+            if INVARIANTS in field.metadata:
+                text = _invariant_text(field)
+                yield RowCheck(f"the invariant of column {field.name}", condition_of(text, schema, field.name))
+    if "checkConstraints" in features:
+        for name, text in constraints_of(configuration).items():
+            yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
+
+
+def condition_of(text: str, schema: StructType, name: str) -> Expression:
+    """A table's rule in Spark SQL, fitted to its columns. What this package's parser refuses (a function of the clock,
+    say) stays text: Spark may know what to do with it.
+
+    Raises:
+        ProtocolViolationError: It names a column the table does not have.
+    """
+    from delta_orch.expressions.parse import parse_expression
+    from delta_orch.expressions.resolve import resolve_expression
+
+    try:
+        return resolve_expression(parse_expression(text), schema)
+    except ColumnNotFoundError as e:
+        raise ProtocolViolationError(
+            f"The table's rule {name} is about a column that is not there", cause=f"{text}: {e.problem}", rule=name
+        ) from e
+    except InvalidExpressionError:
+        return Opaque(text, ())
+
+
+def _generation_check(field: StructField, sql: str, schema: StructType) -> RowCheck:
+    condition = condition_of(f"{quote_identifier(field.name)} <=> ({sql})", schema, field.name)
+    return RowCheck(f"the generation expression of column {field.name}", condition)
+
+
+def _invariant_text(field: StructField) -> str:
+    """`{"expression": {"expression": "x > 3"}}`, or in old tables the expression itself."""
+    value = field.metadata[INVARIANTS]
+    try:
+        parsed = orjson.loads(value) if isinstance(value, str) else value
+    except orjson.JSONDecodeError:
+        return str(value)
+    for _ in range(2):
+        if isinstance(parsed, dict):
+            parsed = parsed.get("expression")
+    if not isinstance(parsed, str):
+        raise ProtocolViolationError(
+            f"The invariant of column {field.name} cannot be read", cause=str(value)[:200], column=field.name
+        )
+    return parsed
+
+
+def _text(field: StructField, key: str) -> str | None:
+    value = field.metadata.get(key)
+    return value if isinstance(value, str) else None

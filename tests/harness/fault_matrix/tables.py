@@ -1,0 +1,209 @@
+"""The tables that verbs are tried on: files in memory, so that every case gets a copy of its own for nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from delta_orch.delta_table import DeltaTable
+from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.log_path import checksum_path
+from delta_orch.storage.memory import FILES, MemoryFile
+from delta_orch.table.column_definitions import column, identity_column
+
+_DAY_MS = 86_400_000
+_NUMBERS = itertools.count()
+
+Files = Mapping[str, MemoryFile]
+"""By path below the table's root."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A table as it is, and as it was a while ago: what stale listings still show."""
+
+    now: Files
+    past: Files
+
+
+def rows(day: str, *ids: int) -> pa.Table:
+    """Rows of one day."""
+    return pa.table({"day": pa.array([day] * len(ids), pa.string()), "id": pa.array(ids, pa.int64())})
+
+
+def put_files(uri: str, files: Files) -> None:
+    """Make a table of these files, in place of what is there."""
+    if uri.startswith("memory://"):
+        forget(uri)
+        FILES.update({f"{uri.removeprefix('memory://')}/{path}": file for path, file in files.items()})
+        return
+    for path, file in files.items():
+        full = Path(uri, path)
+        full.parent.mkdir(parents=True, exist_ok=True)
+        full.write_bytes(file.data)
+        os.utime(full, ns=(file.modification_time_ms * 1_000_000,) * 2)
+
+
+def take_files(uri: str) -> dict[str, MemoryFile]:
+    """The files of a table in memory."""
+    prefix = uri.removeprefix("memory://") + "/"
+    return {key.removeprefix(prefix): file for key, file in FILES.copy().items() if key.startswith(prefix)}
+
+
+def forget(uri: str) -> None:
+    """Drop a table in memory."""
+    for path in take_files(uri):
+        del FILES[f"{uri.removeprefix('memory://')}/{path}"]
+
+
+def new_uri() -> str:
+    """A name in memory that no table has: nothing this process remembers is about it."""
+    return f"memory://fault-matrix-{next(_NUMBERS)}"
+
+
+def described(table: DeltaTable) -> dict[str, Any] | None:
+    """What a table says to its readers, None where there is none."""
+    if not table.exists():
+        return None
+    snapshot = table.snapshot()
+    read = snapshot.scan().to_arrow().to_pylist()
+    return {
+        "rows": Counter(tuple(sorted(row.items(), key=lambda item: item[0])) for row in read),
+        "files": snapshot.num_files,
+        "schema": snapshot.metadata.schema_string,
+        "partitioned by": snapshot.partition_columns,
+        "properties": {
+            # Names of materialised columns are made up at random.
+            key: "random" if "materialized" in key else value
+            for key, value in snapshot.metadata.configuration.items()
+        },
+        "domains": {k: v for k, v in snapshot.domain_metadata.items() if not k.startswith("delta.")},
+        "txns": dict(snapshot.txns),
+    }
+
+
+# The tables
+
+
+@cache
+def make_templates() -> Mapping[str, Template]:
+    """All of them, by name."""
+    return {name: _make(*steps) for name, steps in _STEPS.items()}
+
+
+def _make(first: Callable[[DeltaTable], object], then: Callable[[DeltaTable], object]) -> Template:
+    table = DeltaTable(new_uri())
+    first(table)
+    past = _aged(take_files(table.uri))
+    then(table)
+    now = _aged(take_files(table.uri))
+    forget(table.uri)
+    return Template(now, past)
+
+
+def _aged(files: Files) -> dict[str, MemoryFile]:
+    """Half a year old, but for the newest commit: what retention keeps for its age alone is kept no longer."""
+    commits = sorted(path for path in files if path.startswith("_delta_log/") and path.endswith(".json"))
+    old_ms = time.time_ns() // 1_000_000 - 180 * _DAY_MS
+    return {
+        path: file if path == commits[-1] else MemoryFile(file.data, old_ms + _position(path))
+        for path, file in files.items()
+    }
+
+
+def _position(path: str) -> int:
+    """Commits in their order."""
+    name = path.rpartition("/")[2]
+    return int(name[:20]) if name[:20].isdigit() else 0
+
+
+def _nothing(table: DeltaTable) -> None:
+    """There is no table."""
+
+
+def _create_plain(table: DeltaTable) -> None:
+    table.append(rows("a", 1, 2), partition_by=["day"], properties={"delta.checkpointInterval": "100"}, txn=("job", 1))
+    table.append(rows("b", 3))
+
+
+def _grow_plain(table: DeltaTable) -> None:
+    table.checkpoint()
+    table.append(rows("a", 4))
+    table.overwrite(rows("b", 5), replace_where="day = 'b'")
+    table.store.delete(checksum_path(2))
+
+
+def _create_rich(table: DeltaTable, interval: str = "100") -> None:
+    properties = {
+        "delta.enableChangeDataFeed": "true",
+        "delta.feature.domainMetadata": "supported",
+        "delta.checkpointPolicy": "v2",
+        "delta.checkpointInterval": interval,
+    }
+    table.append(rows("a", 1, 2, 3), properties=properties)
+    table.append(rows("b", 4, 5, 6))
+
+
+def _grow_rich(table: DeltaTable) -> None:
+    table.checkpoint()
+    table.set_domain_metadata("mine", "before")
+    table.append(rows("c", 7, 8, 9))
+    table.overwrite(rows("d", 9), replace_where="id = 9")
+
+
+def _create_marked(table: DeltaTable) -> None:
+    table.append(rows("a", 1, 2, 3), properties={"delta.enableDeletionVectors": "true"})
+    table.append(rows("b", 4, 5, 6))
+
+
+def _mark(table: DeltaTable) -> None:
+    """Delete the second row of every file, by a deletion vector in a file."""
+    snapshot = table.snapshot()
+    files = snapshot.files()
+    vectors = [DeletionVector(BitMap64([1])) for _ in range(files.num_rows)]
+    transaction = Transaction(table.log, snapshot, operation="DELETE")
+    transaction.replace_deletion_vectors(files, write_deletion_vectors(table.store, vectors, inline_bytes=0))
+    transaction.commit()
+
+
+def _create_counted(table: DeltaTable) -> None:
+    """Columns that are numbered, rows that are tracked, commits that tell the time, columns under other names."""
+    properties = {
+        "delta.enableRowTracking": "true",
+        "delta.enableInCommitTimestamps": "true",
+        "delta.columnMapping.mode": "name",
+    }
+    table.create([column("day", "string"), column("id", "long"), identity_column("number")], properties=properties)
+    table.append(rows("a", 1, 2))
+
+
+def _litter(table: DeltaTable) -> None:
+    """Files that no version names: of a writer that never committed."""
+    _grow_plain(table)
+    for number in range(3):
+        table.store.put(f"day=a/part-0000{number}-left-over.parquet", b"PAR1")
+
+
+_STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], object]]] = {
+    "none": (_nothing, _nothing),
+    "empty": (_nothing, lambda table: table.create(rows("a").schema, partition_by=["day"])),
+    "plain": (_create_plain, _grow_plain),
+    "littered": (_create_plain, _litter),
+    "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
+    "marked": (_create_marked, _mark),
+    "counted": (_create_counted, lambda table: table.append(rows("b", 3, 4))),
+    "rich": (_create_rich, _grow_rich),
+    "rich, checkpoint due": (lambda table: _create_rich(table, "5"), _grow_rich),
+}

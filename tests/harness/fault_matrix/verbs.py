@@ -1,0 +1,148 @@
+"""What is tried: every verb, the ways of it that call the store differently, and every way of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import StorageError
+from delta_orch.protocol.schema import serialize_schema
+from tests.harness.fault_matrix.tables import described, rows
+
+TXN = ("matrix", 7)
+Act = Callable[[DeltaTable], Any]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb in one situation.
+
+    Attributes:
+        template: The table it meets (`tables`).
+        act: It; given the same table again, it is the same request again.
+        is_read: It answers something and changes nothing.
+        has_txn: Running it again is `skipped` where it has been committed.
+        commits: It makes one version: the table is as before or as after, and an error says which.
+        prepares: It makes versions before its own, which may change properties and nothing else that readers see.
+        holds: It begins with a snapshot of the table's past.
+    """
+
+    name: str
+    template: str
+    act: Act
+    is_read: bool = False
+    has_txn: bool = False
+    commits: bool = True
+    prepares: bool = False
+    holds: bool = False
+
+
+def _commit(name: str, template: str, act: Act) -> Verb:
+    return Verb(name, template, act, has_txn=True)
+
+
+def _upkeep(name: str, template: str, act: Act) -> Verb:
+    return Verb(name, template, act, commits=False)
+
+
+def _read(name: str, template: str, act: Act, *, holds: bool = False) -> Verb:
+    return Verb(name, template, act, is_read=True, commits=False, holds=holds)
+
+
+def _alter(table: DeltaTable, change: Callable[[Any], Any]) -> Any:
+    return change(table.alter()).commit(txn=TXN)
+
+
+def _history(table: DeltaTable) -> list[Any]:
+    return [(entry.version, entry.operation) for entry in table.history()]
+
+
+def _changes(table: DeltaTable) -> list[Any]:
+    read = table.changes(starting_version=1).to_arrow().drop_columns(["_commit_timestamp"])
+    return sorted(map(repr, read.to_pylist()))
+
+
+def _findings(table: DeltaTable) -> list[str]:
+    """What fsck finds wrong, but for what the store did not answer."""
+    report = table.fsck(check_files=True)
+    return [p.code for p in report.problems if p.severity == "error" and p.code != StorageError.code]
+
+
+VERBS = (
+    Verb("create", "none", lambda t: t.create(rows("a").schema, partition_by=["day"])),
+    Verb("create, is there", "empty", lambda t: t.create(rows("a").schema, partition_by=["day"])),
+    _commit("append, first", "none", lambda t: t.append(rows("a", 1), partition_by=["day"], txn=TXN)),
+    _commit("append, table just made", "empty", lambda t: t.append(rows("a", 1), partition_by=["day"], txn=TXN)),
+    Verb("append", "plain", lambda t: t.append(rows("a", 9))),
+    _commit("append, txn", "plain", lambda t: t.append(rows("a", 9), txn=TXN)),
+    _commit("append, checkpoint due", "rich, checkpoint due", lambda t: t.append(rows("a", 9), txn=TXN)),
+    _commit(
+        "append, new column",
+        "plain",
+        lambda t: t.append(rows("a", 9).append_column("more", [["x"]]), txn=TXN, schema_mode="merge"),
+    ),
+    _commit("append, identity column", "counted", lambda t: t.append(rows("a", 9), txn=TXN)),
+    _commit(
+        "overwrite, tracked rows", "counted", lambda t: t.overwrite(rows("b", 3), replace_where="id IN (1, 3)", txn=TXN)
+    ),
+    _commit("overwrite", "plain", lambda t: t.overwrite(rows("z", 9), txn=TXN)),
+    _commit("overwrite a partition", "plain", lambda t: t.overwrite(rows("a", 9), replace_where="day = 'a'", txn=TXN)),
+    _commit("overwrite in files", "rich", lambda t: t.overwrite(rows("b", 5), replace_where="id IN (2, 5)", txn=TXN)),
+    _commit(
+        "overwrite, dynamic",
+        "plain",
+        lambda t: t.overwrite(rows("b", 9), partition_overwrite_mode="dynamic", txn=TXN),
+    ),
+    _commit("set properties", "plain", lambda t: _alter(t, lambda a: a.set_properties({"delta.appendOnly": "true"}))),
+    _commit("add column", "plain", lambda t: _alter(t, lambda a: a.add_column("more", "string"))),
+    _commit("add constraint", "plain", lambda t: _alter(t, lambda a: a.add_constraint("c", "id > 0"))),
+    _commit("add feature", "plain", lambda t: _alter(t, lambda a: a.add_feature("deletionVectors"))),
+    _commit(
+        "drop feature",
+        "markable",
+        lambda t: _alter(
+            t, lambda a: a.set_properties({"delta.enableDeletionVectors": "false"}).drop_feature("deletionVectors")
+        ),
+    ),
+    _commit(
+        "drop feature, files written anew",
+        "counted",
+        lambda t: _alter(t, lambda a: a.drop_feature("columnMapping")),
+    ),
+    _commit("drop feature, marked rows", "marked", lambda t: _alter(t, lambda a: a.drop_feature("deletionVectors"))),
+    Verb(
+        "drop row tracking",
+        "counted",
+        lambda t: _alter(t, lambda a: a.drop_feature("rowTracking")),
+        has_txn=True,
+        prepares=True,
+    ),
+    Verb(
+        "enable row tracking",
+        "plain",
+        lambda t: _alter(t, lambda a: a.set_properties({"delta.enableRowTracking": "true"})),
+        has_txn=True,
+    ),
+    _commit("set domain", "rich", lambda t: t.set_domain_metadata("mine", "after", txn=TXN)),
+    _commit("remove domain", "rich", lambda t: t.remove_domain_metadata("mine", txn=TXN)),
+    _commit("optimize", "plain", lambda t: t.optimize(txn=TXN)),
+    _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
+    _upkeep("vacuum", "littered", lambda t: t.vacuum()),
+    _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
+    _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),
+    _upkeep("checkpoint, V2 Parquet", "rich", lambda t: t.checkpoint("v2", "parquet")),
+    _upkeep("compact log", "plain", lambda t: t.compact_log(0, 3)),
+    _upkeep("write checksum", "plain", lambda t: t.write_checksum(2)),
+    _upkeep("clean up log", "plain", lambda t: t.cleanup_log()),
+    _read("scan", "plain", described),
+    _read("scan, V2 checkpoint", "rich", described),
+    _read("scan, filtered", "rich", lambda t: t.snapshot().scan(["id"], "id > 4").to_arrow()["id"].to_pylist()),
+    _read("scan, marked rows", "marked", described),
+    _read("advance", "plain", described, holds=True),
+    _read("time travel", "plain", lambda t: serialize_schema(t.snapshot(1).schema)),
+    _read("history", "plain", _history),
+    _read("changes", "rich", _changes),
+    _read("fsck", "rich", _findings),
+)

@@ -1,0 +1,34 @@
+"""The rows that a table must hold: the operations of its log, one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tests.harness.torture.plan import Step
+
+Row = tuple[str, int, str]
+"""Day, id, and the operation that wrote it."""
+
+
+def replay(steps: Iterable[Step]) -> Counter[Row]:
+    """The rows after these steps, which are in the order of their versions."""
+    rows: Counter[Row] = Counter()
+    for step in steps:
+        for row in [row for row in rows if _is_replaced(step, row)]:
+            del rows[row]
+        rows.update((day, number, step.op_id) for day, number in step.rows)
+    return rows
+
+
+def _is_replaced(step: Step, row: Row) -> bool:
+    day, number, _ = row
+    match step.kind:
+        case "replace_day":
+            return day == step.day
+        case "replace_ids":
+            return day == step.day and step.id_range[0] <= number < step.id_range[1]
+        case "replace_days_of_data":
+            return day in {written for written, _ in step.rows}
+        case _:
+            return False
