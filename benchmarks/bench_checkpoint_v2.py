@@ -32,7 +32,7 @@ def _make(table: Path) -> None:
 
     write_large_checkpoint(table, NUM_FILES, 100_000, 1)
     log = TableLog(LocalStore(table))
-    metadata = log.read.snapshot().metadata
+    metadata = log.snapshot().metadata
     body = {
         "id": metadata.id,
         "format": {"provider": "parquet", "options": {}},
@@ -46,12 +46,12 @@ def _make(table: Path) -> None:
         "readerFeatures": ["v2Checkpoint"],
         "writerFeatures": ["v2Checkpoint"],
     }
-    version = log.read.snapshot().version + 1
+    version = log.snapshot().version + 1
     lines = [json.dumps({"protocol": protocol}), json.dumps({"metaData": body})]
     (table / "_delta_log" / f"{version:020d}.json").write_text("\n".join(lines))
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     for _ in range(COMMITS):
-        append_days(log, log.read.snapshot(), "2013-01-01")
+        append_days(log, log.snapshot(), "2013-01-01")
 
 
 def untouched_sidecars_taken_over() -> Run:
@@ -80,7 +80,7 @@ def _write(table: Path) -> str:
                 os.link(file, copy / file.relative_to(table))
         before = set((copy / "_delta_log" / "_sidecars").iterdir())
         log = TableLog(LocalStore(copy))
-        write_checkpoint(log, log.read.snapshot())
+        write_checkpoint(log, log.snapshot())
         new = set((copy / "_delta_log" / "_sidecars").iterdir()) - before
         size = sum(file.stat().st_size for file in new)
         return f"{len(new)} new sidecars, {size / 1e6:.1f} MB"

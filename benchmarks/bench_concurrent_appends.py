@@ -50,7 +50,7 @@ def delta_orch_commits() -> Run:
 
     def open_table(path: str) -> Append:
         log = TableLog(LocalStore(path))
-        held = [log.read.snapshot()]
+        held = [log.snapshot()]
 
         def append() -> None:
             held[0] = log.advance(held[0])

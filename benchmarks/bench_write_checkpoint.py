@@ -26,7 +26,7 @@ def delta_orch() -> Run:
 
     def write(table: str) -> None:
         log = TableLog(LocalStore(table))
-        write_checkpoint(log, log.read.snapshot())
+        write_checkpoint(log, log.snapshot())
 
     return lambda table: _on_a_copy(table, write)
 

@@ -17,6 +17,10 @@ from hypothesis import settings
 settings.register_profile("delta_orch", deadline=None)
 settings.load_profile("delta_orch")
 
+# Processes that tests start find the harness, `tests.harness`, as this one does.
+_ROOT = str(Path(__file__).resolve().parent.parent)
+os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+
 _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
 

@@ -84,7 +84,7 @@ def current_cursor(log: TableLog) -> TailCursor:
     """The cursor of a watcher that wants only what comes from now on."""
     if not log.exists():
         return NO_TABLE
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     return TailCursor(snapshot.metadata.id, snapshot.version)
 
 
@@ -118,7 +118,7 @@ def _is_out_of_reach(log: TableLog, cursor: TailCursor) -> bool:
 
 
 def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> TailBatch | None:
-    latest = log.read.snapshot()
+    latest = log.snapshot()
     if cursor.table_id and latest.metadata.id != cursor.table_id:
         return _whole_table(latest, cursor, starting_version=0, recreated=True)
     if latest.version < cursor.version:

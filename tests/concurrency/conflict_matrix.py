@@ -215,7 +215,7 @@ class Overtaking:
 
     def _lose(self, call: StoreCall) -> None:
         log = self._table.log
-        Transaction(log, log.read.snapshot(), operation="NOTHING").commit()
+        Transaction(log, log.snapshot(), operation="NOTHING").commit()
         self._lost_at = call.number
 
     def _overtake(self, call: StoreCall) -> None:

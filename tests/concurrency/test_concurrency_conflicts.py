@@ -203,7 +203,7 @@ def test_the_second_is_ordered_after_the_first(log: TableLog, first: Stage, seco
     begin(log, snapshot, first).commit()
     result = late.commit()
     assert (result.version, result.rebased_versions, result.attempts) == (2, (1,), 2)
-    both = log.read.snapshot()
+    both = log.snapshot()
     alone = expected_files(first, second)
     assert sorted(dict(v)["day"] for v in both.files(["partition_values"])["partition_values"].to_pylist()) == alone
 
@@ -236,9 +236,9 @@ def test_the_second_conflicts_with_the_first(
     assert caught.value.retryable
     context = caught.value.context
     assert (context["winning_version"], context["winning_operation"]) == (1, "TEST")
-    assert context["winning_timestamp_ms"] == log.read.snapshot().timestamp_ms
+    assert context["winning_timestamp_ms"] == log.snapshot().timestamp_ms
     assert "(TEST, 2" in caught.value.problem
-    assert log.read.snapshot().version == 1
+    assert log.snapshot().version == 1
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_serializable_minds_blind_appends(
     else:
         with pytest.raises(error):
             late.commit()
-        assert log.read.snapshot().version == 1
+        assert log.snapshot().version == 1
 
 
 def test_an_append_by_a_writer_that_does_not_say_blind_counts_as_having_read(log: TableLog) -> None:
@@ -310,13 +310,13 @@ def test_rows_that_were_read_are_followed_through_a_compaction(log: TableLog) ->
     snapshot = create_table(log, "1", "2")
     for stage, second in ((rewrite_where_id(5), "1"), (rewrite_where_id(5), "2")):
         late = begin(log, snapshot, stage)
-        begin(log, log.read.snapshot(), compact(second)).commit()
+        begin(log, log.snapshot(), compact(second)).commit()
         assert late._rebased == []
-        moved = log.read.snapshot()
+        moved = log.snapshot()
         begin(log, moved, delete_file(second)).commit()
         with pytest.raises(ConcurrentDeleteReadError, match="has read"):
             late.commit()
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
 
 
 def test_snapshot_isolation_minds_only_what_is_written_twice(log: TableLog) -> None:
@@ -346,16 +346,16 @@ def test_a_change_follows_rows_only_where_it_takes_all_that_moved(log: TableLog)
     with pytest.raises(ConcurrentDeleteDeleteError):
         late.commit()
     assert whole.commit().operation_metrics == {"numRemovedFiles": 1, "numRemovedBytes": 100}
-    assert [dict(v)["day"] for v in log.read.snapshot().files()["partition_values"].to_pylist()] == ["1"]
+    assert [dict(v)["day"] for v in log.snapshot().files()["partition_values"].to_pylist()] == ["1"]
 
 
 def test_rows_are_followed_through_one_compaction_after_the_other(log: TableLog) -> None:
     snapshot = create_table(log, "1", "1")
     late = begin(log, snapshot, replace_day("1"))
     for _ in range(3):
-        begin(log, log.read.snapshot(), compact("1")).commit()
+        begin(log, log.snapshot(), compact("1")).commit()
     assert late.commit().rebased_versions == (1, 2, 3)
-    assert log.read.snapshot().num_files == 1
+    assert log.snapshot().num_files == 1
 
 
 def test_a_compaction_says_that_it_yields(log: TableLog) -> None:
@@ -384,9 +384,9 @@ def test_all_winners_are_checked_not_only_the_first(log: TableLog) -> None:
     snapshot = create_table(log, "1", "2")
     late = begin(log, snapshot, replace_day("1"))
     for _ in range(5):
-        begin(log, log.read.snapshot(), append("2")).commit()
-    begin(log, log.read.snapshot(), replace_day("1")).commit()
-    begin(log, log.read.snapshot(), append("2")).commit()
+        begin(log, log.snapshot(), append("2")).commit()
+    begin(log, log.snapshot(), replace_day("1")).commit()
+    begin(log, log.snapshot(), append("2")).commit()
     with pytest.raises(ConflictError) as caught:
         late.commit()
     assert caught.value.context["winning_version"] == 6
@@ -407,8 +407,8 @@ def test_append_only_tables_keep_their_rows(log: TableLog) -> None:
     with pytest.raises(AppendOnlyError):
         begin(log, snapshot, replace_day("1"))
     begin(log, snapshot, compact("1")).commit()
-    begin(log, log.read.snapshot(), append("1")).commit()
-    assert log.read.snapshot().version == 2
+    begin(log, log.snapshot(), append("1")).commit()
+    assert log.snapshot().version == 2
 
 
 # The same application id
@@ -429,7 +429,7 @@ def test_the_same_or_a_later_version_makes_it_a_skip(log: TableLog, version: int
     begin(log, snapshot, append("1"), txns=[TxnId("app", version)]).commit()
     result = late.commit()
     assert (result.skipped, result.version, result.skipped_txns) == (True, 1, (TxnId("app", 2),))
-    assert log.read.snapshot().version == 1
+    assert log.snapshot().version == 1
 
 
 def test_a_skip_comes_before_a_conflict(log: TableLog) -> None:
@@ -457,7 +457,7 @@ def test_scoped_identifiers_leave_out_what_another_run_has_committed(log: TableL
     assert [dict(v)["day"] for v in commit.adds["partition_values"].to_pylist()] == ["1", "3"]
     assert [dict(v)["day"] for v in commit.removes["partition_values"].to_pylist()] == ["1", "3"]
     assert sorted(txn.app_id for txn in commit.txns) == ["day-1", "day-3"]
-    assert log.read.snapshot().num_files == 3
+    assert log.snapshot().num_files == 3
 
 
 def test_a_dropped_scope_still_conflicts_outside_of_it(log: TableLog) -> None:
@@ -486,10 +486,10 @@ def test_a_cursor_that_follows_moves_once(log: TableLog) -> None:
     begin(log, snapshot, append("1"), txns=[TxnId("cursor", 4, follows=-1)]).commit()
     with pytest.raises(ConcurrentTransactionError):
         late.commit()
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     with pytest.raises(ConcurrentTransactionError):
         begin(log, snapshot, append("1"), txns=[TxnId("cursor", 9, follows=3)]).commit()
-    assert log.read.snapshot().version == 1
+    assert log.snapshot().version == 1
     begin(log, snapshot, append("1"), txns=[TxnId("cursor", 9, follows=4)]).commit()
-    assert begin(log, log.read.snapshot(), append("1"), txns=[TxnId("cursor", 9, follows=4)]).commit().skipped
-    assert log.read.snapshot().txns == {"cursor": 9}
+    assert begin(log, log.snapshot(), append("1"), txns=[TxnId("cursor", 9, follows=4)]).commit().skipped
+    assert log.snapshot().txns == {"cursor": 9}

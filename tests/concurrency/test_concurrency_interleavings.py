@@ -72,7 +72,7 @@ def rival(store: FaultStore, *txns: TxnId) -> Callable[[object], None]:
 
     def act(_: object) -> None:
         log = TableLog(store.inner)
-        append_days(log, log.read.snapshot(), "r", txns=txns)
+        append_days(log, log.snapshot(), "r", txns=txns)
 
     return act
 
@@ -86,7 +86,7 @@ def test_a_rival_appends_at_each_phase(store: FaultStore, moment: Moment, when: 
     store.at(moment, when, do=rival(store), times=times)
     result = transaction.commit()
     log = TableLog(store.inner)
-    final = log.read.snapshot()
+    final = log.snapshot()
     assert result.rebased_versions == tuple(range(1, result.version))
     assert final.num_files == final.version + 1
     committed = [log.read_commit(v) for v in range(1, final.version + 1)]
@@ -103,7 +103,7 @@ def test_a_rival_overwrites_at_each_phase(store: FaultStore, moment: Moment, whe
 
     def overwrite(_: object) -> None:
         log = TableLog(store.inner)
-        begin_overwrite(FaultStore(store.inner), log.read.snapshot()).commit()
+        begin_overwrite(FaultStore(store.inner), log.snapshot()).commit()
 
     store.at(moment, when, do=overwrite)
     try:
@@ -198,7 +198,7 @@ def test_a_writer_stuck_before_its_checkpoint_disturbs_nobody(store: FaultStore)
     writer = Writer(begin_append(view, snapshot))
     gate.wait_until_reached()
     for _ in range(12):
-        append_days(log, log.read.snapshot(), "1")
+        append_days(log, log.snapshot(), "1")
     assert store.head(checkpoint_path(10)) is None
     assert store.head(checkpoint_path(20)) is not None
     gate.open()
@@ -206,7 +206,7 @@ def test_a_writer_stuck_before_its_checkpoint_disturbs_nobody(store: FaultStore)
     assert isinstance(outcome, CommitResult)
     assert outcome.version == 10
     assert store.head(checkpoint_path(10)) is not None
-    final = log.read.snapshot()
+    final = log.snapshot()
     assert final.version == 22
     assert final.num_files == 23
     assert final.checkpoint is not None
@@ -222,8 +222,8 @@ def test_a_checkpoint_is_of_the_version_just_committed(store: FaultStore) -> Non
         snapshot = log.advance(snapshot)
     store.at(Moment.COMMIT_PUT, "after", do=rival(store), times=3)
     assert begin_append(store, snapshot).commit().version == 10
-    at_ten = log.read.snapshot(10)
+    at_ten = log.snapshot(10)
     assert at_ten.checkpoint is not None
     assert at_ten.checkpoint.files.version == 10
     assert at_ten.num_files == 11
-    assert log.read.snapshot().num_files == log.read.snapshot().version + 1
+    assert log.snapshot().num_files == log.snapshot().version + 1

@@ -58,7 +58,7 @@ def test_eight_processes_of_fifty_appends(tmp_path: Path) -> None:
 
     def work(number: int) -> list[int]:
         log = TableLog(open_store(uri))
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
         versions = []
         for _ in range(50):
             snapshot = log.advance(snapshot)
@@ -69,7 +69,7 @@ def test_eight_processes_of_fifty_appends(tmp_path: Path) -> None:
     assert sorted(v for mine in versions for v in mine) == list(range(1, 401))
     assert all(mine == sorted(mine) for mine in versions)
     log = TableLog(open_store(uri))
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     assert snapshot.version == 400
     values = snapshot.files(["partition_values"])["partition_values"].to_pylist()
     assert Counter(dict(v)["day"] for v in values) == {f"{n}": 50 for n in range(8)}
@@ -95,7 +95,7 @@ def test_threads_append(tmp_path: Path, where: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(r.version for r in results) == list(range(1, 121))
-    assert log.read.snapshot().num_files == 120
+    assert log.snapshot().num_files == 120
 
 
 def test_one_identifier_in_many_processes_commits_once(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_one_identifier_in_many_processes_commits_once(tmp_path: Path) -> None:
 
     def work(number: int) -> bool:
         log = TableLog(open_store(uri))
-        return append_days(log, log.read.snapshot(), "1", txns=[TxnId("step", 1)]).skipped
+        return append_days(log, log.snapshot(), "1", txns=[TxnId("step", 1)]).skipped
 
     assert sorted(run_in_processes(8, work)) == [False] + [True] * 7
     assert TableLog(open_store(uri)).snapshot().num_files == 1
@@ -121,7 +121,7 @@ def test_of_versions_of_one_application_none_is_lost_or_doubled(tmp_path: Path) 
         committed = 0
         while True:
             try:
-                result = append_days(log, log.read.snapshot(), f"{number}", txns=[TxnId("step", number)])
+                result = append_days(log, log.snapshot(), f"{number}", txns=[TxnId("step", number)])
             except Exception as e:
                 if not getattr(e, "retryable", False):
                     raise
@@ -150,7 +150,7 @@ def test_first_writers_of_a_new_table_end_as_one_table(tmp_path: Path) -> None:
     results = run_in_processes(8, work)
     assert sorted(results) == [(version, False) for version in range(8)]
     log = TableLog(open_store(uri))
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     assert snapshot.num_files == 8
     assert snapshot.txns == {f"writer-{n}": 1 for n in range(8)}
     commits = list(log.commits(0, 7))
@@ -171,7 +171,7 @@ def test_creating_a_table_that_was_just_created_alike_does_nothing(log: TableLog
     create_table(log)
     result = late.commit()
     assert (result.skipped, result.version, result.skipped_txns) == (True, 0, ())
-    assert log.read.snapshot().version == 0
+    assert log.snapshot().version == 0
 
 
 def test_joining_keeps_the_first_table_and_adds_the_files(log: TableLog) -> None:
@@ -180,7 +180,7 @@ def test_joining_keeps_the_first_table_and_adds_the_files(log: TableLog) -> None
     first = create_table(log, "1")
     result = late.commit()
     assert (result.version, result.rebased_versions) == (1, (0,))
-    joined = log.read.snapshot()
+    joined = log.snapshot()
     assert joined.metadata == first.metadata
     assert joined.num_files == 2
 
@@ -198,7 +198,7 @@ def test_joining_another_table_than_meant_is_refused(log: TableLog, metadata: An
     with pytest.raises(MetadataChangedError, match=difference) as caught:
         late.commit()
     assert caught.value.retryable
-    assert log.read.snapshot().version == 0
+    assert log.snapshot().version == 0
 
 
 def test_a_creation_whose_identifier_is_recorded_meanwhile_is_skipped(log: TableLog) -> None:
@@ -208,7 +208,7 @@ def test_a_creation_whose_identifier_is_recorded_meanwhile_is_skipped(log: Table
     rival.add_files(day_files("1"))
     rival.commit()
     assert late.commit().skipped
-    assert log.read.snapshot().num_files == 1
+    assert log.snapshot().num_files == 1
 
 
 def test_a_creation_joins_far_behind(log: TableLog) -> None:

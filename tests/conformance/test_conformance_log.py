@@ -112,7 +112,7 @@ def _every_txn(snapshot: Snapshot) -> dict[str, Any]:
 @pytest.mark.parametrize(("path", "expect"), TABLES)
 def test_files_rows_and_history(path: str, expect: dict[str, Any]) -> None:
     log = _log(path)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     files = snapshot.files()
     assert files.num_rows == snapshot.num_files
     if "files" in expect:
@@ -124,7 +124,7 @@ def test_files_rows_and_history(path: str, expect: dict[str, Any]) -> None:
         deleted = pc.sum(pc.struct_field(files["deletion_vector"], ["cardinality"])).as_py() or 0
         assert sum(s["numRecords"] for s in statistics) - deleted == expect["total_rows"]
     if "history" in expect:
-        entries = {entry.version: entry for entry in log.read.history()}
+        entries = {entry.version: entry for entry in log.history()}
         for said in expect["history"]:
             info = entries[said["version"]].commit_info
             assert (entries[said["version"]].operation, info.get("timestamp")) == (said["operation"], said["timestamp"])
@@ -133,7 +133,7 @@ def test_files_rows_and_history(path: str, expect: dict[str, Any]) -> None:
     for version, error in expect.get("version_errors", {}).items():
         assert error == "missing_version"
         with pytest.raises(VersionNotFoundError) as caught:
-            log.read.snapshot(int(version))
+            log.snapshot(int(version))
         assert caught.value.context["version"] == int(version)
 
 
@@ -142,14 +142,14 @@ def test_files_rows_and_history(path: str, expect: dict[str, Any]) -> None:
 def test_advancing_from_the_oldest_version_gives_the_newest(path: str, expect: dict[str, Any]) -> None:
     log = _log(path)
     oldest = min([int(v) for v in expect.get("versions", {})], default=expect["version"])
-    advanced, fresh = log.read.snapshot(oldest), log.read.snapshot()
+    advanced, fresh = log.snapshot(oldest), log.snapshot()
     if oldest != fresh.version and not log.has_version(oldest + 1):
         pytest.skip("there are no commits between the two: only a checkpoint leads to the newest version")
     advanced.files(["path"])
     advanced = log.advance(advanced)
     if advanced.version != fresh.version:
         assert not log.has_version(advanced.version + 1)
-        fresh = log.read.snapshot(advanced.version)
+        fresh = log.snapshot(advanced.version)
     keys = ["path", "dv_id", "size"]
     assert sorted(map(str, advanced.files(keys).to_pylist())) == sorted(map(str, fresh.files(keys).to_pylist()))
     if path not in CHECKPOINTS_WITH_OTHER_METADATA:
@@ -170,9 +170,9 @@ def test_errors(path: str, expect: dict[str, Any]) -> None:
         assert _log(path).snapshot().files().num_rows > 0
         return
     with pytest.raises(category):
-        log.read.snapshot()
+        log.snapshot()
     for version in expect.get("versions_that_load", []):
-        assert log.read.snapshot(int(version)).version == int(version)
+        assert log.snapshot(int(version)).version == int(version)
 
 
 @NEEDS_GOLDEN

@@ -49,24 +49,24 @@ def prepare_nine_versions(log: TableLog) -> None:
 
 def append_tenth(log: TableLog) -> object:
     """Version 9; the next multiple of ten is one further."""
-    return append_days(log, log.read.snapshot(), "3", txns=[TXN])
+    return append_days(log, log.snapshot(), "3", txns=[TXN])
 
 
 def prepare_ten_versions(log: TableLog) -> None:
     prepare_nine_versions(log)
-    append_days(log, log.read.snapshot(), "2")
+    append_days(log, log.snapshot(), "2")
 
 
 def prepare_old_snapshot(log: TableLog) -> None:
     prepare_ten_versions(log)
-    append_days(log, log.read.snapshot(), "2")
+    append_days(log, log.snapshot(), "2")
 
 
 def append_from_old_snapshot(log: TableLog) -> object:
     """The versions after 8 are taken: the commit is rebased twice."""
-    if log.read.snapshot().version == 10:
-        return append_days(log, log.read.snapshot(8), "3", txns=[TXN])
-    return append_days(log, log.read.snapshot(), "3", txns=[TXN])
+    if log.snapshot().version == 10:
+        return append_days(log, log.snapshot(8), "3", txns=[TXN])
+    return append_days(log, log.snapshot(), "3", txns=[TXN])
 
 
 def nothing(log: TableLog) -> None:
@@ -75,7 +75,7 @@ def nothing(log: TableLog) -> None:
 
 def create(log: TableLog) -> object:
     if log.exists():
-        return append_days(log, log.read.snapshot(), "3", txns=[TXN])
+        return append_days(log, log.snapshot(), "3", txns=[TXN])
     transaction = begin_creation(log, txns=[TXN])
     transaction.add_files(day_files("3"))
     return transaction.commit()
@@ -113,7 +113,7 @@ def ensure_whole_and_retry(store: LogStore, scenario: Scenario) -> bool:
     before, after = scenario.files
     committed = False
     if log.exists():
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
         committed = snapshot.txn_version(TXN.app_id) == TXN.version
         assert snapshot.num_files == (after if committed else before)
         for version in range(snapshot.version + 1):
@@ -123,7 +123,7 @@ def ensure_whole_and_retry(store: LogStore, scenario: Scenario) -> bool:
     result = scenario.write(log)
     assert result.skipped is committed  # type: ignore[attr-defined]
     assert scenario.write(log).skipped  # type: ignore[attr-defined]
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     assert snapshot.num_files == after
     assert snapshot.txns == {TXN.app_id: TXN.version}
     return committed

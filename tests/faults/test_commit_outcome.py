@@ -34,7 +34,7 @@ def snapshot(store: FaultStore) -> Snapshot:
 def rival_appends(store: FaultStore, day: str = "2") -> None:
     """Another writer, by a way of its own."""
     log = TableLog(store.inner)
-    append_days(log, log.read.snapshot(), day)
+    append_days(log, log.snapshot(), day)
 
 
 def begin_append(store: FaultStore, snapshot: Snapshot, **options: int) -> Transaction:
@@ -214,13 +214,13 @@ def test_a_failing_checkpoint_does_not_fail_the_commit(
 ) -> None:
     log = TableLog(store)
     for _ in range(9):
-        append_days(log, log.read.snapshot(), "2")
+        append_days(log, log.snapshot(), "2")
     store.at(moment, "before", do=store.fail)
-    assert append_days(log, log.read.snapshot(), "2").version == 10
+    assert append_days(log, log.snapshot(), "2").version == 10
     assert "Could not write the checkpoint of version 10" in caplog.text
-    assert log.read.snapshot().num_files == 11
-    append_days(log, log.read.snapshot(), "2")
-    assert log.read.snapshot().version == 11
+    assert log.snapshot().num_files == 11
+    append_days(log, log.snapshot(), "2")
+    assert log.snapshot().version == 11
 
 
 def test_a_conflict_after_a_lost_answer_is_certain(store: FaultStore, snapshot: Snapshot) -> None:

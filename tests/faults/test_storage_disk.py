@@ -62,10 +62,10 @@ def in_child(work: Callable[[], None], prepare: Callable[[], None]) -> Exception
 
 
 def ensure_unchanged_then_writable(log: TableLog) -> None:
-    assert log.read.snapshot().version == 0
+    assert log.snapshot().version == 0
     assert not list(Path(log.store.root, "_delta_log").glob(".*"))  # type: ignore[attr-defined]
-    append_days(log, log.read.snapshot(), "2")
-    assert log.read.snapshot().version == 1
+    append_days(log, log.snapshot(), "2")
+    assert log.snapshot().version == 1
 
 
 def test_a_full_disk(small_disk: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
         with pytest.raises(StorageError, match="read-only"):
             append_days(log, snapshot, "2")
-        assert log.read.snapshot().num_files == 1
+        assert log.snapshot().num_files == 1
         with pytest.raises(StorageError, match="read-only"):
             create_table(TableLog(open_store(tmp_path / "disk" / "other")))
         subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "disk")], check=True)
@@ -142,7 +142,7 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data.parquet").write_bytes(b"PAR1")
     log = TableLog(open_store(tmp_path / "data.parquet"))
     with pytest.raises(StorageError, match="file stands where a directory is needed"):
-        log.read.snapshot()
+        log.snapshot()
     with pytest.raises(StorageError, match="file stands where a directory is needed"):
         create_table(log)
     with pytest.raises(StorageError, match="file stands where a directory is needed"):
@@ -179,11 +179,11 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
     with pytest.raises(StorageOutcomeUnknownError):
         log.store.put_if_absent("x", b"1")
     assert append_days(log, snapshot, "2").version == 1
-    assert log.read.snapshot().num_files == 2
+    assert log.snapshot().num_files == 2
 
 
 def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:
     log = TableLog(open_store(tmp_path / "table"))
     create_table(log, "1")
     (tmp_path / "table" / "_delta_log").chmod(0o555)
-    assert log.read.snapshot().num_files == 1
+    assert log.snapshot().num_files == 1

@@ -42,17 +42,17 @@ class Upkeep:
 
 
 def check_sum(log: TableLog) -> None:
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     write_checksum(log.store, snapshot.version, compute_checksum(snapshot))
 
 
 UPKEEP = [
-    Upkeep("classic checkpoint", lambda log: write_checkpoint(log, log.read.snapshot(), "classic")),
-    Upkeep("V2 checkpoint, JSON", lambda log: write_checkpoint(log, log.read.snapshot(), "v2", "json")),
-    Upkeep("V2 checkpoint, Parquet", lambda log: write_checkpoint(log, log.read.snapshot(), "v2", "parquet")),
-    Upkeep("log compaction", lambda log: compact_log(log, log.read.snapshot())),
+    Upkeep("classic checkpoint", lambda log: write_checkpoint(log, log.snapshot(), "classic")),
+    Upkeep("V2 checkpoint, JSON", lambda log: write_checkpoint(log, log.snapshot(), "v2", "json")),
+    Upkeep("V2 checkpoint, Parquet", lambda log: write_checkpoint(log, log.snapshot(), "v2", "parquet")),
+    Upkeep("log compaction", lambda log: compact_log(log, log.snapshot())),
     Upkeep("version checksum", check_sum),
-    Upkeep("log cleanup", lambda log: clean_up_log(log, log.read.snapshot())),
+    Upkeep("log cleanup", lambda log: clean_up_log(log, log.snapshot())),
 ]
 
 
@@ -63,11 +63,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = TableLog(open_store(path))
     create_table(log, "0", properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "1000"})
     for version in range(1, 8):
-        append_days(log, log.read.snapshot(), str(version))
+        append_days(log, log.snapshot(), str(version))
         if version in (2, 4):
             transaction_of_a_removal(log)
-            write_checkpoint(log, log.read.snapshot())
-    log.store.delete(checksum_path(log.read.snapshot().version))
+            write_checkpoint(log, log.snapshot())
+    log.store.delete(checksum_path(log.snapshot().version))
     old = time.time() - 180 * DAY_S
     for file in (path / "_delta_log").rglob("*"):
         if file.is_file() and not file.name.startswith(tuple(f"{v:020d}" for v in (7, 8, 9))):
@@ -76,7 +76,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def transaction_of_a_removal(log: TableLog) -> None:
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     transaction = Transaction(log, snapshot, operation="TEST")
     transaction.remove_files(snapshot.files().slice(0, 1))
     transaction.commit()
@@ -115,10 +115,10 @@ def is_killed(act: Callable[[], object]) -> bool:
 
 def ensure_readable_and_again(store: LogStore, upkeep: Upkeep, before: Any) -> None:
     log = TableLog(store)
-    assert described(log.read.snapshot()) == before
+    assert described(log.snapshot()) == before
     upkeep.act(log)
     assert described(TableLog(store).snapshot()) == before
-    assert append_days(log, log.read.snapshot(), "9").version == before[0] + 1
+    assert append_days(log, log.snapshot(), "9").version == before[0] + 1
 
 
 @pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)

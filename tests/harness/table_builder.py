@@ -62,7 +62,7 @@ def create_table(log: TableLog, *days: str, properties: Mapping[str, str] | None
     transaction = begin_creation(log, new_metadata(properties=properties))
     transaction.add_files(day_files(*days))
     transaction.commit()
-    return log.read.snapshot()
+    return log.snapshot()
 
 
 def day_files(*days: str, ids: tuple[int, int] | None = (0, 9), data_change: bool = True) -> pa.Table:

@@ -50,7 +50,7 @@ def _table(files: list[Any], in_checkpoint: int, *, as_json: bool, as_struct: bo
     adds = [_add(number, file) for number, file in enumerate(files)]
     builder.commit(Add("gone", adds[0].partition_values, 1, 0, True), *adds[:in_checkpoint])
     log = TableLog(builder.store)
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     builder.delete_commits(2)
     builder.commit(Remove("gone", True), *adds[in_checkpoint:])
     return log

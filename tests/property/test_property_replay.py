@@ -231,7 +231,7 @@ def test_replay_equals_the_model_and_advance_equals_fresh(
     builder = LogBuilder(MemoryStore(f"replay-{next(_NAMES)}"))
     log = TableLog(builder.store)
     builder.create()
-    advanced = log.read.snapshot()
+    advanced = log.snapshot()
     for actions, checkpoint in history:
         version = builder.commit(CommitInfo({"operation": "TEST"}), *actions)
         if checkpoint is not None:
@@ -244,7 +244,7 @@ def test_replay_equals_the_model_and_advance_equals_fresh(
     newest_checkpoint = max((v for v, (_, kind) in enumerate(history, 1) if kind is not None), default=None)
     if clean_up and newest_checkpoint is not None:
         builder.delete_commits(newest_checkpoint)
-    fresh = log.read.snapshot()
+    fresh = log.snapshot()
     assert _described(fresh) == _described(advanced) == _expected(builder.model(), version)
 
 
@@ -259,7 +259,7 @@ def test_every_version_can_be_loaded(history: list[tuple[list[Action], str | Non
             _write_checkpoint(builder, version, checkpoint)
     log = TableLog(builder.store)
     for version in range(len(builder.versions)):
-        assert _described(log.read.snapshot(version)) == _expected(builder.model(version), version)
+        assert _described(log.snapshot(version)) == _expected(builder.model(version), version)
 
 
 @settings(max_examples=200, deadline=None)
@@ -281,4 +281,4 @@ def test_any_mix_of_checkpoints_and_compactions_says_what_the_commits_say(
         builder.delete_commits(newest_checkpoint)
     log = TableLog(builder.store)
     for version in range((newest_checkpoint or 0) if clean_up else 0, len(builder.versions)):
-        assert _described(log.read.snapshot(version)) == _expected(builder.model(version), version)
+        assert _described(log.snapshot(version)) == _expected(builder.model(version), version)

@@ -76,7 +76,7 @@ def test_times_and_versions(data: st.DataObject) -> None:
     log = TableLog(builder.store)
     for wanted in range(-1, max(times) + 3):
         try:
-            found = log.read.snapshot(timestamp_ms=wanted).version
+            found = log.snapshot(timestamp_ms=wanted).version
         except TimestampOutOfRangeError:
             found = None
         if enabled_from is None or wanted >= times[enabled_from] or enabled_from <= oldest:
@@ -84,8 +84,8 @@ def test_times_and_versions(data: st.DataObject) -> None:
         else:
             before = [v for v in range(oldest, enabled_from) if times[v] <= wanted]
             assert found == (max(before) if before else None), wanted
-    for entry in log.read.history():
+    for entry in log.history():
         assert entry.timestamp_ms == times[entry.version]
         if entry.version >= oldest:
-            assert log.read.snapshot(entry.version).timestamp_ms == entry.timestamp_ms
-        assert log.read.snapshot(timestamp_ms=entry.timestamp_ms).version == entry.version
+            assert log.snapshot(entry.version).timestamp_ms == entry.timestamp_ms
+        assert log.snapshot(timestamp_ms=entry.timestamp_ms).version == entry.version

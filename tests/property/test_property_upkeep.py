@@ -174,29 +174,29 @@ def test_upkeep_changes_nothing(parsed: bool, history: list[tuple[list[Action], 
     schema = '{"type":"struct","fields":[{"name":"p","type":"string","nullable":true,"metadata":{}}]}'
     properties = {"delta.checkpoint.writeStatsAsStruct": "true"} if parsed else {}
     builder.create(schema, protocol=_PROTOCOL, configuration=properties)
-    held = log.read.snapshot()
+    held = log.snapshot()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("delta_orch.log.upkeep.checkpoint_v2.SIDECAR_ROWS", 3)
         patch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
         for actions, upkeep, from_held in history:
             version = builder.commit(CommitInfo({"operation": "TEST"}), *actions)
-            held = log.advance(held) if from_held else log.read.snapshot()
+            held = log.advance(held) if from_held else log.snapshot()
             assert held.version == version
             _look_after(log, held, upkeep)
             if upkeep == "clean up later":
                 # Whoever has held a snapshot for a month must load it again.
-                held = log.read.snapshot()
-            assert _described(log.read.snapshot()) == _expected(builder.model())
+                held = log.snapshot()
+            assert _described(log.snapshot()) == _expected(builder.model())
             if upkeep == "checksum":
-                assert log.read.snapshot().validate().checked
+                assert log.snapshot().validate().checked
     assert _described(held) == _expected(builder.model())
     oldest = log.earliest_version()
     for version in range(len(builder.versions)):
         if version >= oldest:
-            assert _described(log.read.snapshot(version)) == _expected(builder.model(version))
+            assert _described(log.snapshot(version)) == _expected(builder.model(version))
         else:
             with pytest.raises(VersionNotFoundError):
-                log.read.snapshot(version)
+                log.snapshot(version)
     for key in [key for key in FILES if key.startswith(f"{store.root}/")]:
         del FILES[key]
 

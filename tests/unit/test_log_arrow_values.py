@@ -222,7 +222,7 @@ from delta_orch.protocol.types import DATE, LONG, STRING, DOUBLE
 from delta_orch.storage.local import LocalStore
 import datetime
 log = TableLog(LocalStore({str(tmp_path / "t")!r}))
-snapshot = log.advance(log.read.snapshot(1))
+snapshot = log.advance(log.snapshot(1))
 assert snapshot.files().num_rows == 5, snapshot.files()
 assert (snapshot.num_files, snapshot.size_bytes, snapshot.tombstones().num_rows) == (5, 10, 1)
 where = And((
@@ -233,7 +233,7 @@ where = And((
     Not(IsNull(Column(("id",)))),
 ))
 assert snapshot.files(["path"], where).num_rows == 2, snapshot.files(["path"], where)
-log.read.history(), snapshot.txns, log.read_commit(1), snapshot.timestamp_ms
+log.history(), snapshot.txns, log.read_commit(1), snapshot.timestamp_ms
 print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -36,7 +36,7 @@ def no_checkpoint_is_quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def append(log: TableLog) -> int:
-    return append_days(log, log.read.snapshot(), "2").version
+    return append_days(log, log.snapshot(), "2").version
 
 
 def checkpoints(root: Path) -> list[int]:
@@ -107,7 +107,7 @@ def test_a_table_made_in_the_place_of_a_deleted_one_does_not_get_its_checkpoint(
     create_table(log, "1", properties={"delta.checkpointInterval": "100"})
     for _ in range(new_commits):
         append(log)
-    new_paths = log.read.snapshot().files()["path"].to_pylist()
+    new_paths = log.snapshot().files()["path"].to_pylist()
     go.set()
     assert wait_for_upkeep(log.store.uri, A_MINUTE)
     # The new table's version of that number may get one: its own.
@@ -129,7 +129,7 @@ if sys.argv[2] == "dies":
     # As a process whose end comes before the thread has begun.
     post_commit.run_behind = lambda table, job: None
 for _ in range(int(sys.argv[3])):
-    append_days(log, log.read.snapshot(), "2")
+    append_days(log, log.snapshot(), "2")
 if sys.argv[2] == "dies":
     os._exit(0)
 """

@@ -54,7 +54,7 @@ def sidecars(log: TableLog) -> set[str]:
 
 
 def referred(log: TableLog) -> list[str]:
-    checkpoint = log.read.snapshot().checkpoint
+    checkpoint = log.snapshot().checkpoint
     assert checkpoint is not None
     return [sidecar.path for sidecar in checkpoint.sidecars]
 
@@ -75,7 +75,7 @@ def busy_table(log: TableLog, **properties: str) -> Snapshot:
     transaction.remove_files(snapshot.files().slice(0, 1))
     transaction.add_files(day_files("4"))
     transaction.commit()
-    return log.read.snapshot()
+    return log.snapshot()
 
 
 def test_the_policy_brings_the_feature(log: TableLog) -> None:
@@ -93,7 +93,7 @@ def test_a_checkpoint_holds_the_whole_table(log: TableLog, v2_format: Any) -> No
     assert name.endswith(v2_format)
     for version in (0, 1):
         log.store.delete(f"_delta_log/{version:020d}.json")
-    after = log.read.snapshot()
+    after = log.snapshot()
     assert after.checkpoint is not None
     assert len(after.checkpoint.sidecars) == 2
     ensure_same_table(before, after)
@@ -153,14 +153,14 @@ def test_an_empty_table_needs_no_sidecar(log: TableLog) -> None:
     before = create_table(log, properties=V2)
     write_checkpoint(log, before)
     assert not sidecars(log)
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
 
 
 def test_writing_it_twice_changes_nothing(log: TableLog) -> None:
     snapshot = busy_table(log)
     write_checkpoint(log, snapshot)
     first = {f.path: log.store.read_bytes(f.path) for f in log.store.list_recursive()}
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     write_checkpoint(log, snapshot)
     assert {f.path: log.store.read_bytes(f.path) for f in log.store.list_recursive()} == first
 
@@ -177,7 +177,7 @@ def test_a_classic_checkpoint_of_such_a_table(log: TableLog) -> None:
     write_checkpoint(log, before, "classic")
     assert not sidecars(log)
     assert named(log, "classic") == [f"{1:020d}.checkpoint.parquet"]
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
 
 
 # The copy by the classic name
@@ -186,7 +186,7 @@ def test_a_classic_checkpoint_of_such_a_table(log: TableLog) -> None:
 def test_one_of_ten_checkpoints_has_a_copy_by_the_classic_name(log: TableLog) -> None:
     create_table(log, "1", properties={**V2, "delta.checkpointInterval": "2"})
     for _ in range(44):
-        append_days(log, log.read.snapshot(), "1")
+        append_days(log, log.snapshot(), "1")
     assert len(named(log, "uuid")) == 22
     assert [int(name[:20]) for name in named(log, "classic")] == [2, 22, 42]
 
@@ -196,7 +196,7 @@ def test_the_copy_says_the_same(log: TableLog) -> None:
     write_checkpoint(log, before)
     (name,) = named(log, "uuid")
     log.store.delete(f"_delta_log/{name}")
-    after = log.read.snapshot()
+    after = log.snapshot()
     assert after.checkpoint is not None
     assert after.checkpoint.files.files[0].path == checkpoint_path(1)
     ensure_same_table(before, after)
@@ -206,8 +206,8 @@ def test_the_copy_says_the_same(log: TableLog) -> None:
 
 
 def appended(log: TableLog, *days: str) -> Snapshot:
-    append_days(log, log.read.snapshot(), *days)
-    return log.read.snapshot()
+    append_days(log, log.snapshot(), *days)
+    return log.snapshot()
 
 
 def test_untouched_sidecars_are_taken_over(log: TableLog, small_sidecars: None) -> None:
@@ -221,15 +221,15 @@ def test_untouched_sidecars_are_taken_over(log: TableLog, small_sidecars: None) 
     assert second[:2] == first[:2]
     assert len(second) == 3
     assert len(sidecars(log)) == 4
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
 
 
 def removed(log: TableLog, row: int) -> Snapshot:
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     transaction = Transaction(log, snapshot, operation="TEST")
     transaction.remove_files(snapshot.files().slice(row, 1))
     transaction.commit()
-    return log.read.snapshot()
+    return log.snapshot()
 
 
 def test_a_sidecar_that_lost_a_file_is_written_again(log: TableLog, small_sidecars: None) -> None:
@@ -241,7 +241,7 @@ def test_a_sidecar_that_lost_a_file_is_written_again(log: TableLog, small_sideca
     assert first[0] in second
     assert first[1] not in second
     log.store.delete(f"_delta_log/{0:020d}.json")
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
 
 
 def test_a_removed_file_that_comes_back(log: TableLog, small_sidecars: None) -> None:
@@ -250,14 +250,14 @@ def test_a_removed_file_that_comes_back(log: TableLog, small_sidecars: None) -> 
     files = snapshot.files()
     for row in (0, 0):
         removed(log, row)
-    write_checkpoint(log, log.read.snapshot())
-    transaction = Transaction(log, log.read.snapshot(), operation="TEST")
+    write_checkpoint(log, log.snapshot())
+    transaction = Transaction(log, log.snapshot(), operation="TEST")
     transaction.add_files(files.slice(0, 1))
     transaction.commit()
-    before = log.read.snapshot()
+    before = log.snapshot()
     assert before.tombstones().num_rows == 1
     write_checkpoint(log, before)
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
 
 
 def with_vector(files: pa.Table, path: str) -> pa.Table:
@@ -274,40 +274,40 @@ def test_the_same_path_with_another_deletion_vector(log: TableLog, small_sidecar
     first = referred(log)
     for text in ("ab", "cd"):
         # The second time the sidecar holds a vector that the commit replaces.
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
         victim = snapshot.files().sort_by("path").slice(0, 1)
         transaction = Transaction(log, snapshot, operation="DELETE")
         transaction.remove_files(victim)
         transaction.add_files(with_vector(victim, text))
         transaction.commit()
-        before = log.read.snapshot()
+        before = log.snapshot()
         write_checkpoint(log, before)
         assert len(set(first) & set(referred(log))) == 1
-        ensure_same_table(before, log.read.snapshot())
+        ensure_same_table(before, log.snapshot())
 
 
 def test_expired_tombstones_are_not_taken_over(log: TableLog, small_sidecars: None) -> None:
     create_table(log, *"12345678", properties={**V2, "delta.deletedFileRetentionDuration": "interval 2 seconds"})
     for _ in range(4):
         removed(log, 0)
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     first = referred(log)
     assert len(first) == 2
     time.sleep(2.1)
     write_checkpoint(log, appended(log, "x"))
-    assert log.read.snapshot().tombstones().num_rows == 0
+    assert log.snapshot().tombstones().num_rows == 0
     assert len(set(first) & set(referred(log))) == 1
 
 
 def change_property(log: TableLog, key: str, value: str) -> Snapshot:
     from dataclasses import replace
 
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     transaction = Transaction(log, snapshot, operation="TEST")
     configuration = {**snapshot.metadata.configuration, key: value}
     transaction.update_metadata(replace(snapshot.metadata, configuration=configuration))
     transaction.commit()
-    return log.read.snapshot()
+    return log.snapshot()
 
 
 def test_other_columns_than_before(log: TableLog, small_sidecars: None) -> None:
@@ -316,7 +316,7 @@ def test_other_columns_than_before(log: TableLog, small_sidecars: None) -> None:
     before = change_property(log, "delta.checkpoint.writeStatsAsStruct", "true")
     write_checkpoint(log, before)
     assert not set(first) & set(referred(log))
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
     second = referred(log)
     write_checkpoint(log, appended(log, "9"))
     # Types with parsed statistics and partition values are recognised again, too.
@@ -332,14 +332,14 @@ def test_sidecars_that_may_soon_be_cleaned_up_are_not_taken_over(tmp_path: Path,
     before = appended(log, "9")
     write_checkpoint(log, before)
     assert not set(first) & set(referred(log))
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
 
 
 def test_the_number_of_sidecars_stays_in_proportion(log: TableLog, small_sidecars: None) -> None:
     create_table(log, "0", properties={**V2, "delta.checkpointInterval": "1"})
     for day in range(40):
-        append_days(log, log.read.snapshot(), str(day))
-    assert log.read.snapshot().num_files == 41
+        append_days(log, log.snapshot(), str(day))
+    assert log.snapshot().num_files == 41
     assert len(referred(log)) <= 41 / 2 + 1
 
 
@@ -369,10 +369,10 @@ def test_every_call_of_a_checkpoint_may_fail(tmp_path: Path, small_sidecars: Non
             store.at_call(number, when, do=store.fail if when == "before" else store.lose_answer)
             with pytest.raises(StorageError):
                 write_checkpoint(log, before)
-            ensure_same_table(before, log.read.snapshot())
-            write_checkpoint(log, log.read.snapshot())
-            ensure_same_table(before, log.read.snapshot())
-            assert log.read.snapshot().checkpoint is not None
+            ensure_same_table(before, log.snapshot())
+            write_checkpoint(log, log.snapshot())
+            ensure_same_table(before, log.snapshot())
+            assert log.snapshot().checkpoint is not None
 
 
 def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
     before = busy_table(log)
     store.at(Moment.POINTER_PUT, "before", do=lambda call: write_checkpoint(TableLog(store.inner), before))
     write_checkpoint(log, before)
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
     assert parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH)).version == 1
 
 
@@ -398,8 +398,8 @@ def test_where_paths_lie_proves_as_much_as_looking_at_them(
     write_checkpoint(log, before)
     assert not looked_at
     assert set(first) <= set(referred(log))
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())
     before = appended(log, "2")
     write_checkpoint(log, before)
     assert looked_at
-    ensure_same_table(before, log.read.snapshot())
+    ensure_same_table(before, log.snapshot())

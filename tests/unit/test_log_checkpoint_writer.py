@@ -79,10 +79,10 @@ def busy_table(log: TableLog, **properties: str) -> Snapshot:
     transaction.set_domain_metadata("app", '{"x":1}')
     transaction.set_domain_metadata("gone", "old")
     transaction.commit()
-    transaction = Transaction(log, log.read.snapshot(), operation="TEST", txns=[TxnId("b", 3)])
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[TxnId("b", 3)])
     transaction.set_domain_metadata("gone", "old", removed=True)
     transaction.commit()
-    return log.read.snapshot()
+    return log.snapshot()
 
 
 def ensure_same_table(left: Snapshot, right: Snapshot) -> None:
@@ -96,7 +96,7 @@ def ensure_same_table(left: Snapshot, right: Snapshot) -> None:
 def test_a_checkpoint_holds_the_whole_table(log: TableLog) -> None:
     before = busy_table(log)
     write_checkpoint(log, before)
-    after = log.read.snapshot()
+    after = log.snapshot()
     assert after.checkpoint is not None
     assert not after.segment.commits
     ensure_same_table(before, after)
@@ -142,7 +142,7 @@ def test_writing_it_twice_changes_nothing(log: TableLog) -> None:
 def test_the_pointer_is_mended_but_not_moved_back(log: TableLog) -> None:
     old = create_table(log, "1")
     append_days(log, old, "2")
-    new = log.read.snapshot()
+    new = log.snapshot()
     write_checkpoint(log, new)
     write_checkpoint(log, old)
     assert parse_last_checkpoint(log.store.read_bytes(LAST_CHECKPOINT_PATH)).version == 1
@@ -160,7 +160,7 @@ def test_expired_tombstones_are_left_out(log: TableLog) -> None:
         {"remove": {"path": "just-now", "dataChange": True, "deletionTimestamp": old + 60_000}},
     ]
     log.store.put_if_absent("_delta_log/00000000000000000003.json", b"\n".join(map(orjson.dumps, lines)))
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     assert snapshot.tombstones().num_rows == 4
     write_checkpoint(log, snapshot)
     paths = {row["path"] for row in rows_of(log, 3, "remove")}
@@ -175,7 +175,7 @@ def test_expired_identifiers_are_left_out(log: TableLog) -> None:
     lines = [{"txn": {"appId": "old", "version": 1, "lastUpdated": old}}, {"txn": {"appId": "undated", "version": 1}}]
     log.store.put_if_absent("_delta_log/00000000000000000001.json", b"\n".join(map(orjson.dumps, lines)))
     append_days(log, log.advance(snapshot), "1", txns=[TxnId("new", 1)])
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     assert sorted(row["appId"] for row in rows_of(log, 2, "txn")) == ["new", "undated"]
 
 
@@ -184,11 +184,11 @@ def test_table_features_are_written_as_lists(log: TableLog) -> None:
     transaction = begin_creation(log, new_metadata(schema))
     transaction.update_protocol(protocol_for_new_table(schema, {}))
     transaction.commit()
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     (protocol,) = rows_of(log, 0, "protocol")
     assert protocol["readerFeatures"] == ["timestampNtz"]
     assert "timestampNtz" in protocol["writerFeatures"]
-    assert log.read.snapshot().protocol.reader_features == ("timestampNtz",)
+    assert log.snapshot().protocol.reader_features == ("timestampNtz",)
 
 
 def test_unwritable_tables_get_no_checkpoint(log: TableLog) -> None:
@@ -196,7 +196,7 @@ def test_unwritable_tables_get_no_checkpoint(log: TableLog) -> None:
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["catalogManaged", "domainMetadata"]}
     log.store.put_if_absent("_delta_log/00000000000000000001.json", orjson.dumps({"protocol": protocol}))
     with pytest.raises(UnsupportedFeatureError):
-        write_checkpoint(log, log.read.snapshot())
+        write_checkpoint(log, log.snapshot())
     assert log.store.head(checkpoint_path(1)) is None
 
 
@@ -206,7 +206,7 @@ def test_checkpoints_come_by_interval(log: TableLog, interval: str, expected: li
     for _ in range(6):
         append_days(log, snapshot, "1")
     assert [v for v in range(8) if log.store.head(checkpoint_path(v))] == expected
-    assert log.read.snapshot().num_files == 6
+    assert log.snapshot().num_files == 6
 
 
 def test_many_files_make_several_row_groups(log: TableLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_many_files_make_several_row_groups(log: TableLog, monkeypatch: pytest.M
     write_checkpoint(log, snapshot)
     file = pq.ParquetFile(log.store.open_input(checkpoint_path(0)))
     assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [2, 7, 7, 6]
-    ensure_same_table(snapshot, log.read.snapshot())
+    ensure_same_table(snapshot, log.snapshot())
 
 
 def test_deletion_vectors_survive(log: TableLog) -> None:
@@ -279,7 +279,7 @@ def stats_table(log: TableLog, stats: list[Any], **properties: str) -> Snapshot:
     index = files.schema.get_field_index("stats")
     transaction.add_files(files.set_column(index, "stats", pa.array(texts, pa.string())))
     transaction.commit()
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     write_checkpoint(log, snapshot)
     return snapshot
 
@@ -366,7 +366,7 @@ def test_clustering_columns_have_parsed_statistics_wherever_they_stand(log: Tabl
     texts = pa.array([orjson.dumps(STATS).decode()], pa.string())
     transaction.add_files(files.set_column(files.schema.get_field_index("stats"), "stats", texts))
     transaction.commit()
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     assert parsed(log)[0]["minValues"] == {"n": -5, "name": 'a"\u00e9', "inner": {"x": 1}}
 
 
@@ -391,12 +391,12 @@ def test_parsed_statistics_go_by_physical_names(log: TableLog) -> None:
     log.store.put(
         "_delta_log/00000000000000000000.json", b"\n".join([*map(orjson.dumps, lines), serialize_action(metadata)])
     )
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     (row,) = rows_of(log, 0, "add")
     assert row["partitionValues_parsed"] == {"col-1": date(2013, 1, 1)}
     assert row["stats_parsed"]["minValues"] == {"col-3": {"col-4": 5}}
     assert row["stats_parsed"]["nullCount"] == {"col-3": None}
-    assert log.read.snapshot().files(["path"]).num_rows == 1
+    assert log.snapshot().files(["path"]).num_rows == 1
 
 
 def test_bounds_from_before_a_type_was_widened(log: TableLog) -> None:
@@ -412,14 +412,14 @@ def test_bounds_from_before_a_type_was_widened(log: TableLog) -> None:
     stats = orjson.dumps({"numRecords": 1, "minValues": bounds, "maxValues": bounds}).decode()
     transaction.add_files(files.set_column(files.schema.get_field_index("stats"), "stats", pa.array([stats])))
     transaction.commit()
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     assert parsed(log)[0]["minValues"] == {"n": 7, "d": Decimal("7.00"), "at": datetime(2013, 1, 2), "f": 7.0}
 
 
 def test_without_json_the_statistics_come_back_from_the_columns(log: TableLog) -> None:
     before = stats_table(log, [STATS], **{"delta.checkpoint.writeStatsAsJson": "false"})
     assert "stats" not in rows_of(log, 0, "add")[0]
-    after = log.read.snapshot()
+    after = log.snapshot()
     assert after.checkpoint is not None
     assert not after.segment.commits
     stats = orjson.loads(after.files(["stats"])["stats"][0].as_py())
@@ -440,7 +440,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     def read() -> None:
         while not stop.is_set():
             try:
-                seen = log.read.snapshot()
+                seen = log.snapshot()
                 assert seen.num_files == seen.version
             except BaseException as e:
                 failures.append(e)
@@ -451,7 +451,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
         reader.start()
     for _ in range(30):
         append_days(log, snapshot, "1")
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
         write_checkpoint(log, snapshot)
     stop.set()
     for reader in readers:
@@ -465,7 +465,7 @@ def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
     snapshot = create_table(log, "1")
     store.at(Moment.CHECKPOINT_PUT, "before", do=lambda call: write_checkpoint(TableLog(store.inner), snapshot))
     write_checkpoint(log, snapshot)
-    assert log.read.snapshot().num_files == 1
+    assert log.snapshot().num_files == 1
     assert parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH)).version == 0
 
 
@@ -486,5 +486,5 @@ def test_metadata_with_all_fields(log: TableLog) -> None:
     full = replace(snapshot.metadata, name="n\u00e4me", description="d", configuration={"k": "v", "delta.x": ""})
     transaction.update_metadata(full)
     transaction.commit()
-    write_checkpoint(log, log.read.snapshot())
-    assert log.read.snapshot().metadata == full
+    write_checkpoint(log, log.snapshot())
+    assert log.snapshot().metadata == full

@@ -38,7 +38,7 @@ def log() -> TableLog:
 
 def checked(log: TableLog) -> set[str]:
     """The fields of the newest version's checksum, all of which agree with its state."""
-    fields = log.read.snapshot().validate().checked
+    fields = log.snapshot().validate().checked
     assert fields, "there is no checksum"
     return set(fields)
 
@@ -64,7 +64,7 @@ def with_vectors(files: pa.Table, *deleted: int) -> pa.Table:
 
 def commit(log: TableLog, *, adds: pa.Table | None = None, removes: pa.Table | None = None, txn: TxnId | None = None,
            domains: dict[str, str | None] | None = None) -> Snapshot:  # fmt: skip
-    transaction = Transaction(log, log.read.snapshot(), operation="TEST", txns=[txn] if txn else ())
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[txn] if txn else ())
     if adds is not None:
         transaction.add_files(adds)
     if removes is not None:
@@ -72,14 +72,14 @@ def commit(log: TableLog, *, adds: pa.Table | None = None, removes: pa.Table | N
     for domain, text in (domains or {}).items():
         transaction.set_domain_metadata(domain, text or "", removed=text is None)
     transaction.commit()
-    return log.read.snapshot()
+    return log.snapshot()
 
 
 def test_every_commit_gets_one(log: TableLog) -> None:
     create_table(log, "1", "2")
     assert checked(log) == ALWAYS
     for _ in range(3):
-        append_days(log, log.read.snapshot(), "3")
+        append_days(log, log.snapshot(), "3")
         assert checked(log) == ALWAYS
     checksum = read_version_checksum(log.store, 3)
     assert checksum is not None
@@ -94,10 +94,10 @@ def test_what_commits_change(log: TableLog) -> None:
     assert checksum.file_size_histogram is not None
     assert checksum.file_size_histogram.file_counts == (2, 1, *(0,) * 92, 1)
     assert checked(log) == ALWAYS
-    commit(log, removes=log.read.snapshot().files().slice(1, 2), txn=TxnId("a", 2), domains={"e": None})
+    commit(log, removes=log.snapshot().files().slice(1, 2), txn=TxnId("a", 2), domains={"e": None})
     assert checked(log) == ALWAYS
-    transaction = Transaction(log, log.read.snapshot(), operation="TEST")
-    transaction.update_metadata(replace(log.read.snapshot().metadata, name="renamed"))
+    transaction = Transaction(log, log.snapshot(), operation="TEST")
+    transaction.update_metadata(replace(log.snapshot().metadata, name="renamed"))
     transaction.commit()
     assert checked(log) == ALWAYS
 
@@ -118,7 +118,7 @@ def test_deletion_vectors_are_counted(log: TableLog) -> None:
 def test_the_time_of_the_commit_is_told(log: TableLog) -> None:
     create_table(log, "1", properties={"delta.enableInCommitTimestamps": "true"})
     for _ in range(2):
-        append_days(log, log.read.snapshot(), "1")
+        append_days(log, log.snapshot(), "1")
         assert checked(log) == ALWAYS | {"inCommitTimestampOpt"}
 
 
@@ -135,7 +135,7 @@ def test_expired_identifiers_are_left_out(log: TableLog) -> None:
 
 def test_many_identifiers_are_not_repeated_with_every_commit(log: TableLog) -> None:
     create_table(log)
-    transaction = Transaction(log, log.read.snapshot(), operation="TEST", txns=[TxnId(f"{n}", 1) for n in range(101)])
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[TxnId(f"{n}", 1) for n in range(101)])
     transaction.add_files(day_files("1"))
     transaction.commit()
     assert checked(log) == ALWAYS - {"setTransactions"}
@@ -152,7 +152,7 @@ def test_without_one_before_there_is_none_until_the_next_checkpoint(log: TableLo
     create_table(log, "1", properties={"delta.checkpointInterval": "4"})
     log.store.delete(checksum_path(0))
     for _ in range(5):
-        append_days(log, log.read.snapshot(), "1")
+        append_days(log, log.snapshot(), "1")
     assert [read_fields(log, version) is not None for version in range(6)] == [False, False, False, False, True, True]
     assert checked(log) == ALWAYS
 
@@ -163,9 +163,9 @@ def test_without_one_before_there_is_none_until_the_next_checkpoint(log: TableLo
 def test_one_that_does_not_fit_is_not_built_upon(log: TableLog, content: bytes) -> None:  # fmt: skip
     create_table(log, "1")
     log.store.put(checksum_path(0), content)
-    append_days(log, log.read.snapshot(), "1")
+    append_days(log, log.snapshot(), "1")
     assert read_fields(log, 1) is None
-    assert log.read.snapshot().num_files == 2
+    assert log.snapshot().num_files == 2
 
 
 def test_one_of_another_table_is_not_built_upon(log: TableLog) -> None:
@@ -173,7 +173,7 @@ def test_one_of_another_table_is_not_built_upon(log: TableLog) -> None:
     create_table(other, "1", "2")
     create_table(log, "1")
     log.store.put(checksum_path(0), other.store.read_bytes(checksum_path(0)))
-    append_days(log, log.read.snapshot(), "1")
+    append_days(log, log.snapshot(), "1")
     assert read_fields(log, 1) is None
 
 
@@ -183,7 +183,7 @@ def test_files_that_are_added_again_cannot_be_counted(log: TableLog) -> None:
     files = snapshot.files()
     index = files.schema.get_field_index("data_change")
     commit(log, adds=files.set_column(index, "data_change", pa.array([False, False])))
-    assert log.read.snapshot().num_files == 2
+    assert log.snapshot().num_files == 2
     assert read_fields(log, 1) is None
 
 
@@ -205,7 +205,7 @@ def test_a_checksum_that_cannot_be_written_does_not_fail_the_commit(
     assert append_days(log, snapshot, "1").version == 1
     assert store.calls[3].path == checksum_path(1)
     assert "Could not write the checksum of version 1" in caplog.text
-    assert log.read.snapshot().num_files == 2
+    assert log.snapshot().num_files == 2
 
 
 # From the whole state
@@ -214,8 +214,8 @@ def test_a_checksum_that_cannot_be_written_does_not_fail_the_commit(
 def test_computed_and_derived_are_the_same(log: TableLog) -> None:
     create_table(log, "1", properties={"delta.enableDeletionVectors": "true", "delta.checkpointInterval": "100"})
     commit(log, adds=with_vectors(sized_files(1, 20_000, 300_000), 1, 2, 300), txn=TxnId("a", 1))
-    write_checkpoint(log, log.read.snapshot())
-    commit(log, removes=log.read.snapshot().files().slice(1, 2), adds=sized_files(77))
+    write_checkpoint(log, log.snapshot())
+    commit(log, removes=log.snapshot().files().slice(1, 2), adds=sized_files(77))
     snapshot = TableLog(log.store).snapshot()
     assert snapshot.checkpoint is not None
     derived = read_version_checksum(log.store, 2)
@@ -237,7 +237,7 @@ def test_the_state_of_a_checkpoint_whose_commit_is_gone(log: TableLog) -> None:
 
 def test_content_comes_back_as_it_was(log: TableLog) -> None:
     create_table(log, "1", properties={"delta.enableDeletionVectors": "true"})
-    checksum = replace(compute_checksum(log.read.snapshot()), extra={"tomorrow": [1]}, all_files=({"path": "x"},))
+    checksum = replace(compute_checksum(log.snapshot()), extra={"tomorrow": [1]}, all_files=({"path": "x"},))
     data = serialize_version_checksum(checksum)
     assert parse_version_checksum(data, "x.crc") == checksum
     assert None not in orjson.loads(data).values()
@@ -252,8 +252,8 @@ def test_a_checkpoint_counts_what_passes_by(tmp_path: Path) -> None:
     for _ in range(7):
         append_days(log, log.advance(snapshot), "1")
     assert [version for version in range(8) if read_fields(log, version) is not None] == [3, 6]
-    assert log.read.snapshot(6).validate().checked
-    assert log.read.snapshot(3).validate().checked
+    assert log.snapshot(6).validate().checked
+    assert log.snapshot(3).validate().checked
 
 
 def test_a_v2_checkpoint_of_few_files_is_counted_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_a_v2_checkpoint_of_few_files_is_counted_anyway(tmp_path: Path, monkeypa
         properties = {"delta.checkpointInterval": "3", "delta.checkpointPolicy": "v2"}
         create_table(log, *"12345", properties=properties)
         for _ in range(9):
-            append_days(log, log.read.snapshot(), "1")
+            append_days(log, log.snapshot(), "1")
         assert [version for version in range(10) if read_fields(log, version) is not None] == expected
         for version in expected:
-            assert log.read.snapshot(version).validate().checked
+            assert log.snapshot(version).validate().checked

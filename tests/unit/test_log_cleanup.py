@@ -43,14 +43,14 @@ def make(log: TableLog, days_old: Iterable[float], checkpoints: Iterable[int] = 
     snapshot = create_table(log, "0", properties={**MONTH, **properties})
     for version in range(1, len(ages)):
         append_days(log, snapshot, str(version))
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
         if version in checkpoints:
             write_checkpoint(log, snapshot)
     if 0 in checkpoints:
-        write_checkpoint(log, log.read.snapshot(0))
+        write_checkpoint(log, log.snapshot(0))
     for version, age in enumerate(ages):
         date(log, f"{version:020d}.*", age)
-    return log.read.snapshot()
+    return log.snapshot()
 
 
 def date(log: TableLog, pattern: str, days_old: float) -> None:
@@ -65,7 +65,7 @@ def put(log: TableLog, name: str, days_old: float = 0, data: bytes = b"x") -> No
 
 
 def clean(log: TableLog, **options: Any) -> CleanupResult:
-    return clean_up_log(log, log.read.snapshot(), now_ms=NOW_MS, **options)
+    return clean_up_log(log, log.snapshot(), now_ms=NOW_MS, **options)
 
 
 def versions(log: TableLog, suffix: str = ".json") -> list[int]:
@@ -82,7 +82,7 @@ def all_files(log: TableLog) -> set[str]:
 
 def test_what_lies_before_the_cut_off_checkpoint_goes(log: TableLog) -> None:
     make(log, range(50, 0, -1), (5, 12, 18, 30))
-    before = log.read.snapshot().num_files
+    before = log.snapshot().num_files
     result = clean(log)
     # Version 20 is of the cut-off day; the newest checkpoint that is not newer is 18.
     assert result.cut_off_ms == int((MIDNIGHT_S - 30 * DAY_S) * 1000)
@@ -91,8 +91,8 @@ def test_what_lies_before_the_cut_off_checkpoint_goes(log: TableLog) -> None:
     assert versions(log, ".checkpoint.parquet") == [18, 30]
     assert versions(log, ".crc") == list(range(18, 50))
     assert len(result.paths) == 18 + 18 + 2
-    assert log.read.snapshot().num_files == before
-    assert [log.read.snapshot(version).num_files for version in range(18, 50)] == list(range(19, 51))
+    assert log.snapshot().num_files == before
+    assert [log.snapshot(version).num_files for version in range(18, 50)] == list(range(19, 51))
 
 
 def test_a_commit_of_midnight_is_an_acceptable_cut_off(log: TableLog) -> None:
@@ -109,8 +109,8 @@ def test_a_commit_right_after_midnight_is_not(log: TableLog) -> None:
 
 def test_the_time_of_day_does_not_count(log: TableLog) -> None:
     make(log, (32, 31, 30, 29), (1, 2))
-    early = clean_up_log(log, log.read.snapshot(), now_ms=int(MIDNIGHT_S * 1000), dry_run=True)
-    late = clean_up_log(log, log.read.snapshot(), now_ms=int((MIDNIGHT_S + DAY_S) * 1000) - 1, dry_run=True)
+    early = clean_up_log(log, log.snapshot(), now_ms=int(MIDNIGHT_S * 1000), dry_run=True)
+    late = clean_up_log(log, log.snapshot(), now_ms=int((MIDNIGHT_S + DAY_S) * 1000) - 1, dry_run=True)
     assert early == late
     assert early.earliest_version == 2
 
@@ -167,7 +167,7 @@ def test_a_dry_run_removes_nothing_and_tells_all(log: TableLog) -> None:
 
 def test_a_damaged_checkpoint_stands_for_nothing(log: TableLog) -> None:
     make(log, (50, 49, 48, 47, 1), (1, 3))
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     put(log, f"{3:020d}.checkpoint.parquet", 47, b"PAR1 but no more")
     assert clean_up_log(log, snapshot, now_ms=NOW_MS).earliest_version == 1
     assert versions(log) == [1, 2, 3, 4]
@@ -189,14 +189,14 @@ def test_what_is_gone_is_told_clearly(log: TableLog) -> None:
     clean(log)
     for version in (0, 10, 17):
         with pytest.raises(VersionNotFoundError, match="Versions 18 to 49 are there"):
-            log.read.snapshot(version)
+            log.snapshot(version)
     with pytest.raises(TimestampOutOfRangeError, match="before the oldest version"):
-        log.read.snapshot(timestamp_ms=int((MIDNIGHT_S - 45 * DAY_S) * 1000))
-    assert log.read.snapshot(timestamp_ms=int((MIDNIGHT_S - 31.5 * DAY_S) * 1000)).version == 18
+        log.snapshot(timestamp_ms=int((MIDNIGHT_S - 45 * DAY_S) * 1000))
+    assert log.snapshot(timestamp_ms=int((MIDNIGHT_S - 31.5 * DAY_S) * 1000)).version == 18
     with pytest.raises(VersionNotFoundError):
         log.read_commit(17)
     assert log.read_commit(18).version == 18
-    assert log.read.history()[-1].version == 18
+    assert log.history()[-1].version == 18
 
 
 # Leftovers
@@ -232,7 +232,7 @@ def sidecars(log: TableLog) -> set[str]:
 def test_sidecars_go_unless_a_checkpoint_refers_to_them(log: TableLog, small_sidecars: None) -> None:
     make(log, [50 - v / 10 for v in range(20)], (5, 9, 14), **{"delta.checkpointPolicy": "v2"})
     date(log, "_sidecars/*", 45)
-    kept = log.read.snapshot()
+    kept = log.snapshot()
     assert kept.checkpoint is not None
     log.store.put("_delta_log/_sidecars/orphan.parquet", b"x")
     date(log, "_sidecars/orphan.parquet", 45)
@@ -241,8 +241,8 @@ def test_sidecars_go_unless_a_checkpoint_refers_to_them(log: TableLog, small_sid
     clean(log)
     young = "_delta_log/_sidecars/young.parquet"
     assert sidecars(log) == {*kept.checkpoint.sidecar_paths, young}
-    assert log.read.snapshot().num_files == 20
-    assert log.read.snapshot(14).num_files == 15
+    assert log.snapshot().num_files == 20
+    assert log.snapshot(14).num_files == 15
 
 
 def test_a_checkpoint_that_does_not_tell_its_sidecars_keeps_them_all(log: TableLog, small_sidecars: None) -> None:
@@ -250,7 +250,7 @@ def test_a_checkpoint_that_does_not_tell_its_sidecars_keeps_them_all(log: TableL
     date(log, "_sidecars/*", 45)
     put(log, f"{3:020d}.checkpoint.00000000-0000-0000-0000-000000000000.json", 1, b"{")
     before = sidecars(log)
-    clean_up_log(log, log.read.snapshot(2), now_ms=NOW_MS)
+    clean_up_log(log, log.snapshot(2), now_ms=NOW_MS)
     assert sidecars(log) == before
     assert versions(log) == [2, 3]
 
@@ -264,7 +264,7 @@ def test_a_classic_name_is_left_for_readers_that_know_no_other(log: TableLog) ->
     for file in log.store.list_from("_delta_log"):
         if ".checkpoint." in file.path and file.path != f"_delta_log/{25:020d}.checkpoint.parquet":
             log.store.delete(file.path)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     assert snapshot.segment.checkpoint is not None
     assert snapshot.num_files == 50
 
@@ -342,10 +342,10 @@ def test_interrupted_anywhere_the_table_reads_and_the_next_cleanup_goes_on(
         store.at_call(number, "before", do=store.fail)
         with pytest.raises(StorageError):
             clean(log)
-        assert log.read.snapshot().num_files == 16
+        assert log.snapshot().num_files == 16
         for version in range(16):
             try:
-                assert log.read.snapshot(version).num_files == version + 1
+                assert log.snapshot(version).num_files == version + 1
             except VersionNotFoundError:
                 assert version < 9
         clean(log)
@@ -367,22 +367,22 @@ def test_readers_and_writers_go_on_meanwhile(log: TableLog) -> None:
                 raise
 
     def read() -> None:
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
         assert snapshot.num_files == snapshot.version + 1
 
-    threads = [threading.Thread(target=work, args=(act,)) for act in (read, lambda: append_days(log, log.read.snapshot(), "9"))]  # noqa: E501  # fmt: skip
+    threads = [threading.Thread(target=work, args=(act,)) for act in (read, lambda: append_days(log, log.snapshot(), "9"))]  # noqa: E501  # fmt: skip
     for thread in threads:
         thread.start()
     for days in range(0, 60, 3):
-        clean_up_log(log, log.read.snapshot(), now_ms=NOW_MS + days * DAY_S * 1000)
-        write_checkpoint(log, log.read.snapshot())
+        clean_up_log(log, log.snapshot(), now_ms=NOW_MS + days * DAY_S * 1000)
+        write_checkpoint(log, log.snapshot())
         time.sleep(0.01)
     stop.set()
     for thread in threads:
         thread.join()
     assert not failures
     assert versions(log)[0] == 30
-    assert log.read.snapshot().num_files == log.read.snapshot().version + 1
+    assert log.snapshot().num_files == log.snapshot().version + 1
 
 
 # After a commit
@@ -407,11 +407,11 @@ def test_a_checkpoint_is_followed_by_a_cleanup(
     create_table(log, properties={"delta.checkpointInterval": "3", "delta.enableExpiredLogCleanup": enabled})
     post_commit._cleaned_up.clear()
     for _ in range(4):
-        append_days(log, log.read.snapshot(), "1")
+        append_days(log, log.snapshot(), "1")
     post_commit._cleaned_up.clear()
     age_in_real_time(log, 5)
     for _ in range(2):
-        append_days(log, log.read.snapshot(), "1")
+        append_days(log, log.snapshot(), "1")
     assert versions(log) == kept
 
 
@@ -420,7 +420,7 @@ def test_once_a_day_is_enough(tmp_path: Path, as_if_new_process: None) -> None:
     log = TableLog(store)
     create_table(log, properties={"delta.checkpointInterval": "2"})
     for _ in range(8):
-        append_days(log, log.read.snapshot(), "1")
+        append_days(log, log.snapshot(), "1")
     assert store.count("list_recursive") == 1
 
 
@@ -437,17 +437,17 @@ def test_a_failing_cleanup_does_not_fail_the_commit(
 
     for number in range(len(store.calls), len(store.calls) + 60):
         store.at_call(number, "before", do=fail_listing)
-    assert append_days(log, log.read.snapshot(), "1").version == 1
+    assert append_days(log, log.snapshot(), "1").version == 1
     assert "Could not clean up the log of version 1" in caplog.text
-    assert log.read.snapshot().num_files == 1
+    assert log.snapshot().num_files == 1
 
 
 def test_a_writer_whose_checkpoint_was_cleaned_up_loads_the_table_again(log: TableLog, as_if_new_process: None) -> None:
     make(log, range(50, 45, -1), (1,), **{"delta.checkpointInterval": "6"})
-    held = log.advance(log.read.snapshot(2))
+    held = log.advance(log.snapshot(2))
     assert held.checkpoint is not None
     assert (held.version, held.checkpoint.version) == (4, 1)
-    write_checkpoint(log, log.read.snapshot())
+    write_checkpoint(log, log.snapshot())
     date(log, f"{4:020d}.*", 46)
     clean(log)
     transaction = Transaction(log, held, operation="TEST")
@@ -457,4 +457,4 @@ def test_a_writer_whose_checkpoint_was_cleaned_up_loads_the_table_again(log: Tab
     transaction.add_files(day_files("1"))
     assert transaction.commit().version == 6
     assert versions(log, ".checkpoint.parquet") == [4, 6]
-    assert log.read.snapshot().num_files == 7
+    assert log.snapshot().num_files == 7

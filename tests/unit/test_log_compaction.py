@@ -104,7 +104,7 @@ def test_a_snapshot_advances_past_a_compaction(builder: LogBuilder) -> None:
     _table(builder, 6)
     builder.compact(1, 5)
     log = TableLog(builder.store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     builder.commit(Remove("f1", True), _add("g"))
     advanced = log.advance(snapshot)
     assert sorted(advanced.files(["path"])["path"].to_pylist()) == ["f2", "f3", "f4", "f5", "g"]
@@ -172,5 +172,5 @@ def test_the_last_commit_dates_a_compacted_version(builder: LogBuilder) -> None:
     # A commitInfo in there belongs to nothing.
     builder.store.put(path, builder.store.read_bytes(path) + b'{"commitInfo":{"inCommitTimestamp":1}}\n')
     log = TableLog(builder.store)
-    assert [log.read.snapshot(v).timestamp_ms for v in (0, 1, 2)] == [7000, 8000, 9000]
-    assert log.read.snapshot().segment.compactions
+    assert [log.snapshot(v).timestamp_ms for v in (0, 1, 2)] == [7000, 8000, 9000]
+    assert log.snapshot().segment.compactions

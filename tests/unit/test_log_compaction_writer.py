@@ -27,7 +27,7 @@ def log() -> TableLog:
 
 
 def compact(log: TableLog, *versions: int | None) -> LogCompactionResult:
-    return compact_log(log, log.read.snapshot(), *versions)
+    return compact_log(log, log.snapshot(), *versions)
 
 
 def described(snapshot: Snapshot) -> Any:
@@ -47,7 +47,7 @@ def busy_table(log: TableLog) -> Snapshot:
         transaction.set_domain_metadata("kept", str(version))
         transaction.set_domain_metadata("gone", "x", removed=version == 3)
         transaction.commit()
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
     return snapshot
 
 
@@ -62,7 +62,7 @@ def test_it_says_what_the_commits_say(log: TableLog) -> None:
     )
     assert {"domain": "gone", "configuration": "x", "removed": True} in [line.get("domainMetadata") for line in lines]
     assert [line["txn"]["version"] for line in lines if line.get("txn", {}).get("appId") == "a"] == [3]
-    after = log.read.snapshot()
+    after = log.snapshot()
     assert [c.file.path for c in after.segment.compactions] == [result.path]
     assert described(after) == described(before)
 
@@ -72,19 +72,19 @@ def test_readers_really_take_it(log: TableLog) -> None:
     compact(log)
     for version in range(4):
         log.store.put(commit_path(version), b"{}" if version < 3 else log.store.read_bytes(commit_path(3)))
-    assert described(log.read.snapshot())[:4] == before[:4]
-    assert described(log.read.snapshot())[5:] == before[5:]
+    assert described(log.snapshot())[:4] == before[:4]
+    assert described(log.snapshot())[5:] == before[5:]
 
 
 def test_by_default_the_commits_since_the_last_checkpoint(log: TableLog) -> None:
     write_checkpoint(log, busy_table(log))
     assert compact(log) == LogCompactionResult(skipped=True)
-    append_days(log, log.read.snapshot(), "1")
+    append_days(log, log.snapshot(), "1")
     assert compact(log).skipped
-    append_days(log, log.read.snapshot(), "1")
-    before = described(log.read.snapshot())
+    append_days(log, log.snapshot(), "1")
+    before = described(log.snapshot())
     assert (compact(log).start_version, compact(log).end_version) == (4, 5)
-    assert described(log.read.snapshot()) == before
+    assert described(log.snapshot()) == before
 
 
 def test_one_that_is_there_stays(log: TableLog) -> None:
@@ -115,7 +115,7 @@ def test_commits_of_a_protocol_nobody_here_understands(log: TableLog) -> None:
     create_table(log, "1")
     for features in (["ofTomorrow"], ["appendOnly"]):
         protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
-        log.store.put(commit_path(log.read.snapshot().version + 1), orjson.dumps({"protocol": protocol}))
+        log.store.put(commit_path(log.snapshot().version + 1), orjson.dumps({"protocol": protocol}))
     with pytest.raises(UnsupportedFeatureError, match="ofTomorrow"):
         compact(log)
     assert not list_log(log.store).compactions
@@ -135,11 +135,11 @@ def test_compactions_by_themselves(log: TableLog, interval: str | None, expected
     properties = {} if interval is None else {"delta_orch.logCompactionInterval": interval}
     create_table(log, "0", properties=properties)
     for version in range(1, 14):
-        append_days(log, log.read.snapshot(), str(version))
+        append_days(log, log.snapshot(), str(version))
     found = [(c.start_version, c.end_version) for c in list_log(log.store).compactions]
     assert sorted(found) == expected
     for version in (4, 8, 12):
-        assert log.read.snapshot(version).num_files == version + 1
+        assert log.snapshot(version).num_files == version + 1
 
 
 def test_an_interval_that_is_none(log: TableLog) -> None:

@@ -25,7 +25,7 @@ def test_a_forked_child_goes_on_where_its_parent_was(tmp_path: Path) -> None:
     builder.checkpoint(1, row_group_rows=50)
     builder.commit(Add("new", {}, 1, 0, True))
     log = TableLog(builder.store)
-    snapshot = log.read.snapshot(1)
+    snapshot = log.snapshot(1)
     # Threads have run in this process: reading ahead, row groups, Arrow's own.
     assert snapshot.files().num_rows == 500
     fork = multiprocessing.get_context("fork")

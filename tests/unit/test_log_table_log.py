@@ -60,7 +60,7 @@ def test_nothing_new_costs_one_look_and_gives_the_same_object(builder: LogBuilde
     builder.commit(_add("a"))
     store = FaultStore(builder.store)
     log = TableLog(store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     store.forget_calls()
     assert log.advance(snapshot) is snapshot
     assert [(c.method, c.path) for c in store.calls] == [("head", commit_path(2))]
@@ -77,7 +77,7 @@ def test_advancing_reads_only_what_is_new(builder: LogBuilder) -> None:
     builder.checkpoint(8)
     store = FaultStore(builder.store)
     log = TableLog(store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     snapshot.files(["path", "size"])
     builder.commit(_add("new"), Remove("f1", True, 1))
     builder.commit(_add("newer"), Remove("f9", True, 1))
@@ -95,7 +95,7 @@ def test_far_behind_it_lists_instead_of_probing(builder: LogBuilder, monkeypatch
     builder.create()
     store = FaultStore(builder.store)
     log = TableLog(store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     for n in range(30):
         builder.commit(_add(f"f{n}"))
     store.forget_calls()
@@ -110,7 +110,7 @@ def test_a_long_lived_reader_moves_to_newer_checkpoints(builder: LogBuilder, mon
     builder.create()
     store = FaultStore(builder.store)
     log = TableLog(store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     bases = []
     for version in range(1, 23):
         builder.commit(_add(f"f{version}"))
@@ -126,7 +126,7 @@ def test_a_long_lived_reader_moves_to_newer_checkpoints(builder: LogBuilder, mon
     assert sorted({base for base in bases if base is not None}) == [4, 8, 12, 16, 20]
     # Cleanup may take the checkpoints it has left behind.
     builder.delete_commits(20)
-    assert _paths(log.advance(snapshot)) == _paths(log.read.snapshot())
+    assert _paths(log.advance(snapshot)) == _paths(log.snapshot())
 
 
 def test_without_newer_checkpoints_a_reader_stays_where_it_is(
@@ -136,7 +136,7 @@ def test_without_newer_checkpoints_a_reader_stays_where_it_is(
     builder.create()
     store = FaultStore(builder.store)
     log = TableLog(store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     store.forget_calls()
     for version in range(1, 12):
         builder.commit(_add(f"f{version}"))
@@ -149,7 +149,7 @@ def test_without_newer_checkpoints_a_reader_stays_where_it_is(
 def test_a_file_that_comes_and_goes(builder: LogBuilder) -> None:
     builder.create()
     log = TableLog(builder.store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     seen = []
     for n in range(6):
         builder.commit(_add("a", size=n) if n % 2 == 0 else Remove("a", True, n))
@@ -158,20 +158,20 @@ def test_a_file_that_comes_and_goes(builder: LogBuilder) -> None:
         snapshot = log.advance(snapshot)
         seen.append((_paths(snapshot), snapshot.size_bytes, snapshot.tombstones().num_rows))
     assert seen == [(["a"], n, 0) if n % 2 == 0 else ([], 0, 1) for n in range(6)]
-    fresh = log.read.snapshot()
+    fresh = log.snapshot()
     assert (_paths(fresh), fresh.tombstones().num_rows) == ([], 1)
 
 
 def test_files_nobody_asked_for_are_reconciled_later(builder: LogBuilder) -> None:
     builder.create()
     log = TableLog(builder.store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     for n in range(150):
         builder.commit(_add("a", size=n), _add(f"f{n}") if n % 2 == 0 else Remove(f"f{n - 1}", True, n))
         if n % 3 == 0:
             builder.commit(Remove("a", True, n))
         snapshot = log.advance(snapshot)
-    fresh = log.read.snapshot()
+    fresh = log.snapshot()
     assert _paths(snapshot) == _paths(fresh) == ["a"]
     assert snapshot.size_bytes == fresh.size_bytes == 149
     assert snapshot.tombstones().num_rows == fresh.tombstones().num_rows == 75
@@ -182,7 +182,7 @@ def test_moving_to_a_newer_checkpoint_does_not_read_it(builder: LogBuilder, monk
     builder.create()
     store = FaultStore(builder.store)
     log = TableLog(store)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     for version in range(1, 9):
         metadata = [Metadata("t", '{"type":"struct","fields":[]}', configuration={"k": "v"})] if version == 3 else []
         builder.commit(_add(f"f{version}"), *metadata)
@@ -202,7 +202,7 @@ def test_a_subclass_stays_what_it_is(builder: LogBuilder) -> None:
 
     builder.create()
     log = TableLog(builder.store, Mine)
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     builder.commit(_add("a"))
     assert type(snapshot) is Mine
     assert type(log.advance(snapshot)) is Mine
@@ -212,15 +212,15 @@ def test_features_are_checked_for_the_version_that_is_read(builder: LogBuilder) 
     builder.create()
     builder.commit(_add("a"))
     log = TableLog(builder.store)
-    before = log.read.snapshot()
+    before = log.snapshot()
     builder.commit(Protocol(3, 7, ("fromTheFuture",), ("fromTheFuture",)))
     builder.commit(Protocol(1, 2))
     for version, readable in ((0, True), (1, True), (2, False), (3, True)):
         if readable:
-            assert log.read.snapshot(version).version == version
+            assert log.snapshot(version).version == version
         else:
             with pytest.raises(UnsupportedFeatureError) as caught:
-                log.read.snapshot(version)
+                log.snapshot(version)
             assert caught.value.context["features"] == ["fromTheFuture"]
     assert log.advance(before).version == 3
 
@@ -228,7 +228,7 @@ def test_features_are_checked_for_the_version_that_is_read(builder: LogBuilder) 
 def test_exists_and_versions(builder: LogBuilder) -> None:
     log = TableLog(builder.store)
     assert not log.exists()
-    for method in (log.latest_version, log.earliest_version, log.read.history, log.read.snapshot):
+    for method in (log.latest_version, log.earliest_version, log.history, log.snapshot):
         with pytest.raises(TableNotFoundError):
             method()
     builder.create()
@@ -279,8 +279,8 @@ def test_a_corrupt_commit_spoils_only_later_versions(builder: LogBuilder, damage
     builder.store.put(commit_path(2), damage.encode())
     log = TableLog(builder.store)
     with pytest.raises(CorruptLogError, match=r"00000000000000000002\.json"):
-        log.read.snapshot()
-    older = log.read.snapshot(1)
+        log.snapshot()
+    older = log.snapshot(1)
     assert _paths(older) == ["a"]
     with pytest.raises(CorruptLogError):
         log.advance(older)
@@ -293,8 +293,8 @@ def test_a_missing_commit(builder: LogBuilder) -> None:
     builder.delete_commits(3, 2)
     log = TableLog(builder.store)
     with pytest.raises(LogGapError, match="Commit 2 "):
-        log.read.snapshot()
-    assert log.read.snapshot(1).version == 1
+        log.snapshot()
+    assert log.snapshot(1).version == 1
 
 
 # Time
@@ -314,15 +314,15 @@ def test_time_travel_by_file_times(local: LogBuilder) -> None:
         _date(local, version, timestamp_ms)
     log = TableLog(local.store)
     expected = {1000: 0, 4999: 0, 5000: 1, 5001: 2, 8999: 2, 9000: 3, 11_999: 3, 12_000: 4}
-    assert {ms: log.read.snapshot(timestamp_ms=ms).version for ms in expected} == expected
-    assert log.read.snapshot().timestamp_ms == 12_000
-    assert (log.read.snapshot(2).timestamp_ms, log.read.snapshot(2).recorded_timestamp_ms) == (5001, 3000)
+    assert {ms: log.snapshot(timestamp_ms=ms).version for ms in expected} == expected
+    assert log.snapshot().timestamp_ms == 12_000
+    assert (log.snapshot(2).timestamp_ms, log.snapshot(2).recorded_timestamp_ms) == (5001, 3000)
     for outside in (0, 999, 12_001):
         with pytest.raises(TimestampOutOfRangeError) as caught:
-            log.read.snapshot(timestamp_ms=outside)
+            log.snapshot(timestamp_ms=outside)
         assert (caught.value.context["earliest_ms"], caught.value.context["latest_ms"]) == (1000, 12_000)
     with pytest.raises(InvalidRequestError):
-        log.read.snapshot(version=1, timestamp_ms=1)
+        log.snapshot(version=1, timestamp_ms=1)
 
 
 def _in_commit(timestamp_ms: int) -> CommitInfo:
@@ -347,16 +347,16 @@ def test_time_travel_by_in_commit_timestamps(local: LogBuilder) -> None:
     store = FaultStore(local.store)
     log = TableLog(store)
     expected = {1000: 0, 1001: 1, 49_999: 1, 50_000: 2, 59_999: 2, 60_000: 3, 65_500: 8, 79_000: 22}
-    assert {ms: log.read.snapshot(timestamp_ms=ms).version for ms in expected} == expected
+    assert {ms: log.snapshot(timestamp_ms=ms).version for ms in expected} == expected
     for outside in (999, 79_001):
         with pytest.raises(TimestampOutOfRangeError):
-            log.read.snapshot(timestamp_ms=outside)
-    assert (log.read.snapshot(5).timestamp_ms, log.read.snapshot(1).timestamp_ms) == (62_000, 1001)
-    assert [e.timestamp_ms for e in log.read.history(2)] == [79_000, 78_000]
+            log.snapshot(timestamp_ms=outside)
+    assert (log.snapshot(5).timestamp_ms, log.snapshot(1).timestamp_ms) == (62_000, 1001)
+    assert [e.timestamp_ms for e in log.history(2)] == [79_000, 78_000]
     local.checkpoint(22)
-    assert log.read.snapshot().timestamp_ms == 79_000
+    assert log.snapshot().timestamp_ms == 79_000
     local.delete_commits(23)
-    assert log.read.snapshot().timestamp_ms == log.read.snapshot().segment.version_file.modification_time_ms
+    assert log.snapshot().timestamp_ms == log.snapshot().segment.version_file.modification_time_ms
 
 
 # History
@@ -372,7 +372,7 @@ def test_history(builder: LogBuilder) -> None:
     builder.commit(_add('x{"commitInfo":{"operation":"FAKE"}}'))
     builder.store.put(commit_path(3), b' { "commitInfo" : {"operation":"SPACED"} }\n{"add":')
     log = TableLog(builder.store)
-    newest, third, second, first = log.read.history()
+    newest, third, second, first = log.history()
     assert (newest.version, newest.operation) == (3, "SPACED")
     assert (third.operation, third.commit_info, third.operation_parameters) == (None, {}, {})
     assert second.commit_info == info
@@ -381,16 +381,16 @@ def test_history(builder: LogBuilder) -> None:
     )  # fmt: skip
     assert (second.user_metadata, second.engine_info) == ("why", "me")
     assert (first.version, first.operation) == (0, "CREATE TABLE")
-    assert [e.version for e in log.read.history(2)] == [3, 2]
-    assert log.read.history(0) == []
+    assert [e.version for e in log.history(2)] == [3, 2]
+    assert log.history(0) == []
     # Actions a line does not hold may be spelled as null.
     nulls = b'{"commitInfo":null,"txn":{}}\n{"txn":null, "add" : null,"commitInfo":{"operation":"X"}}'
     builder.store.put(commit_path(4), nulls)
-    assert log.read.history()[0].operation == "X"
+    assert log.history()[0].operation == "X"
     builder.store.delete(commit_path(4))
     builder.store.put(commit_path(3), b'{"commitInfo":{"operation":"CUT')
     with pytest.raises(CorruptLogError, match=r"00000000000000000003\.json"):
-        log.read.history()
+        log.history()
 
 
 def test_history_reads_no_more_commits_than_asked_for(builder: LogBuilder) -> None:
@@ -444,12 +444,12 @@ def test_one_log_in_many_threads(builder: LogBuilder) -> None:
         builder.commit(_add(f"f{n}"))
     builder.checkpoint(30, row_group_rows=5)
     log = TableLog(builder.store)
-    shared = log.read.snapshot()
+    shared = log.snapshot()
     found: list[list[str]] = []
 
     def look() -> None:
         found.append(_paths(shared))
-        found.append(_paths(log.read.snapshot()))
+        found.append(_paths(log.snapshot()))
 
     threads = [threading.Thread(target=look) for _ in range(8)]
     for thread in threads:

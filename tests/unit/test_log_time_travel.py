@@ -49,7 +49,7 @@ def _enable(builder: LogBuilder, in_commit_ms: int, **properties: str) -> None:
 
 def _found(builder: LogBuilder, *times_ms: int) -> list[int]:
     log = TableLog(builder.store)
-    return [log.read.snapshot(timestamp_ms=ms).version for ms in times_ms]
+    return [log.snapshot(timestamp_ms=ms).version for ms in times_ms]
 
 
 def _ensure_out_of_range(builder: LogBuilder, ms: int, message: str) -> dict[str, Any]:

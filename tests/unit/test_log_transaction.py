@@ -70,7 +70,7 @@ def test_commit_info_comes_first_and_says_everything(log: TableLog) -> None:
         "userMetadata": "by hand",
         "dagster": {"run_id": "r1"},
     }
-    assert result.timestamp_ms == log.read.snapshot().recorded_timestamp_ms
+    assert result.timestamp_ms == log.snapshot().recorded_timestamp_ms
     assert result.operation_metrics == {"numFiles": 1}
 
 
@@ -84,7 +84,7 @@ def test_blind_is_only_what_read_and_removed_nothing(log: TableLog) -> None:
         "remove_files": lambda t: t.remove_files(snapshot.files()),
     }
     for stage in stages.values():
-        transaction = Transaction(log, log.read.snapshot(), operation="TEST")
+        transaction = Transaction(log, log.snapshot(), operation="TEST")
         transaction.add_files(day_files("2"))
         stage(transaction)
         version = transaction.commit().version
@@ -105,30 +105,30 @@ def test_identifiers_are_recorded_with_their_time(log: TableLog) -> None:
 def test_stale_identifiers_are_known_before_any_work(log: TableLog) -> None:
     snapshot = create_table(log, "1")
     append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     for version, stale in ((2, True), (3, True), (4, False)):
         transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", version)])
         assert bool(transaction.stale_txns()) is stale
         result = transaction.commit() if stale else None
         assert result is None or (result.skipped and result.attempts == 0 and result.version == 1)
     assert Transaction(log, None, operation="TEST", txns=[TxnId("a", 1)]).stale_txns() == ()
-    assert log.read.snapshot().version == 1
+    assert log.snapshot().version == 1
 
 
 def test_one_stale_identifier_without_scope_skips_all(log: TableLog) -> None:
     snapshot = create_table(log, "1")
     append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
-    result = append_days(log, log.read.snapshot(), "1", txns=[TxnId("a", 3), TxnId("b", 1)])
+    result = append_days(log, log.snapshot(), "1", txns=[TxnId("a", 3), TxnId("b", 1)])
     assert result.skipped
-    assert log.read.snapshot().txns == {"a": 3}
+    assert log.snapshot().txns == {"a": 3}
 
 
 def test_a_lower_version_after_all_can_be_recorded_by_nobody(log: TableLog) -> None:
     snapshot = create_table(log, "1")
     append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
-    assert append_days(log, log.read.snapshot(), "1", txns=[TxnId("a", 1)]).skipped
-    append_days(log, log.read.snapshot(), "1", txns=[TxnId("a", 4)])
-    assert log.read.snapshot().txns == {"a": 4}
+    assert append_days(log, log.snapshot(), "1", txns=[TxnId("a", 1)]).skipped
+    append_days(log, log.snapshot(), "1", txns=[TxnId("a", 4)])
+    assert log.snapshot().txns == {"a": 4}
 
 
 def test_removes_come_before_adds_and_keep_what_is_known(log: TableLog) -> None:
@@ -157,11 +157,11 @@ def test_metadata_and_domains_change(log: TableLog) -> None:
     transaction.update_metadata(replace(snapshot.metadata, configuration={"delta.checkpointInterval": "2"}))
     transaction.set_domain_metadata("app", "one")
     transaction.commit()
-    transaction = Transaction(log, log.read.snapshot(), operation="DROP DOMAIN")
+    transaction = Transaction(log, log.snapshot(), operation="DROP DOMAIN")
     transaction.set_domain_metadata("app", "", removed=True)
     transaction.commit()
     assert lines(log, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     assert snapshot.properties.checkpoint_interval == 2
     assert snapshot.domain_metadata == {}
     assert log.store.head("_delta_log/00000000000000000002.checkpoint.parquet") is not None
@@ -193,7 +193,7 @@ def test_files_must_have_one_value_a_partition_column(log: TableLog) -> None:
         transaction.add_files(files.set_column(2, "partition_values", column))
         with pytest.raises(InvalidRequestError, match="one value for each partition column"):
             transaction.commit()
-    assert log.read.snapshot().version == 0
+    assert log.snapshot().version == 0
 
 
 def test_a_file_named_twice_is_refused(log: TableLog) -> None:
@@ -208,7 +208,7 @@ def test_a_file_named_twice_is_refused(log: TableLog) -> None:
         stage(transaction)
         with pytest.raises(InvalidRequestError, match="twice"):
             transaction.commit()
-    assert log.read.snapshot().version == 0
+    assert log.snapshot().version == 0
 
 
 def test_misuse_is_refused(log: TableLog) -> None:
@@ -243,7 +243,7 @@ def test_a_table_that_this_release_cannot_write_is_refused_by_feature(log: Table
     )
     log.store.put_if_absent(commit_path(1), line)
     with pytest.raises(UnsupportedFeatureError) as caught:
-        Transaction(log, log.read.snapshot(), operation="TEST")
+        Transaction(log, log.snapshot(), operation="TEST")
     assert caught.value.context["features"] == ["catalogManaged"]
 
 
@@ -261,7 +261,7 @@ def test_a_failing_transaction_leaves_nothing(log: TableLog) -> None:
     transaction.update_metadata(replace(snapshot.metadata, configuration={"delta.checkpointInterval": "-3"}))
     with pytest.raises(DeltaError):
         transaction.commit()
-    assert log.read.snapshot().version == 0
+    assert log.snapshot().version == 0
 
 
 def test_a_commit_loads_no_pandas(tmp_path: Any) -> None:
@@ -273,8 +273,8 @@ def test_a_commit_loads_no_pandas(tmp_path: Any) -> None:
         "from tests.harness.table_builder import append_days, create_table\n"
         f"log = TableLog(open_store({str(tmp_path / 't')!r}))\n"
         "create_table(log, '1')\n"
-        "for _ in range(11): append_days(log, log.read.snapshot(0), '1')\n"
-        "assert log.read.snapshot().num_files == 12\n"
+        "for _ in range(11): append_days(log, log.snapshot(0), '1')\n"
+        "assert log.snapshot().num_files == 12\n"
         "bad = {'pandas', 'pyspark', 'duckdb', 'dagster', 'airflow', 'polars'} & set(sys.modules)\n"
         "assert not bad, bad\n"
     )
@@ -314,7 +314,7 @@ def test_a_version_of_the_past_is_never_written_again(log: TableLog) -> None:
         late.commit()
     assert caught.value.retryable
     assert not log.has_version(1)
-    assert append_days(log, log.read.snapshot(), "9").version == 11
+    assert append_days(log, log.snapshot(), "9").version == 11
 
 
 def test_an_idle_table_whose_log_is_one_checkpoint_can_be_written(log: TableLog) -> None:
@@ -322,5 +322,5 @@ def test_an_idle_table_whose_log_is_one_checkpoint_can_be_written(log: TableLog)
     write_checkpoint(log, snapshot)
     log.store.delete(commit_path(0))
     time.sleep(0.01)
-    assert append_days(log, log.read.snapshot(), "2").version == 1
-    assert log.read.snapshot().num_files == 2
+    assert append_days(log, log.snapshot(), "2").version == 1
+    assert log.snapshot().num_files == 2

@@ -85,14 +85,14 @@ def test_commits_carry_strictly_growing_times(log: TableLog, monkeypatch: Any) -
     # A clock that stands still, and one that is turned back.
     for shift in (0, 0, -10_000_000_000):
         monkeypatch.setattr(time, "time_ns", lambda shift=shift: now_ns + shift)
-        result = append_days(log, log.read.snapshot(), "2")
-        assert result.timestamp_ms == in_commit_ms(log, result.version) == log.read.snapshot().timestamp_ms
+        result = append_days(log, log.snapshot(), "2")
+        assert result.timestamp_ms == in_commit_ms(log, result.version) == log.snapshot().timestamp_ms
     times = [in_commit_ms(log, version) for version in range(4)]
     assert times[1] == max(now_ns // 1_000_000, times[0] + 1)
     assert times[2:] == [times[1] + 1, times[1] + 2]
     assert snapshot.timestamp_ms == times[0]
-    assert log.read.snapshot(timestamp_ms=times[2]).version == 2
-    assert [entry.timestamp_ms for entry in log.read.history()] == times[::-1]
+    assert log.snapshot(timestamp_ms=times[2]).version == 2
+    assert [entry.timestamp_ms for entry in log.history()] == times[::-1]
 
 
 def test_times_follow_the_winner_on_rebase(log: TableLog, monkeypatch: Any) -> None:
@@ -127,8 +127,8 @@ def test_enabling_them_notes_since_when(store: FaultStore, log: TableLog, rivals
         "delta.inCommitTimestampEnablementTimestamp": str(in_commit_ms(log, version)),
     }
     since = metadata_in(log, version)
-    changed = log.read.snapshot().metadata
-    again = Transaction(log, log.read.snapshot(), operation="SET TBLPROPERTIES")
+    changed = log.snapshot().metadata
+    again = Transaction(log, log.snapshot(), operation="SET TBLPROPERTIES")
     again.update_metadata(replace(changed, configuration={**changed.configuration, "mine": "1"}))
     again.commit()
     assert metadata_in(log, version + 1) == {**since, "mine": "1"}
@@ -171,7 +171,7 @@ def test_files_get_ids_from_commit_to_commit(log: TableLog, properties: dict[str
     late = Transaction(log, snapshot, operation="TEST")
     late.add_files(day_files("4", "5"))
     assert late.commit().version == 2
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     assert ids_in(snapshot) == [(0, 0), (10, 0), (20, 1), (30, 2), (40, 2)]
     assert mark_of(snapshot) == 49
     assert info_of(log, 2)["tags"] == {"delta.rowTracking.preserved": "true"}
@@ -181,8 +181,8 @@ def test_files_get_ids_from_commit_to_commit(log: TableLog, properties: dict[str
     assert not [line for line in lines(log, 3) if "domainMetadata" in line]
     removes = [line["remove"] for line in lines(log, 3) if "remove" in line]
     assert sorted((r["baseRowId"], r["defaultRowCommitVersion"]) for r in removes) == ids_in(snapshot)
-    append_days(log, log.read.snapshot(), "6")
-    assert ids_in(log.read.snapshot()) == [(50, 4)]
+    append_days(log, log.snapshot(), "6")
+    assert ids_in(log.snapshot()) == [(50, 4)]
 
 
 def test_the_columns_of_copied_rows_get_names_once(log: TableLog) -> None:
@@ -196,7 +196,7 @@ def test_the_columns_of_copied_rows_get_names_once(log: TableLog) -> None:
     change = Transaction(log, snapshot, operation="TEST")
     change.update_metadata(replace(snapshot.metadata, configuration={**snapshot.metadata.configuration, "mine": "1"}))
     change.commit()
-    assert log.read.snapshot().metadata.configuration == {**TRACKED, **names, "mine": "1"}
+    assert log.snapshot().metadata.configuration == {**TRACKED, **names, "mine": "1"}
 
 
 def test_two_creators_of_a_tracked_table_join(log: TableLog) -> None:
@@ -204,7 +204,7 @@ def test_two_creators_of_a_tracked_table_join(log: TableLog) -> None:
     late.add_files(day_files("2"))
     first = create_table(log, "1", properties=TRACKED)
     assert late.commit().version == 1
-    joined = log.read.snapshot()
+    joined = log.snapshot()
     assert joined.metadata == first.metadata
     assert ids_in(joined) == [(0, 0), (10, 1)]
 
@@ -228,7 +228,7 @@ def test_files_without_a_number_of_records_are_refused(log: TableLog) -> None:
     transaction.add_files(day_files("1", ids=None))
     with pytest.raises(InvalidRequestError, match="how many records"):
         transaction.commit()
-    assert log.read.snapshot().version == 0
+    assert log.snapshot().version == 0
 
 
 def test_a_damaged_mark_stops_writers(log: TableLog) -> None:
@@ -237,10 +237,10 @@ def test_a_damaged_mark_stops_writers(log: TableLog) -> None:
         damage = Transaction(log, snapshot, operation="TEST")
         damage.set_domain_metadata("delta.rowTracking", configuration)
         damage.commit()
-        snapshot = log.read.snapshot()
+        snapshot = log.snapshot()
         with pytest.raises(ProtocolViolationError, match="row ids are taken"):
             append_days(log, snapshot, "2")
-    assert log.read.snapshot().version == 3
+    assert log.snapshot().version == 3
 
 
 def test_marks_of_other_writers() -> None:
@@ -306,9 +306,9 @@ def test_enabling_needs_ids_for_all_rows(log: TableLog) -> None:
     append_days(log, snapshot, "3")
     with pytest.raises(ConcurrentAppendError, match="without row ids"):
         late.commit()
-    snapshot = log.read.snapshot()
+    snapshot = log.snapshot()
     with_ids_for_all(begin_tracking(log, snapshot), snapshot).commit()
-    tracked = log.read.snapshot()
+    tracked = log.snapshot()
     assert ids_in(tracked) == [(0, 2), (10, 2), (20, 2)]
     assert tracked.properties.enable_row_tracking
     assert tracked.num_files == 3
@@ -340,7 +340,7 @@ def test_ids_that_two_writers_give_to_one_file_are_given_once(log: TableLog) -> 
     with pytest.raises(ConcurrentAppendError, match="anew"):
         both.commit()
     assert other.commit().version == 2
-    assert ids_in(log.read.snapshot()) == [(20, 1), (30, 2)]
+    assert ids_in(log.snapshot()) == [(20, 1), (30, 2)]
 
 
 # Metadata domains
@@ -351,11 +351,11 @@ def test_the_image_of_a_removed_domain_is_that_of_the_version_before(log: TableL
     change = Transaction(log, snapshot, operation="TEST")
     change.set_domain_metadata("app", "one")
     change.commit()
-    removal = Transaction(log, log.read.snapshot(), operation="TEST")
+    removal = Transaction(log, log.snapshot(), operation="TEST")
     removal.set_domain_metadata("app", "", removed=True)
     removal.commit()
     assert lines(log, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
-    assert log.read.snapshot().domain_metadata == {}
+    assert log.snapshot().domain_metadata == {}
 
 
 def test_domains_need_their_feature(log: TableLog) -> None:

@@ -200,11 +200,11 @@ def test_transactions_that_have_expired_since_may_be_recorded(builder: LogBuilde
     )
     for recorded in ([expired, fresh, undated], [fresh, undated]):
         _put(builder, {**needed, "setTransactions": recorded}, 3)
-        log.read.snapshot().validate()
+        log.snapshot().validate()
     for recorded in ([expired, undated], [{**expired, "version": 2}, fresh, undated]):
         _put(builder, {**needed, "setTransactions": recorded}, 3)
         with pytest.raises(ChecksumMismatchError, match="setTransactions"):
-            log.read.snapshot().validate()
+            log.snapshot().validate()
 
 
 def test_early_writers_left_much_out() -> None:

@@ -66,7 +66,7 @@ def test_it_goes_on_in_batches_from_where_it_was_left(table: DeltaTable, days: A
         Moment.COMMIT_PUT, "before", do=lambda call: store.fail(call) if call.path.endswith("7.json") else None, times=9
     )
     with pytest.raises(OSError, match="Injected"):
-        give_rows_ids(log, log.read.snapshot, options=CommitOptions(), files_per_commit=2)
+        give_rows_ids(log, log.snapshot, options=CommitOptions(), files_per_commit=2)
     assert operations(table, 5) == ["UPGRADE PROTOCOL", "ROW TRACKING BACKFILL"]
     assert lacks_row_ids(table.snapshot())
     assert give_rows_ids(table.log, table.snapshot, options=CommitOptions(), files_per_commit=2) == 2
@@ -97,7 +97,7 @@ def test_others_write_meanwhile(table: DeltaTable, days: Any, rival: str, number
 
     done: list[int] = []
     store.at(Moment.COMMIT_PUT, "before", do=act, times=50)
-    give_rows_ids(log, log.read.snapshot, options=CommitOptions(), files_per_commit=1)
+    give_rows_ids(log, log.snapshot, options=CommitOptions(), files_per_commit=1)
     assert done == [number]
     table.alter().set_properties(ENABLED).commit()
     found = ids_of(table)

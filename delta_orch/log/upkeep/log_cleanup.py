@@ -170,7 +170,7 @@ def _keep_a_classic_name(log: TableLog, snapshot: Snapshot, listing: LogListing,
         return
     for version in sorted(remaining, reverse=True):
         try:
-            write_classic_copy_of(log.store, log.read.snapshot(version))
+            write_classic_copy_of(log.store, log.snapshot(version))
         except CorruptLogError as e:
             _LOGGER.warning("A checkpoint of %s cannot be copied: %s", log.store.uri, e)
         else:

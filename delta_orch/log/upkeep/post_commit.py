@@ -126,7 +126,7 @@ def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> Non
         _write_watched_checkpoint(log, snapshot)
     except IncompleteCheckpointError:
         # What was read long ago may rest on a checkpoint that was cleaned up since.
-        _write_watched_checkpoint(log, log.read.snapshot(version))
+        _write_watched_checkpoint(log, log.snapshot(version))
 
 
 def _compact_log(log: TableLog, read: Snapshot | None, version: int, properties: TableProperties) -> None:
@@ -146,7 +146,7 @@ def _snapshot_of(log: TableLog, read: Snapshot | None, version: int) -> Snapshot
         # In the background, time goes by: another table may be there, to which what was read does not belong.
         if snapshot.version == version and is_version_present(log.store, read):
             return snapshot
-    return log.read.snapshot(version)
+    return log.snapshot(version)
 
 
 def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
@@ -175,7 +175,7 @@ def _clean_up_once_a_day(log: TableLog, version: int, properties: TablePropertie
     cut_off = cut_off_ms(properties, time.time_ns() // 1_000_000)
     if _cleaned_up.get(log.store.uri) == cut_off:
         return
-    clean_up_log(log, log.read.snapshot(version))
+    clean_up_log(log, log.snapshot(version))
     if len(_cleaned_up) >= _MAX_REMEMBERED:
         _cleaned_up.clear()
     _cleaned_up[log.store.uri] = cut_off
