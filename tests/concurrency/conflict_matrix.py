@@ -15,11 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable, TxnId
-from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import ConflictError, InvalidRequestError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.storage.base import LogStore
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment, StoreCall, When
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "transactions.md"
@@ -173,13 +171,6 @@ def new_table(files: dict[str, bytes] | None = None) -> DeltaTable:
     return table
 
 
-def on_store(store: LogStore) -> DeltaTable:
-    """The table for another writer, who goes through a store of his own."""
-    table = DeltaTable(store.uri)
-    table.store, table.log = store, TableLog(store, TableSnapshot)
-    return table
-
-
 @dataclass(frozen=True)
 class Phase:
     """When the first operation runs as a whole: at a moment of the second one's commit. With `after_loss`, somebody
@@ -221,13 +212,13 @@ class Overtaking:
     def _overtake(self, call: StoreCall) -> None:
         if not self.has_run and self._lost_at is not None and call.number > self._lost_at:
             self.has_run = True
-            self._first(on_store(self._table.store))
+            self._first(open_table(self._table.store))
 
 
 def run(table: DeltaTable, first: Verb, second: Verb, level: str | None, phase: Phase = FIRST_ATTEMPT) -> str:
     """Let the first overtake the second; tells how the second ends."""
     overtaking = Overtaking(table, first, phase)
-    late = on_store(overtaking.store)
+    late = open_table(overtaking.store)
     if late.exists():
         late.snapshot()
     try:

@@ -12,10 +12,9 @@ import pytest
 from test_concurrency_writers import run_in_processes
 
 from delta_orch import DeltaTable
-from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import ConflictError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.table.row_tracking import parse_high_water_mark
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment
 
 PROPERTIES = {
@@ -32,8 +31,7 @@ def rows(*ids: int) -> pa.Table:
 
 def flaky(uri: str, seed: int) -> DeltaTable:
     """A table whose store loses the answer to every fourth commit or so, before or after it took effect."""
-    table, chance = DeltaTable(uri), random.Random(seed)
-    store = FaultStore(table.store)
+    store, chance = FaultStore(DeltaTable(uri).store), random.Random(seed)
 
     def lose(call: Any) -> None:
         if chance.random() < 0.25:
@@ -41,8 +39,7 @@ def flaky(uri: str, seed: int) -> DeltaTable:
 
     store.at(Moment.COMMIT_PUT, "before", do=lose, times=1000)
     store.at(Moment.COMMIT_PUT, "after", do=lose, times=1000)
-    table.store, table.log = store, TableLog(store, TableSnapshot)
-    return table
+    return open_table(store)
 
 
 def assert_sound(table: DeltaTable, expected: set[int]) -> None:

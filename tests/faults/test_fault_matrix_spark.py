@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import DeltaError, StorageError, StorageOutcomeUnknownError
-from delta_orch.log.read.table_log import TableLog
+from delta_orch.testing import open_table
 from tests.harness.fault_matrix.cases import CHANGING, Rehearsal, judge_table
 from tests.harness.fault_matrix.tables import Template, described, make_templates, put_files, rows
 from tests.harness.fault_matrix.verbs import TXN, Verb
@@ -47,10 +47,8 @@ class DriverFaults(FaultStore):
 
 def table_before(folder: Path, template: Template) -> tuple[DeltaTable, FaultStore]:
     put_files(str(folder), template.now)
-    table = DeltaTable(folder)
-    store = DriverFaults(table.store)
-    table.store, table.log = store, TableLog(store, TableSnapshot)
-    return table, store
+    store = DriverFaults(DeltaTable(folder).store)
+    return open_table(store), store
 
 
 def changing_calls(store: FaultStore) -> list[StoreCall]:

@@ -12,10 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import CommitOutcomeUnknownError, DeltaError, StorageError, StorageOutcomeUnknownError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.storage.base import FileMeta
+from delta_orch.testing import open_table
 from tests.harness.fault_matrix.tables import Files, Template, described, forget, new_uri, put_files, take_files
 from tests.harness.fault_matrix.verbs import Verb
 from tests.harness.fault_store import FaultStore, Instead, StoreCall
@@ -137,9 +137,8 @@ def run_case(case: Case, template: Template, rehearsal: Rehearsal, scratch: Path
 
 def _table_before(uri: str, verb: Verb, template: Template) -> tuple[DeltaTable, FaultStore]:
     """A table whose store counts, and has counted nothing yet."""
-    table = DeltaTable(uri)
-    store = FaultStore(table.store, watch_data=True)
-    table.store, table.log = store, TableLog(store, TableSnapshot)
+    store = FaultStore(DeltaTable(uri).store, watch_data=True)
+    table = open_table(store)
     if verb.holds:
         put_files(uri, template.past)
         table.snapshot()

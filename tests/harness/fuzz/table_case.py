@@ -15,10 +15,10 @@ from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine
 from delta_orch.engines.select import spark_engine
 from delta_orch.errors import DeltaError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import StructType
 from delta_orch.protocol.variant.arrays import variant_to_json
+from delta_orch.testing import open_table
 from tests.harness.fuzz.expectation import Expectation
 from tests.harness.fuzz.watched_store import WatchedStore
 from tests.harness.row_multiset import comparable_rows
@@ -50,9 +50,7 @@ class Reading:
         self.answers: dict[str, Hashable] = {}
         self.errors: dict[str, str] = {}
         self._store = WatchedStore(str(directory))
-        self._table = DeltaTable(directory)
-        self._table.store = self._store
-        self._table.log = TableLog(self._store, TableSnapshot)
+        self._table = open_table(self._store)
         self._read()
         if spark is not None and "version" in self.answers:
             self._read_with_spark(self._table.snapshot(), spark_engine(spark))
