@@ -32,6 +32,8 @@ from delta_orch.table.column_mapping import ColumnMappingMode
 BATCH_ROWS = 131_072
 SMALL_BYTES = 64 * 1024 * 1024
 """Uncompressed size up to which a file, or a row group, is decoded in one go."""
+WHOLE_BYTES = 256 * 1024
+"""Size up to which a file is fetched as a whole: one request, and Arrow then decodes from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,17 @@ class FileReader:
     skipping: RowGroupSkipping | None = None
     row_tracking: RowTracking | None = None
 
+    def read_together(self, tasks: Sequence[FileTask]) -> list[pa.RecordBatch]:
+        """All rows of some small files, in order, in large batches. Raises as `read_small`."""
+        batches: list[pa.RecordBatch] = []
+        for task in tasks:
+            few = self.read_small(task)
+            batches.extend(self.stream(task) if few is None else few)
+        if not batches or not self.output:
+            return batches
+        rows = pa.Table.from_batches(batches).combine_chunks()
+        return list(rows.to_batches(max_chunksize=BATCH_ROWS))
+
     def read_small(self, task: FileTask) -> list[pa.RecordBatch] | None:
         """All batches of a file, or None if it is too large to decode in one go.
 
@@ -119,7 +132,8 @@ class FileReader:
     def _open(self, path: str, footer: ParquetFooter | None = None) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
         filesystem = self.store.data_filesystem()[0]
         is_local = isinstance(filesystem, pafs.LocalFileSystem)
-        with filesystem.open_input_file(path) as source:
+        with filesystem.open_input_file(path) as file_source:
+            source = pa.BufferReader(file_source.read()) if file_source.size() <= WHOLE_BYTES else file_source
             known, footer = footer is not None, footer or read_footer(source)
             # Where reading the footer again costs no round trip, Arrow does so quicker than it takes it from elsewhere.
             metadata = footer.metadata if known or not is_local else None

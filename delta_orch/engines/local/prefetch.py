@@ -20,8 +20,11 @@ def thread_count() -> int:
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
 
 
-def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
-    """`(task, work(task))` in the order of `tasks`, at most two results a thread ahead of the consumer.
+def map_ahead(
+    work: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None = None
+) -> Iterator[tuple[Task, Result]]:
+    """`(task, work(task))` in the order of `tasks`, at most two results a thread ahead of the consumer; by default on
+    `thread_count()` threads.
 
     The first error ends it. Threads end with the iteration, also where the consumer gives up early. A single task
     starts no thread.
@@ -32,7 +35,7 @@ def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator
         for task in first:
             yield task, work(task)
         return
-    threads = thread_count()
+    threads = threads or thread_count()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="delta-orch-read")
     pending: deque[tuple[Task, Future[Result]]] = deque()
     try:

@@ -6,12 +6,14 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 
 from delta_orch.engines.base import OutputColumn, ScanPlan
-from delta_orch.engines.local.parquet_read import FileReader, FileTask, ordered_columns
+from delta_orch.engines.local.parquet_read import WHOLE_BYTES, FileReader, FileTask, ordered_columns
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_group_skipping import row_group_skipping
@@ -26,6 +28,9 @@ from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.column_mapping import physical_name
+
+_MANY_FILES, _FILES_TOGETHER = 32, 64
+"""From so many small files on, so many of them are one task."""
 
 
 def scan_relation(plan: ScanPlan) -> LocalRelation:
@@ -102,8 +107,27 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *tracked), plan.column_mapping),
         plan.row_tracking,
     )
-    for task, batches in map_ahead(reader.read_small, _file_tasks(plan, reader.needed.names)):
-        yield from reader.stream(task) if batches is None else batches
+
+    single = _file_tasks(plan, reader.needed.names)
+    if not _are_small(plan):
+        for task, few in map_ahead(reader.read_small, single):
+            yield from reader.stream(task) if few is None else few
+        return
+    # One thread: what a small file costs is mostly Python, of which two threads are slower than one.
+    for _, together in map_ahead(reader.read_together, _groups(single), threads=1):
+        yield from together
+
+
+def _are_small(plan: ScanPlan) -> bool:
+    """Whether the plan has many files of few bytes, on this machine."""
+    files = plan.files.num_rows
+    is_local = isinstance(plan.store.data_filesystem()[0], pafs.LocalFileSystem)
+    return is_local and files >= _MANY_FILES and pc.sum(plan.files.column("size")).as_py() < files * WHOLE_BYTES
+
+
+def _groups(tasks: Iterator[FileTask]) -> Iterator[list[FileTask]]:
+    while group := list(islice(tasks, _FILES_TOGETHER)):
+        yield group
 
 
 def _used_columns(where: Expression | None) -> set[str]:
