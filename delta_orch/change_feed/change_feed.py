@@ -33,7 +33,7 @@ from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, StructType
-from delta_orch.table.column_mapping import column_mapping_mode, physical_name
+from delta_orch.table.column_mapping import physical_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class ChangeFeed:
         self.partition_columns = snapshot.partition_columns
         self.schema = StructType((*snapshot.schema, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
         self._store = snapshot.store
-        self._column_mapping = column_mapping_mode(snapshot.protocol, snapshot.metadata)
+        self._column_mapping = snapshot.configuration.column_mapping
         self._files = changed_files
 
     @property

@@ -17,8 +17,7 @@ import pyarrow as pa
 from delta_orch.engines.base import WriteSpec
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.arrow_types import type_to_arrow
-from delta_orch.protocol.types import STRING, VOID, ArrayType, DataType, MapType, StructField, StructType
-from delta_orch.table.activity import fields_of
+from delta_orch.protocol.types import STRING, VOID, ArrayType, DataType, MapType, StructField, StructType, fields_of
 from delta_orch.table.column_mapping import ColumnMappingMode, field_id, nested_field_ids, to_physical
 
 CHANGE_TYPE = "_change_type"

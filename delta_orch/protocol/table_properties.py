@@ -245,8 +245,19 @@ class TableProperties:
             object.__delattr__(properties, attribute)
         return properties
 
+    def switches_on(self, key: str) -> bool:
+        """Whether a property that enables a table feature does so.
+
+        Args:
+            key: In its canonical spelling, one that has an attribute here.
+
+        Raises:
+            InvalidPropertyError: Its value is invalid.
+        """
+        return getattr(self, _PROPERTIES[key].attribute or "") not in (False, "none", "classic")
+
     def ensure_valid(self) -> None:
-        """Raise InvalidPropertyError where any of them has a value that is none of its kind."""
+        """Raise InvalidPropertyError where a property has an invalid value."""
         for error in self._invalid.values():
             raise error
 

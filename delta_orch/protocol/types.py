@@ -136,14 +136,34 @@ def is_variant_storage(data_type: DataType) -> bool:
     return sorted((f.name, f.data_type) for f in fields) == [("metadata", BINARY), ("value", BINARY)]
 
 
+def fields_of(data_type: DataType) -> Iterator[StructField]:
+    """All struct fields inside a type, at any depth."""
+    match data_type:
+        case StructType(fields):
+            for f in fields:
+                yield f
+                yield from fields_of(f.data_type)
+        case ArrayType(element_type):
+            yield from fields_of(element_type)
+        case MapType(key_type, value_type):
+            yield from fields_of(key_type)
+            yield from fields_of(value_type)
+
+
+def types_of(data_type: DataType) -> Iterator[DataType]:
+    """The type itself and all types inside it."""
+    yield data_type
+    match data_type:
+        case StructType(fields):
+            for f in fields:
+                yield from types_of(f.data_type)
+        case ArrayType(element_type):
+            yield from types_of(element_type)
+        case MapType(key_type, value_type):
+            yield from types_of(key_type)
+            yield from types_of(value_type)
+
+
 def holds_variant(data_type: DataType) -> bool:
     """Whether a type is `variant`, or has one inside."""
-    match data_type:
-        case ArrayType(element_type, _):
-            return holds_variant(element_type)
-        case MapType(key_type, value_type, _):
-            return holds_variant(key_type) or holds_variant(value_type)
-        case StructType(fields):
-            return any(holds_variant(f.data_type) for f in fields)
-        case _:
-            return data_type == VARIANT
+    return any(inner == VARIANT for inner in types_of(data_type))

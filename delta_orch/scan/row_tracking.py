@@ -7,7 +7,6 @@ from delta_orch.engines.base import RowTracking
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.types import LONG, StructField, StructType
-from delta_orch.table.registry import supported_features
 
 ROW_ID = "row_id"
 ROW_COMMIT_VERSION = "row_commit_version"
@@ -46,7 +45,7 @@ def with_row_tracking_columns(schema: StructType, tracking: RowTracking | None) 
 
 def _ensure_tracked(snapshot: Snapshot) -> None:
     problem = f"Version {snapshot.version} of the table has no row tracking"
-    if "rowTracking" not in supported_features(snapshot.protocol):
+    if not snapshot.configuration.supports("rowTracking"):
         raise InvalidRequestError(
             problem,
             cause="Its protocol does not list the table feature rowTracking",

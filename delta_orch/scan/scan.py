@@ -18,7 +18,6 @@ from delta_orch.scan.projection import Projection, pruned_schema, resolve_projec
 from delta_orch.scan.pruning import SnapshotPruning
 from delta_orch.scan.row_tracking import resolve_row_tracking, with_row_tracking_columns
 from delta_orch.scan.tasks import DEFAULT_TASK_BYTES, ScanTask, split_scan
-from delta_orch.table.column_mapping import column_mapping_mode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,7 +171,7 @@ def scan_of_files(
         files=files,
         columns=columns,
         where=where,
-        column_mapping=column_mapping_mode(snapshot.protocol, snapshot.metadata),
+        column_mapping=snapshot.configuration.column_mapping,
     )
 
 
@@ -192,7 +191,7 @@ def _plan(
         files=snapshot.files(names, predicate.where),
         columns=columns,
         where=predicate.where,
-        column_mapping=column_mapping_mode(snapshot.protocol, snapshot.metadata),
+        column_mapping=snapshot.configuration.column_mapping,
         row_tracking=row_tracking,
         arrow_filter=predicate.arrow_filter,
         prune=SnapshotPruning(snapshot),

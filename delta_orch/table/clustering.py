@@ -24,6 +24,7 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.table.column_mapping import physical_name, physical_path
+from delta_orch.table.configuration import TableConfiguration
 
 CLUSTERING_DOMAIN = "delta.clustering"
 MAX_CLUSTERING_COLUMNS = 4
@@ -79,9 +80,7 @@ def logical_paths(schema: StructType, physical: Sequence[Path]) -> tuple[Path, .
     return tuple(path for path in found if path is not None)
 
 
-def ensure_can_cluster(
-    schema: StructType, partition_columns: Sequence[str], properties: TableProperties, columns: Sequence[Path]
-) -> None:
+def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path]) -> None:
     """Check the clustering columns (physical paths) of a table as it will be.
 
     Raises:
@@ -90,10 +89,10 @@ def ensure_can_cluster(
     """
     if not columns:
         return
-    if partition_columns:
+    if configuration.partition_columns:
         raise InvalidRequestError(
             "A table is either partitioned or clustered",
-            cause=f"It is partitioned by {', '.join(partition_columns)}",
+            cause=f"It is partitioned by {', '.join(configuration.partition_columns)}",
             remedy="Cluster a table without partition columns",
         )
     if len(columns) > MAX_CLUSTERING_COLUMNS:
@@ -103,7 +102,8 @@ def ensure_can_cluster(
         )
     if len(set(columns)) < len(columns):
         raise InvalidRequestError("A clustering column is named twice", remedy="Name each column once")
-    indexed = set(indexed_columns(schema, properties))
+    schema = configuration.schema
+    indexed = set(indexed_columns(schema, configuration.properties))
     for physical in columns:
         path = logical_path(schema, physical)
         if path is None:

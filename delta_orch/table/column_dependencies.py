@@ -11,8 +11,8 @@ from delta_orch.errors import InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.schema_edit import Path, quote_path
-from delta_orch.protocol.types import StructField, StructType
-from delta_orch.table.activity import fields_of
+from delta_orch.protocol.types import StructField, fields_of
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.property_rules import CONSTRAINT_PREFIX
 
 GENERATION_EXPRESSION = "delta.generationExpression"
@@ -46,18 +46,18 @@ def generation_expression(field: StructField) -> str | None:
     return None if found is None else str(found)
 
 
-def expressions_of(schema: StructType, configuration: Mapping[str, str]) -> Iterator[NamedExpression]:
+def expressions_of(configuration: TableConfiguration) -> Iterator[NamedExpression]:
     """Every expression of a table that speaks of its columns."""
-    for name, text in constraints_of(configuration).items():
+    for name, text in constraints_of(configuration.configuration).items():
         yield NamedExpression(f"the constraint {name}", text)
-    for field in fields_of(schema):
+    for field in fields_of(configuration.schema):
         if (generation := generation_expression(field)) is not None:
             yield NamedExpression(f"the generated column {field.name}", generation)
         if (stored := field.metadata.get(INVARIANTS)) is not None:
             yield NamedExpression(f"the invariant of column {field.name}", _invariant_text(str(stored)))
 
 
-def ensure_not_depended_on(schema: StructType, configuration: Mapping[str, str], path: Path, change: str) -> None:
+def ensure_not_depended_on(configuration: TableConfiguration, path: Path, change: str) -> None:
     """Check that no expression speaks of a column, of what is inside it or of what it is inside.
 
     Args:
@@ -66,7 +66,7 @@ def ensure_not_depended_on(schema: StructType, configuration: Mapping[str, str],
     Raises:
         InvalidRequestError: One does; all are named. Nothing was changed.
     """
-    found = [e.what for e in expressions_of(schema, configuration) if any(_overlap(c, path) for c in e.columns())]
+    found = [e.what for e in expressions_of(configuration) if any(_overlap(c, path) for c in e.columns())]
     if found:
         raise InvalidRequestError(
             f"Column {quote_path(path)} cannot be {change}",
@@ -77,14 +77,15 @@ def ensure_not_depended_on(schema: StructType, configuration: Mapping[str, str],
         )
 
 
-def ensure_expressions_fit(schema: StructType, configuration: Mapping[str, str]) -> None:
+def ensure_expressions_fit(configuration: TableConfiguration) -> None:
     """Check that every column an expression speaks of is there, and that generated columns stand on others' values.
 
     Raises:
         InvalidExpressionError: One is not, or a generated column speaks of itself or of another generated one.
     """
+    schema = configuration.schema
     generated = {f.name.lower() for f in schema if generation_expression(f) is not None}
-    for expression in expressions_of(schema, configuration):
+    for expression in expressions_of(configuration):
         for path in expression.columns():
             if schema.find(path[0]) is None:
                 raise InvalidExpressionError(

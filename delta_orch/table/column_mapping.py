@@ -11,10 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
-from delta_orch.table.registry import supported_features
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "delta.columnMapping.id"
@@ -26,14 +23,6 @@ class ColumnMappingMode(StrEnum):
     NONE = "none"
     NAME = "name"
     ID = "id"
-
-
-def column_mapping_mode(protocol: Protocol, metadata: Metadata) -> ColumnMappingMode:
-    """The mode in force: the property counts only on a table that supports the feature, as readers must ignore it
-    elsewhere."""
-    if "columnMapping" not in supported_features(protocol):
-        return ColumnMappingMode.NONE
-    return ColumnMappingMode(TableProperties.parse(metadata.configuration).column_mapping_mode)
 
 
 def physical_name(field: StructField) -> str:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.schema_edit import with_fields
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
-from delta_orch.table.activity import fields_of
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
 from delta_orch.table.column_mapping import (
     FIELD_ID,
     NESTED_IDS,

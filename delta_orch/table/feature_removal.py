@@ -14,17 +14,23 @@ from dataclasses import dataclass
 from enum import Enum
 
 from delta_orch.protocol.actions import Protocol
-from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType
-from delta_orch.table import activity
-from delta_orch.table.activity import TableView
-from delta_orch.table.protocol_upgrade import canonical_features
-from delta_orch.table.registry import FEATURES, MAX_WRITER_VERSION, find_feature, supported_features
+from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType, fields_of, types_of
+from delta_orch.table import registry
+from delta_orch.table.configuration import TableConfiguration
+from delta_orch.table.registry import (
+    FEATURES,
+    MAX_WRITER_VERSION,
+    asks_for,
+    canonical_features,
+    find_feature,
+    supported_features,
+)
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from delta_orch.table.type_widening import has_type_changes
 
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 
-Blocker = Callable[[TableView], str | None]
+Blocker = Callable[[TableConfiguration], str | None]
 """What of the metadata still uses the feature, and what to do about it; None where nothing does."""
 
 
@@ -53,31 +59,31 @@ class Removal:
     forgets: tuple[str, ...] = ()
     history_needs_it: bool = False
     trait: FileTrait | None = None
-    uses: Callable[[TableView], bool] = activity.always
+    uses: Callable[[TableConfiguration], bool] = registry.always
 
 
-def _nothing(view: TableView) -> None:
+def _nothing(view: TableConfiguration) -> None:
     return None
 
 
 def _while_set(name: str) -> Blocker:
-    return lambda view: f"set {name} to another value first" if activity.is_enabled(view, name) else None
+    return lambda view: f"set {name} to another value first" if asks_for(view, name) else None
 
 
-def _while(is_used: Callable[[TableView], bool], remedy: str) -> Blocker:
+def _while(is_used: Callable[[TableConfiguration], bool], remedy: str) -> Blocker:
     return lambda view: remedy if is_used(view) else None
 
 
-def _has_type(data_type: DataType) -> Callable[[TableView], bool]:
-    return lambda view: any(t == data_type for t in activity.types_of(view.schema))
+def _has_type(data_type: DataType) -> Callable[[TableConfiguration], bool]:
+    return lambda view: any(t == data_type for t in types_of(view.schema))
 
 
-def _has_property(name: str) -> Callable[[TableView], bool]:
-    return lambda view: activity.is_enabled(view, name)
+def _has_property(name: str) -> Callable[[TableConfiguration], bool]:
+    return lambda view: asks_for(view, name)
 
 
-def _has_not_null(view: TableView) -> bool:
-    return any(not field.nullable for field in activity.fields_of(view.schema))
+def _has_not_null(view: TableConfiguration) -> bool:
+    return any(not field.nullable for field in fields_of(view.schema))
 
 
 _ICT = "delta.inCommitTimestampEnablement"
@@ -85,13 +91,13 @@ _ICT = "delta.inCommitTimestampEnablement"
 REMOVALS: Mapping[str, Removal] = {
     "appendOnly": Removal(_while_set("delta.appendOnly")),
     "invariants": Removal(
-        _while(lambda v: activity.has_invariants(v) or _has_not_null(v), "drop NOT NULL and the invariants first")
+        _while(lambda v: registry.has_invariants(v) or _has_not_null(v), "drop NOT NULL and the invariants first")
     ),
-    "checkConstraints": Removal(_while(activity.has_check_constraints, "drop the constraints first")),
+    "checkConstraints": Removal(_while(registry.has_check_constraints, "drop the constraints first")),
     "changeDataFeed": Removal(_while_set("delta.enableChangeDataFeed")),
-    "generatedColumns": Removal(_while(activity.has_generated_columns, "drop the generated columns first")),
-    "identityColumns": Removal(_while(activity.has_identity_columns, "drop the identity columns first")),
-    "allowColumnDefaults": Removal(_while(activity.has_column_defaults, "drop the defaults first")),
+    "generatedColumns": Removal(_while(registry.has_generated_columns, "drop the generated columns first")),
+    "identityColumns": Removal(_while(registry.has_identity_columns, "drop the identity columns first")),
+    "allowColumnDefaults": Removal(_while(registry.has_column_defaults, "drop the defaults first")),
     "domainMetadata": Removal(_nothing),
     "clustering": Removal(_nothing),
     "icebergCompatV1": Removal(_while_set("delta.enableIcebergCompatV1")),
@@ -127,7 +133,7 @@ REMOVALS: Mapping[str, Removal] = {
         forgets=("delta.enableTypeWidening",),
         history_needs_it=True,
         trait=FileTrait.OLDER_TYPES,
-        uses=lambda view: activity.is_enabled(view, "delta.enableTypeWidening") or has_type_changes(view.schema),
+        uses=lambda view: asks_for(view, "delta.enableTypeWidening") or has_type_changes(view.schema),
     ),
     "deletionVectors": Removal(
         _nothing,
@@ -147,7 +153,7 @@ REMOVALS: Mapping[str, Removal] = {
         forgets=("delta.columnMapping.mode", "delta.columnMapping.maxColumnId"),
         history_needs_it=True,
         trait=FileTrait.MAPPED_NAMES,
-        uses=activity.has_column_mapping,
+        uses=registry.has_column_mapping,
     ),
 }
 

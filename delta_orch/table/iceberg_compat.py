@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema import data_type_from_json
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import (
@@ -22,10 +21,11 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     MapType,
+    fields_of,
+    types_of,
 )
-from delta_orch.table.activity import TableView, fields_of, types_of
 from delta_orch.table.column_mapping import ColumnMappingMode
-from delta_orch.table.protocol_upgrade import canonical_features
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.type_widening import TYPE_CHANGES
 
 _INTEGERS = (BYTE, SHORT, INTEGER, LONG)
@@ -41,15 +41,16 @@ def is_iceberg_compatible(properties: TableProperties) -> bool:
     return properties.enable_iceberg_compat_v1 or properties.enable_iceberg_compat_v2
 
 
-def ensure_iceberg_compatible(protocol: Protocol, view: TableView, properties: TableProperties) -> None:
+def ensure_iceberg_compatible(configuration: TableConfiguration) -> None:
     """Check that a table that promises to be readable as Iceberg can keep it.
 
     Raises:
         InvalidRequestError: It cannot; every contradiction is named. Nothing was changed.
     """
+    properties = configuration.properties
     if not is_iceberg_compatible(properties):
         return
-    problems = list(_problems(protocol, view, properties))
+    problems = list(_problems(configuration))
     if problems:
         names = [f"icebergCompatV{v}" for v in (1, 2) if getattr(properties, f"enable_iceberg_compat_v{v}")]
         raise InvalidRequestError(
@@ -61,8 +62,8 @@ def ensure_iceberg_compatible(protocol: Protocol, view: TableView, properties: T
         )
 
 
-def _problems(protocol: Protocol, view: TableView, properties: TableProperties) -> Iterator[str]:
-    features = canonical_features(protocol)
+def _problems(configuration: TableConfiguration) -> Iterator[str]:
+    features, properties = configuration.features, configuration.properties
     if ColumnMappingMode(properties.column_mapping_mode) is ColumnMappingMode.NONE:
         yield "it needs delta.columnMapping.mode 'name' or 'id'"
     if properties.enable_iceberg_compat_v1:
@@ -72,10 +73,10 @@ def _problems(protocol: Protocol, view: TableView, properties: TableProperties) 
             yield "V1 excludes the table feature deletionVectors"
     elif "deletionVectors" in features and properties.enable_deletion_vectors:
         yield "V2 excludes deletion vectors: set delta.enableDeletionVectors to false"
-    forbidden = {str(t) for t in types_of(view.schema) if _is_forbidden(t, properties)}
+    forbidden = {str(t) for t in types_of(configuration.schema) if _is_forbidden(t, properties)}
     if forbidden:
         yield f"it excludes the types {', '.join(sorted(forbidden))}"
-    yield from _type_changes(view)
+    yield from _type_changes(configuration)
 
 
 def _is_forbidden(data_type: DataType, properties: TableProperties) -> bool:
@@ -84,10 +85,10 @@ def _is_forbidden(data_type: DataType, properties: TableProperties) -> bool:
     return properties.enable_iceberg_compat_v1 and isinstance(data_type, (ArrayType, MapType))
 
 
-def _type_changes(view: TableView) -> Iterator[str]:
-    if TYPE_CHANGES not in view.metadata.schema_string:
+def _type_changes(configuration: TableConfiguration) -> Iterator[str]:
+    if TYPE_CHANGES not in configuration.metadata.schema_string:
         return
-    for field in fields_of(view.schema):
+    for field in fields_of(configuration.schema):
         for change in field.metadata.get(TYPE_CHANGES) or ():
             before, after = data_type_from_json(change["fromType"]), data_type_from_json(change["toType"])
             if not iceberg_can_widen(before, after):

@@ -10,32 +10,37 @@ from collections.abc import Iterable, Mapping
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError
 from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.types import StructType
-from delta_orch.table import activity
-from delta_orch.table.activity import TableView
+from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, StructType, types_of
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.registry import (
     FEATURES,
     MAX_READER_VERSION,
     MAX_WRITER_VERSION,
     TableFeature,
+    always,
+    asks_for,
+    canonical_features,
     ensure_features_writable,
+    feature_named,
     find_feature,
     supported_features,
 )
 
 FEATURE_PREFIX = "delta.feature."
 _REQUEST_VALUES = ("supported", "enabled")
+_FEATURE_OF_TYPE = {TIMESTAMP_NTZ: "timestampNtz", VARIANT: "variantType"}
 _VERSION_PROPERTIES = ("delta.minreaderversion", "delta.minwriterversion")
 NEW_TABLE = Protocol(1, 2)
 """Where a new table starts: append-only and invariants are understood by every writer there is."""
 
 
-def required_features(view: TableView) -> frozenset[str]:
-    """The features that a schema and properties ask for, and those they depend on. Unknown names are not among them."""
-    needed = {f.name for f in FEATURES if f.enabled_by is not None and activity.is_enabled(view, f.enabled_by)}
-    needed |= activity.features_of_types(view.schema)
+def required_features(configuration: TableConfiguration) -> frozenset[str]:
+    """The features that the schema and the properties ask for, and those they depend on. Unknown names are left out."""
+    needed = {f.name for f in FEATURES if f.enabled_by is not None and asks_for(configuration, f.enabled_by)}
+    needed |= {_FEATURE_OF_TYPE[t] for t in types_of(configuration.schema) if t in _FEATURE_OF_TYPE}
     # Constraints, generated columns, …: what the schema or a property asks for must not be ignored.
-    needed |= {f.name for f in FEATURES if f.is_active is not activity.always and f.is_active(view)}
+    needed |= {f.name for f in FEATURES if f.is_active is not always and f.is_active(configuration)}
     return frozenset(with_dependencies(needed))
 
 
@@ -53,43 +58,38 @@ def with_dependencies(names: Iterable[str]) -> set[str]:
     return found
 
 
-def canonical_features(protocol: Protocol) -> frozenset[str]:
-    """`supported_features` under today's names: a table with `typeWidening-preview` supports `typeWidening`."""
-    return frozenset(_canonical(name) for name in supported_features(protocol))
-
-
 def protocol_for_new_table(schema: StructType, configuration: Mapping[str, str]) -> Protocol:
-    """The lowest protocol a new table needs for its schema and properties.
+    """The lowest protocol that a new table needs for its schema and properties.
 
     Raises:
-        UnsupportedFeatureError: They need features this release does not write, all named. Nothing was created.
+        UnsupportedFeatureError: They need features this release does not write; all are named. Nothing was created.
         InvalidPropertyError, InvalidRequestError: A property asks for a protocol that cannot be.
     """
-    view = TableView.of(schema, configuration)
-    needed = required_features(view) | requested_features(configuration)
+    metadata = Metadata("", serialize_schema(schema), configuration=configuration)
+    needed = required_features(TableConfiguration(NEW_TABLE, metadata)) | requested_features(configuration)
     ensure_features_writable(needed)
     return with_features(upgraded_versions(NEW_TABLE, *requested_versions(configuration)), needed)
 
 
-def protocol_for_existing_table(protocol: Protocol, metadata: Metadata, extra: Iterable[str] = ()) -> Protocol:
-    """The table's protocol, grown by what its new metadata ask for and by the features named in `extra`.
+def protocol_for_existing_table(wanted: TableConfiguration, extra: Iterable[str] = ()) -> Protocol:
+    """The table's protocol, grown by what its metadata ask for and by the features named in `extra`.
 
-    Returns: `protocol` itself where nothing is missing. A legacy protocol grows within the legacy versions where those
-    imply what is missing; otherwise it moves to feature lists, which then hold everything its versions implied, as
+    Returns: The protocol itself where nothing is missing. A legacy protocol grows within the legacy versions where
+    those imply what is missing. Otherwise it moves to feature lists, which then hold everything its versions implied:
     nobody can tell what older versions of the table have used.
 
     Raises:
-        UnsupportedFeatureError: A feature this release does not write, all named. Nothing was changed.
+        UnsupportedFeatureError: A feature this release does not write; all are named. Nothing was changed.
     """
-    needed = set(required_features(TableView(metadata))) | with_dependencies(extra)
-    ensure_features_writable(needed - canonical_features(protocol))
-    return with_features(protocol, needed)
+    needed = required_features(wanted) | with_dependencies(extra)
+    ensure_features_writable(needed - wanted.features)
+    return with_features(wanted.protocol, needed)
 
 
 def with_features(protocol: Protocol, names: Iterable[str]) -> Protocol:
     """The protocol that supports these features, too; `protocol` itself where it does already. All names are known."""
     missing = {name for name in names if _lacks(protocol, name)}
-    rows = [_row(name) for name in missing]
+    rows = [feature_named(name) for name in missing]
     if not rows:
         return protocol
     if protocol.min_writer_version < MAX_WRITER_VERSION and all(f.legacy_writer_version for f in rows):
@@ -111,7 +111,7 @@ def _listed(protocol: Protocol, names: set[str], min_reader_version: int = 1) ->
     # Names that are there stay as they are spelled: a preview's name may mean files that the preview has written.
     writer = {*supported_features(protocol), *names}
     version = max(protocol.min_reader_version, min_reader_version)
-    if version < MAX_READER_VERSION and not any(_row(name).reader for name in names):
+    if version < MAX_READER_VERSION and not any(feature_named(name).reader for name in names):
         return Protocol(version, MAX_WRITER_VERSION, None, tuple(sorted(writer)), protocol.extra)
     reader = {name for name in writer if (f := find_feature(name)) is not None and f.reader}
     reader |= set(protocol.reader_features or ())
@@ -214,14 +214,3 @@ def requested_versions(configuration: Mapping[str, str]) -> tuple[int | None, in
 def is_protocol_request(key: str) -> bool:
     """Whether a property asks for a protocol: such ones are obeyed and not kept."""
     return key.lower().startswith(FEATURE_PREFIX) or key.lower() in _VERSION_PROPERTIES
-
-
-def _canonical(name: str) -> str:
-    feature = find_feature(name)
-    return name if feature is None else feature.name
-
-
-def _row(name: str) -> TableFeature:
-    feature = find_feature(name)
-    assert feature is not None, name
-    return feature

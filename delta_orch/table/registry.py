@@ -10,15 +10,71 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
-from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.table import activity
-from delta_orch.table.activity import TableView
+from delta_orch.protocol.actions import Protocol
+from delta_orch.protocol.types import fields_of
 from delta_orch.table.type_widening import TYPE_CHANGES, ensure_known_type_changes
+
+if TYPE_CHECKING:
+    from delta_orch.table.configuration import TableConfiguration
 
 MAX_READER_VERSION = 3
 MAX_WRITER_VERSION = 7
+
+
+def always(configuration: TableConfiguration) -> bool:
+    return True
+
+
+def asks_for(configuration: TableConfiguration, property_name: str) -> bool:
+    """Whether a property is set to anything but the values that switch its feature off; its name in any case."""
+    value = _property(configuration, property_name)
+    return value is not None and value not in ("false", "none", "classic")
+
+
+def property_is_true(property_name: str) -> Callable[[TableConfiguration], bool]:
+    return lambda configuration: _property(configuration, property_name) == "true"
+
+
+def _property(configuration: TableConfiguration, name: str) -> str | None:
+    for key, value in configuration.configuration.items():
+        if key.lower() == name.lower():
+            return value.strip().lower()
+    return None
+
+
+def has_check_constraints(configuration: TableConfiguration) -> bool:
+    return any(key.lower().startswith("delta.constraints.") for key in configuration.configuration)
+
+
+def has_column_mapping(configuration: TableConfiguration) -> bool:
+    return asks_for(configuration, "delta.columnMapping.mode")
+
+
+def has_field_key(key: str) -> Callable[[TableConfiguration], bool]:
+    """Whether the metadata of any field, at any depth, has this key."""
+
+    def has_key(configuration: TableConfiguration) -> bool:
+        # The text first: most tables do not need their schema parsed for this.
+        return key in configuration.metadata.schema_string and any(
+            key in field.metadata for field in fields_of(configuration.schema)
+        )
+
+    return has_key
+
+
+has_invariants = has_field_key("delta.invariants")
+has_generated_columns = has_field_key("delta.generationExpression")
+has_identity_columns = has_field_key("delta.identity.start")
+has_column_defaults = has_field_key("CURRENT_DEFAULT")
+
+
+def has_collations(configuration: TableConfiguration) -> bool:
+    """Whether a string column compares other than byte by byte. Its field says so, in older tables its type."""
+    text = configuration.metadata.schema_string
+    return "__COLLATIONS" in text or " collate " in text.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +100,7 @@ class TableFeature:
     legacy_writer_version: int | None = None
     reads: bool = False
     writes: bool = False
-    is_active: Callable[[TableView], bool] = activity.always
+    is_active: Callable[[TableConfiguration], bool] = always
     enabled_by: str | None = None
     requires: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -52,11 +108,11 @@ class TableFeature:
 
 FEATURES: tuple[TableFeature, ...] = (
     TableFeature("appendOnly", legacy_writer_version=2, writes=True, enabled_by="delta.appendOnly"),
-    TableFeature("invariants", legacy_writer_version=2, writes=True, is_active=activity.has_invariants),
-    TableFeature("checkConstraints", legacy_writer_version=3, writes=True, is_active=activity.has_check_constraints),
+    TableFeature("invariants", legacy_writer_version=2, writes=True, is_active=has_invariants),
+    TableFeature("checkConstraints", legacy_writer_version=3, writes=True, is_active=has_check_constraints),
     # Commits that add and remove whole files need no change files of their own, those that copy rows do.
     TableFeature("changeDataFeed", legacy_writer_version=4, writes=True, enabled_by="delta.enableChangeDataFeed"),
-    TableFeature("generatedColumns", legacy_writer_version=4, writes=True, is_active=activity.has_generated_columns),
+    TableFeature("generatedColumns", legacy_writer_version=4, writes=True, is_active=has_generated_columns),
     TableFeature(
         "columnMapping",
         reader=True,
@@ -64,11 +120,11 @@ FEATURES: tuple[TableFeature, ...] = (
         writes=True,
         legacy_reader_version=2,
         legacy_writer_version=5,
-        is_active=activity.has_column_mapping,
+        is_active=has_column_mapping,
         enabled_by="delta.columnMapping.mode",
     ),
-    TableFeature("identityColumns", legacy_writer_version=6, writes=True, is_active=activity.has_identity_columns),
-    TableFeature("allowColumnDefaults", writes=True, is_active=activity.has_column_defaults),
+    TableFeature("identityColumns", legacy_writer_version=6, writes=True, is_active=has_identity_columns),
+    TableFeature("allowColumnDefaults", writes=True, is_active=has_column_defaults),
     TableFeature("domainMetadata", writes=True),
     TableFeature(
         "rowTracking",
@@ -76,23 +132,23 @@ FEATURES: tuple[TableFeature, ...] = (
         enabled_by="delta.enableRowTracking",
         requires=("domainMetadata",),
     ),
-    TableFeature("icebergCompatV1", writes=True, is_active=activity.property_is_true("delta.enableIcebergCompatV1"),
+    TableFeature("icebergCompatV1", writes=True, is_active=property_is_true("delta.enableIcebergCompatV1"),
                  enabled_by="delta.enableIcebergCompatV1", requires=("columnMapping",)),
-    TableFeature("icebergCompatV2", writes=True, is_active=activity.property_is_true("delta.enableIcebergCompatV2"),
+    TableFeature("icebergCompatV2", writes=True, is_active=property_is_true("delta.enableIcebergCompatV2"),
                  enabled_by="delta.enableIcebergCompatV2", requires=("columnMapping",)),
-    TableFeature("icebergCompatV3", is_active=activity.property_is_true("delta.enableIcebergCompatV3"),
+    TableFeature("icebergCompatV3", is_active=property_is_true("delta.enableIcebergCompatV3"),
                  enabled_by="delta.enableIcebergCompatV3", requires=("columnMapping",)),
     TableFeature("clustering", writes=True, requires=("domainMetadata",)),
     TableFeature(
         "inCommitTimestamp",
         writes=True,
-        is_active=activity.property_is_true("delta.enableInCommitTimestamps"),
+        is_active=property_is_true("delta.enableInCommitTimestamps"),
         enabled_by="delta.enableInCommitTimestamps",
         aliases=("inCommitTimestamps", "inCommitTimestamp-preview"),
     ),
     TableFeature("checkpointProtection", writes=True),
     TableFeature("materializePartitionColumns", writes=True),
-    TableFeature("collations", is_active=activity.has_collations, aliases=("collations-preview",)),
+    TableFeature("collations", is_active=has_collations, aliases=("collations-preview",)),
     TableFeature("timestampNtz", reader=True, reads=True, writes=True),
     TableFeature(
         "deletionVectors",
@@ -119,9 +175,14 @@ def find_feature(name: str) -> TableFeature | None:
     return _BY_NAME.get(name)
 
 
+def feature_named(name: str) -> TableFeature:
+    """The feature of a name that this package itself uses. Raises KeyError where there is none."""
+    return _BY_NAME[name]
+
+
 @lru_cache(256)
 def supported_features(protocol: Protocol) -> frozenset[str]:
-    """Names of all features the protocol names or, below versions 3 and 7, implies; older names as they stand."""
+    """Names of all features that the protocol lists or its versions imply, as the protocol spells them."""
     listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     if protocol.min_writer_version < MAX_WRITER_VERSION:
         listed |= {
@@ -134,60 +195,46 @@ def supported_features(protocol: Protocol) -> frozenset[str]:
     return frozenset(listed)
 
 
-@lru_cache(1024)
-def supports(protocol: Protocol, name: str) -> bool:
-    """Whether the protocol names or implies a feature, under its name or an older one."""
-    return any((feature := find_feature(n)) is not None and feature.name == name for n in supported_features(protocol))
+@lru_cache(256)
+def canonical_features(protocol: Protocol) -> frozenset[str]:
+    """`supported_features` under today's names: a table with `typeWidening-preview` supports `typeWidening`."""
+    names = supported_features(protocol)
+    return frozenset(name if (feature := find_feature(name)) is None else feature.name for name in names)
 
 
-def ensure_readable(protocol: Protocol, metadata: Metadata) -> None:
-    """Refuse a table this release might misread.
+def ensure_readable(configuration: TableConfiguration) -> None:
+    """Refuse a table that this release might misread. Called by `TableConfiguration.for_reading`.
 
     Raises:
-        UnsupportedVersionError: A reader version above 3.
-        UnsupportedFeatureError: Reader features that are unknown or not implemented, all named.
+        UnsupportedVersionError: The reader version is above 3.
+        UnsupportedFeatureError: Reader features are unknown or not implemented; all are named.
         ProtocolViolationError: Reader version 3 without `readerFeatures`.
     """
-    version = protocol.min_reader_version
-    if version > MAX_READER_VERSION:
-        raise _unsupported_version("read", version, MAX_READER_VERSION)
-    if version == MAX_READER_VERSION and protocol.reader_features is None:
-        raise ProtocolViolationError(
-            "The table's protocol has reader version 3 but no readerFeatures",
-            cause='From this version on a protocol lists its features (PROTOCOL, "Table Features")',
-            remedy="Restore the commit that wrote the protocol from a backup",
-        )
+    protocol = configuration.protocol
+    _ensure_version("read", protocol.min_reader_version, MAX_READER_VERSION, protocol.reader_features)
     needed = set(protocol.reader_features or ())
     # Reader version 2 implies it, and tables at (3, 7) exist that list it for writers only.
     if "columnMapping" in supported_features(protocol):
         needed.add("columnMapping")
-    view = TableView(metadata)
-    _refuse("read", needed, lambda f: f.reads or not f.is_active(view))
-    if TYPE_CHANGES in metadata.schema_string:
-        ensure_known_type_changes(view.schema)
+    _refuse("read", needed, lambda f: f.reads or not f.is_active(configuration))
+    if TYPE_CHANGES in configuration.metadata.schema_string:
+        ensure_known_type_changes(configuration.schema)
 
 
-def ensure_writable(protocol: Protocol, metadata: Metadata) -> None:
-    """Refuse a table this release might damage by writing.
+def ensure_writable(configuration: TableConfiguration) -> None:
+    """Refuse a table that this release might damage by writing. Called by `TableConfiguration.for_writing`.
 
-    A feature that is supported but provably not in use (no constraint, no generated column, …) does not hinder.
+    A feature that is supported but provably not in use (no constraint, no generated column, …) is no obstacle.
 
     Raises:
-        UnsupportedVersionError: A reader version above 3 or a writer version above 7.
-        UnsupportedFeatureError: Features that are unknown or not implemented, all named. Nothing was written.
+        UnsupportedVersionError: The reader version is above 3 or the writer version above 7.
+        UnsupportedFeatureError: Features are unknown or not implemented; all are named. Nothing was written.
         ProtocolViolationError: Writer version 7 without `writerFeatures`.
     """
-    ensure_readable(protocol, metadata)
-    if protocol.min_writer_version > MAX_WRITER_VERSION:
-        raise _unsupported_version("write", protocol.min_writer_version, MAX_WRITER_VERSION)
-    if protocol.min_writer_version == MAX_WRITER_VERSION and protocol.writer_features is None:
-        raise ProtocolViolationError(
-            "The table's protocol has writer version 7 but no writerFeatures",
-            cause='From this version on a protocol lists its features (PROTOCOL, "Table Features")',
-            remedy="Restore the commit that wrote the protocol from a backup",
-        )
-    view = TableView(metadata)
-    _refuse("write", supported_features(protocol), lambda f: f.writes or not f.is_active(view))
+    ensure_readable(configuration)
+    protocol = configuration.protocol
+    _ensure_version("write", protocol.min_writer_version, MAX_WRITER_VERSION, protocol.writer_features)
+    _refuse("write", supported_features(protocol), lambda f: f.writes or not f.is_active(configuration))
 
 
 def ensure_features_writable(names: Iterable[str]) -> None:
@@ -221,9 +268,17 @@ def _refuse(verb: str, names: frozenset[str] | set[str], passes: Callable[[Table
     )
 
 
-def _unsupported_version(verb: str, version: int, newest: int) -> UnsupportedVersionError:
-    return UnsupportedVersionError(
-        f"Cannot {verb} the table: it needs protocol version {version}, this release knows versions up to {newest}",
-        remedy="Use a newer release of delta_orch",
-        version=version,
-    )
+def _ensure_version(verb: str, version: int, newest: int, features: tuple[str, ...] | None) -> None:
+    if version > newest:
+        raise UnsupportedVersionError(
+            f"Cannot {verb} the table: it needs protocol version {version}, this release knows versions up to {newest}",
+            remedy="Use a newer release of delta_orch",
+            version=version,
+        )
+    if version == newest and features is None:
+        role = {"read": "reader", "write": "writer"}[verb]
+        raise ProtocolViolationError(
+            f"The table's protocol has {role} version {version} but no {role}Features",
+            cause='From this version on a protocol lists its features (PROTOCOL, "Table Features")',
+            remedy="Restore the commit that wrote the protocol from a backup",
+        )

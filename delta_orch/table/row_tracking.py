@@ -11,9 +11,8 @@ import uuid
 from dataclasses import replace
 
 from delta_orch.errors import InvalidPropertyError, ProtocolViolationError
-from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.table.registry import supports
+from delta_orch.protocol.actions import Metadata
+from delta_orch.table.configuration import TableConfiguration
 
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
@@ -25,15 +24,15 @@ _MARKS = ("rowIdHighWaterMark", "highWaterMark")
 _NO_MARK = -1
 
 
-def assigns_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether writers give row ids to what they add: the feature is supported, and not suspended.
+def assigns_row_ids(configuration: TableConfiguration) -> bool:
+    """Whether writers give row ids to the files they add: the feature is supported and not suspended.
 
     Raises:
         InvalidPropertyError: Row tracking is enabled and suspended at once.
     """
-    if not supports(protocol, "rowTracking"):
+    if not configuration.supports("rowTracking"):
         return False
-    properties = TableProperties.parse(metadata.configuration)
+    properties = configuration.properties
     if properties.row_tracking_suspended and properties.enable_row_tracking:
         raise InvalidPropertyError(
             "Row tracking is enabled and suspended at once",
@@ -42,11 +41,6 @@ def assigns_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
             property="delta.rowTrackingSuspended",
         )
     return not properties.row_tracking_suspended
-
-
-def is_row_tracking_enabled(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether every row has an id that rewrites must keep."""
-    return supports(protocol, "rowTracking") and TableProperties.parse(metadata.configuration).enable_row_tracking
 
 
 def materialized_columns(metadata: Metadata) -> tuple[str, str]:

@@ -7,60 +7,24 @@ depends on a change is done along with it (column ids, the protocol), and what c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_check import ensure_valid_table_schema
 from delta_orch.protocol.schema_edit import resolve_path
 from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.protocol.types import StructType
-from delta_orch.table.activity import TableView
 from delta_orch.table.column_definitions import ensure_definitions
 from delta_orch.table.column_dependencies import ensure_expressions_fit
-from delta_orch.table.column_mapping import ColumnMappingMode, column_mapping_mode
+from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.column_mapping_ids import (
     MAX_COLUMN_ID,
     assign_column_mapping,
     ensure_mode_may_change,
     highest_id,
 )
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.declared_types import with_declared_types
 from delta_orch.table.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible, needs_nested_ids
 from delta_orch.table.protocol_upgrade import protocol_for_existing_table, with_features
-from delta_orch.table.registry import ensure_writable
-
-
-@dataclass(frozen=True, slots=True)
-class TableDescription:
-    """What the log says about a table, apart from its files.
-
-    Attributes:
-        schema: That of the metadata, parsed; while a change is planned it runs ahead of `metadata.schema_string`.
-    """
-
-    protocol: Protocol
-    metadata: Metadata
-    schema: StructType
-
-    @property
-    def properties(self) -> TableProperties:
-        return TableProperties.parse(self.metadata.configuration)
-
-    @property
-    def configuration(self) -> Mapping[str, str]:
-        return self.metadata.configuration
-
-    @property
-    def column_mapping(self) -> ColumnMappingMode:
-        """The mode that is asked for; in force once the protocol has the feature."""
-        return ColumnMappingMode(self.properties.column_mapping_mode)
-
-    def with_configuration(self, configuration: Mapping[str, str]) -> TableDescription:
-        return replace(self, metadata=replace(self.metadata, configuration=dict(configuration)))
-
-    def with_schema(self, schema: StructType) -> TableDescription:
-        return replace(self, schema=schema)
 
 
 def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str]:
@@ -72,8 +36,12 @@ def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str
 
 
 def settle(
-    before: TableDescription | None, wanted: TableDescription, features: Iterable[str] = (), *, is_mapped: bool = False
-) -> TableDescription:
+    before: TableConfiguration | None,
+    wanted: TableConfiguration,
+    features: Iterable[str] = (),
+    *,
+    is_mapped: bool = False,
+) -> TableConfiguration:
     """The table as it can be committed: columns mapped, protocol grown, every rule checked.
 
     Args:
@@ -93,19 +61,17 @@ def settle(
     if before is not None and wanted.schema != before.schema:
         wanted = wanted.with_schema(with_declared_types(wanted.schema))
     mapped = wanted if is_mapped else with_column_mapping(before, wanted)
-    # A schema that stays is not spelled anew: other writers may have put more into it than is known here.
-    stays = before is not None and mapped.schema == before.schema
-    metadata = mapped.metadata if stays else replace(mapped.metadata, schema_string=serialize_schema(mapped.schema))
-    protocol = protocol_for_existing_table(mapped.protocol, metadata, features)
-    settled = replace(mapped, metadata=metadata, protocol=protocol)
-    if before is not None and protocol == before.protocol and metadata == before.metadata:
+    if before is not None and mapped.schema == before.schema:
+        # A schema that stays keeps its text: other writers may have put more into it than is known here.
+        mapped = mapped.after(None, replace(mapped.metadata, schema_string=before.metadata.schema_string))
+    settled = mapped.after(protocol_for_existing_table(mapped, features), None)
+    if settled == before:
         return before
     _ensure_rules(before, settled)
-    ensure_writable(protocol, metadata)
-    return settled
+    return settled.for_writing()
 
 
-def with_column_mapping(before: TableDescription | None, wanted: TableDescription) -> TableDescription:
+def with_column_mapping(before: TableConfiguration | None, wanted: TableConfiguration) -> TableConfiguration:
     """The table with a physical name and an id for every column, where columns are to be mapped.
 
     A property on a table whose protocol lacks the feature is not in force: its files know columns by their names.
@@ -113,44 +79,49 @@ def with_column_mapping(before: TableDescription | None, wanted: TableDescriptio
     Raises:
         InvalidRequestError: The mode cannot change so on a table that exists.
     """
-    mode = wanted.column_mapping
-    in_force = ColumnMappingMode.NONE if before is None else column_mapping_mode(before.protocol, before.metadata)
+    mode = requested_mapping(wanted)
+    in_force = ColumnMappingMode.NONE if before is None else before.column_mapping
     if before is not None:
         ensure_mode_may_change(in_force, mode)
     if mode is ColumnMappingMode.NONE:
         return wanted
     begins = before is not None and in_force is ColumnMappingMode.NONE
     known = 0 if begins or before is None else highest_id(before.schema)
-    known = max(int(wanted.configuration.get(MAX_COLUMN_ID, 0)), known)
+    properties = wanted.metadata.configuration
+    known = max(int(properties.get(MAX_COLUMN_ID, 0)), known)
     schema, last = assign_column_mapping(
         wanted.schema, known, keeps_names=begins, nested_ids=needs_nested_ids(wanted.properties)
     )
     # In force from here on: what is added next is new.
-    protocol = with_features(wanted.protocol, {"columnMapping"})
-    mapped = replace(wanted, protocol=protocol, schema=schema)
-    return mapped.with_configuration({**wanted.configuration, MAX_COLUMN_ID: str(last)})
+    mapped = wanted.after(with_features(wanted.protocol, {"columnMapping"}), None).with_schema(schema)
+    return mapped.with_properties({**properties, MAX_COLUMN_ID: str(last)})
 
 
-def _ensure_rules(before: TableDescription | None, settled: TableDescription) -> None:
+def requested_mapping(configuration: TableConfiguration) -> ColumnMappingMode:
+    """The mode that the property asks for. It is in force once the protocol has the feature."""
+    return ColumnMappingMode(configuration.properties.column_mapping_mode)
+
+
+def _ensure_rules(before: TableConfiguration | None, settled: TableConfiguration) -> None:
     _ensure_schema(before, settled)
     ensure_definitions(settled.schema, None if before is None else before.schema)
-    ensure_expressions_fit(settled.schema, settled.configuration)
+    ensure_expressions_fit(settled)
     chosen = settled.properties.data_skipping_stats_columns
     if chosen is not None and (before is None or before.properties.data_skipping_stats_columns != chosen):
         for path in chosen:
             resolve_path(settled.schema, path)
-    ensure_iceberg_compatible(settled.protocol, TableView(settled.metadata), settled.properties)
+    ensure_iceberg_compatible(settled)
 
 
-def _ensure_schema(before: TableDescription | None, settled: TableDescription) -> None:
+def _ensure_schema(before: TableConfiguration | None, settled: TableConfiguration) -> None:
     feed_is_new = settled.properties.enable_change_data_feed and (
         before is None or not before.properties.enable_change_data_feed
     )
     # Names that only column mapping allows are judged again where it ends.
     is_unmapped = (
         before is not None
-        and before.column_mapping is not ColumnMappingMode.NONE
-        and settled.column_mapping is ColumnMappingMode.NONE
+        and requested_mapping(before) is not ColumnMappingMode.NONE
+        and requested_mapping(settled) is ColumnMappingMode.NONE
     )
     known = None if before is None or feed_is_new or is_unmapped else before.schema
     partition_columns = settled.metadata.partition_columns
@@ -159,6 +130,6 @@ def _ensure_schema(before: TableDescription | None, settled: TableDescription) -
     ensure_valid_table_schema(
         settled.schema,
         partition_columns,
-        any_characters=settled.column_mapping is not ColumnMappingMode.NONE,
+        any_characters=requested_mapping(settled) is not ColumnMappingMode.NONE,
         known=known,
     )

@@ -26,8 +26,8 @@ from delta_orch.protocol.types import (
     DecimalType,
     StructField,
     StructType,
+    fields_of,
 )
-from delta_orch.table.activity import fields_of
 
 TYPE_CHANGES = "delta.typeChanges"
 _MAX_PRECISION = 38

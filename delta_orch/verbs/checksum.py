@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.upkeep import checksum_writer
 from delta_orch.protocol.log_path import checksum_path
-from delta_orch.table.registry import ensure_writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def write_checksum(snapshot: Snapshot) -> ChecksumResult:
         CorruptLogError: The log, or the checksum, is damaged. Nothing was written.
         StorageError: There is none, or another writer's.
     """
-    ensure_writable(snapshot.protocol, snapshot.metadata)
+    snapshot.configuration.for_writing()
     checksum = checksum_writer.compute_checksum(snapshot)
     written = checksum_writer.write_checksum(snapshot.store, snapshot.version, checksum) is not None
     if not written:

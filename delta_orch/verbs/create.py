@@ -59,7 +59,7 @@ def create(
         {
             "partitionBy": orjson.dumps(target.partition_columns).decode(),
             "clusterBy": orjson.dumps(definition.cluster_by).decode(),
-            "properties": orjson.dumps(dict(target.metadata.configuration)).decode(),
+            "properties": orjson.dumps(dict(target.table.configuration)).decode(),
             "description": definition.description,
             "isManaged": "false",
         },

@@ -6,7 +6,6 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.transaction import CommitResult
-from delta_orch.table.registry import supports
 from delta_orch.writing.request import CommitOptions
 
 SYSTEM_PREFIX = "delta."
@@ -67,7 +66,7 @@ def _ensure_users_own(domain: str) -> None:
 
 
 def _ensure_domains(snapshot: Snapshot) -> None:
-    if not supports(snapshot.protocol, "domainMetadata"):
+    if not snapshot.configuration.supports("domainMetadata"):
         raise InvalidRequestError(
             "The table has no metadata domains",
             cause="Its protocol does not list the table feature domainMetadata",

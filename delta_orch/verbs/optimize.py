@@ -19,7 +19,6 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.transaction import CommitResult
 from delta_orch.scan.scan import scan_of_files
-from delta_orch.table.registry import supports
 from delta_orch.verbs.overwrite import REMOVED_FILE_COLUMNS
 from delta_orch.writing.rehearsal import RehearsalEngine
 from delta_orch.writing.request import CommitOptions, TableDefinition
@@ -156,7 +155,7 @@ def _candidates(
 ) -> tuple[pa.Table, pa.Array, pa.Array]:
     """The files to choose from, the bytes of their rows that are not deleted, and whether too many are."""
     # `where` looks at partition columns alone, so what may match does.
-    if not supports(snapshot.protocol, "deletionVectors"):
+    if not snapshot.configuration.supports("deletionVectors"):
         files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
         return files, _one(files, "size"), all_booleans(False, files.num_rows)
     files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()

@@ -20,7 +20,6 @@ from delta_orch.log.read.skipping.record_counts import record_counts, with_recor
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.table.protocol_upgrade import protocol_for_existing_table
-from delta_orch.table.registry import supports
 from delta_orch.table.row_tracking import assigns_row_ids
 from delta_orch.writing.request import CommitOptions
 from delta_orch.writing.row_id_commits import FILES_PER_COMMIT, add_again, commit_until_done
@@ -60,10 +59,10 @@ def give_rows_ids(
 
 def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
     """Make one commit. False where nothing is left to do."""
-    if not supports(snapshot.protocol, "rowTracking"):
+    if not snapshot.configuration.supports("rowTracking"):
         _add_feature(table_log, snapshot, options)
         return True
-    if not assigns_row_ids(snapshot.protocol, snapshot.metadata):
+    if not assigns_row_ids(snapshot.configuration):
         raise InvalidRequestError(
             "The table gives its rows no ids",
             cause="delta.rowTrackingSuspended is true",
@@ -77,7 +76,7 @@ def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, 
 
 
 def _add_feature(table_log: TableLog, snapshot: Snapshot, options: CommitOptions) -> None:
-    protocol = protocol_for_existing_table(snapshot.protocol, snapshot.metadata, ["rowTracking"])
+    protocol = protocol_for_existing_table(snapshot.configuration, ["rowTracking"])
     features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
     shown = {
         "minReaderVersion": protocol.min_reader_version,

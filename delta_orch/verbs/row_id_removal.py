@@ -26,7 +26,7 @@ _ENABLED, _SUSPENDED = "delta.enableRowTracking", "delta.rowTrackingSuspended"
 
 def holds_row_ids(snapshot: Snapshot) -> bool:
     """Whether rows have ids, or get some when they are written."""
-    return assigns_row_ids(snapshot.protocol, snapshot.metadata) or bool(_with_ids(snapshot).num_rows)
+    return assigns_row_ids(snapshot.configuration) or bool(_with_ids(snapshot).num_rows)
 
 
 def take_row_ids(
@@ -55,7 +55,7 @@ def take_row_ids(
 
 def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
     """Make one commit. False where nothing is left to do."""
-    if assigns_row_ids(snapshot.protocol, snapshot.metadata):
+    if assigns_row_ids(snapshot.configuration):
         _suspend(table_log, snapshot, options)
         return True
     files = _with_ids(snapshot).slice(0, files_per_commit)

@@ -22,7 +22,6 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.storage.base import FileMeta, LogStore
-from delta_orch.table.registry import supported_features
 from delta_orch.writing.request import TableDefinition
 from delta_orch.writing.target import existing_target
 
@@ -162,7 +161,7 @@ class NeededFiles:
 def needed_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> NeededFiles:
     """The files that the newest version or a tombstone younger than `expired_ms` names."""
     columns = ["path"]
-    if "deletionVectors" in supported_features(snapshot.protocol):
+    if snapshot.configuration.supports("deletionVectors"):
         columns.append("deletion_vector")
     tombstones = snapshot.tombstones([*columns, "deletion_timestamp"])
     removed_ms = tombstones.column("deletion_timestamp")

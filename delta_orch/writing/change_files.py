@@ -14,7 +14,6 @@ import pyarrow as pa
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.scan.scan import scan_of_files
-from delta_orch.table.registry import supported_features
 from delta_orch.writing.target import WriteTarget
 from delta_orch.writing.write_session import WriteSession
 
@@ -25,7 +24,7 @@ DELETE = "delete"
 
 def tells_changes(target: WriteTarget) -> bool:
     """Whether the table has a change data feed: the property counts where the protocol supports the feature."""
-    return target.properties.enable_change_data_feed and "changeDataFeed" in supported_features(target.protocol)
+    return target.table.enables("changeDataFeed")
 
 
 def write_deleted_rows(session: WriteSession, snapshot: Snapshot, files: pa.Table, where: Expression) -> pa.Table:

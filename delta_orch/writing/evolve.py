@@ -9,8 +9,9 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.protocol.types import StructType
 from delta_orch.table.clustering import ensure_can_cluster
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.schema_evolution import SchemaMode, merge_schemas, overwritten_schema
-from delta_orch.table.table_rules import TableDescription, settle
+from delta_orch.table.table_rules import settle
 from delta_orch.writing.target import WriteTarget
 
 
@@ -37,38 +38,31 @@ def evolve_target(
     """
     if schema_mode is None:
         return target
-    before = TableDescription(target.protocol, target.metadata, target.schema)
+    before = target.table
     if schema_mode is SchemaMode.MERGE:
-        schema = merge_schemas(target.schema, source_schema, may_widen=target.properties.enable_type_widening)
+        schema = merge_schemas(before.schema, source_schema, may_widen=before.properties.enable_type_widening)
         wanted = before.with_schema(schema)
     else:
         wanted = _overwritten(before, source_schema, partition_by)
     settled = settle(before, wanted)
     if settled is before:
         return target
-    ensure_can_cluster(settled.schema, settled.metadata.partition_columns, settled.properties, target.clustering or ())
-    return replace(
-        target,
-        schema=settled.schema,
-        partition_columns=settled.metadata.partition_columns,
-        properties=settled.properties,
-        protocol=settled.protocol,
-        metadata=settled.metadata,
-    )
+    ensure_can_cluster(settled, target.clustering or ())
+    return replace(target, table=settled)
 
 
 def _overwritten(
-    before: TableDescription, source_schema: StructType, partition_by: Sequence[str] | None
-) -> TableDescription:
+    before: TableConfiguration, source_schema: StructType, partition_by: Sequence[str] | None
+) -> TableConfiguration:
     schema = overwritten_schema(before.schema, source_schema)
     names = before.metadata.partition_columns if partition_by is None else partition_by
     columns = resolve_column_names(names, schema, "partition_by")
     if before.properties.enable_iceberg_compat_v1 or before.properties.enable_iceberg_compat_v2:
         _ensure_same_partitioning(before, columns)
-    return replace(before, metadata=replace(before.metadata, partition_columns=columns), schema=schema)
+    return before.after(None, replace(before.metadata, partition_columns=columns)).with_schema(schema)
 
 
-def _ensure_same_partitioning(before: TableDescription, columns: tuple[str, ...]) -> None:
+def _ensure_same_partitioning(before: TableConfiguration, columns: tuple[str, ...]) -> None:
     """PROTOCOL, "Writer Requirements for IcebergCompatV2": a partitioned table keeps the names of its partitioning."""
     known = before.metadata.partition_columns
     if known and known != columns:

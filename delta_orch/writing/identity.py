@@ -102,8 +102,7 @@ def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[I
             marks[values.name] = max(used) if values.step > 0 else min(used)
     if not marks:
         return target
-    schema = _with_marks(target.schema, marks)
-    return replace(target, schema=schema, metadata=replace(target.metadata, schema_string=serialize_schema(schema)))
+    return replace(target, table=target.table.with_schema(_with_marks(target.schema, marks)))
 
 
 def _bound(stats: str, path: tuple[str, ...], is_upper: bool) -> int:

@@ -12,8 +12,7 @@ from delta_orch.engines.base import RowTracking, ScanPlan, WriteSpec
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.types import LONG, StructField, StructType
-from delta_orch.table.registry import supports
-from delta_orch.table.row_tracking import is_row_tracking_enabled, materialized_columns
+from delta_orch.table.row_tracking import materialized_columns
 
 
 class RowCopies:
@@ -26,12 +25,12 @@ class RowCopies:
     def __init__(self, snapshot: Snapshot) -> None:
         self._tracking: RowTracking | None = None
         self._loses_ids = False
-        if is_row_tracking_enabled(snapshot.protocol, snapshot.metadata):
+        if snapshot.configuration.enables("rowTracking"):
             names = materialized_columns(snapshot.metadata)
             # Under the names they are stored by, so that they are written as they were read.
             self._tracking = RowTracking(*names, *names)
         else:
-            self._loses_ids = supports(snapshot.protocol, "rowTracking")
+            self._loses_ids = snapshot.configuration.supports("rowTracking")
 
     def plan(self, plan: ScanPlan) -> ScanPlan:
         """The scan, its rows with ids and commit versions; `plan.files` must have both columns of row tracking."""

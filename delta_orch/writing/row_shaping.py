@@ -7,7 +7,7 @@ Planning only: the engine that writes the rows evaluates all of it, in the pass 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import orjson
@@ -17,11 +17,10 @@ from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, Inval
 from delta_orch.expressions.nodes import Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.types import StructField, StructType
-from delta_orch.table.activity import fields_of
+from delta_orch.protocol.types import StructField, StructType, fields_of
 from delta_orch.table.column_definitions import CURRENT_DEFAULT
 from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, INVARIANTS, constraints_of
-from delta_orch.table.registry import supported_features
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.writing.declared_lengths import length_checks
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import WriteTarget
@@ -72,7 +71,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = Fa
             are used up.
         ProtocolViolationError: The table's own rules cannot be read.
     """
-    features = supported_features(target.protocol)
+    features = target.table.features
     lacking = {f.name for f in target.schema if source.find(f.name) is None}
     defaults: list[ComputedColumn] = []
     generated: list[ComputedColumn] = []
@@ -104,23 +103,24 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = Fa
             defaults.append(ComputedColumn(field.name, sql))
     filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
     ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=fill_nulls)
-    checks.extend(table_checks(target.schema, target.metadata.configuration, features))
+    checks.extend(table_checks(target.table))
     lengths = tuple(length_checks(target.schema))
     return RowShape(tuple(checks), lengths, tuple(defaults), tuple(generated), tuple(identities))
 
 
-def table_checks(schema: StructType, configuration: Mapping[str, str], features: frozenset[str]) -> Iterator[RowCheck]:
+def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
     """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them.
 
     Raises ProtocolViolationError for a rule about columns the table does not have.
     """
-    if "invariants" in features:
+    schema = table.schema
+    if table.supports("invariants"):
         for field in fields_of(schema):
             if INVARIANTS in field.metadata:
                 text = _invariant_text(field)
                 yield RowCheck(f"the invariant of column {field.name}", condition_of(text, schema, field.name))
-    if "checkConstraints" in features:
-        for name, text in constraints_of(configuration).items():
+    if table.supports("checkConstraints"):
+        for name, text in constraints_of(table.configuration).items():
             yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
 
 

@@ -12,7 +12,8 @@ from delta_orch.errors import AppendOnlyError, InvalidRequestError
 from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
@@ -24,14 +25,11 @@ from delta_orch.table.clustering import (
     physical_columns,
     serialize_clustering,
 )
-from delta_orch.table.column_mapping import column_mapping_mode
-from delta_orch.table.file_rules import keeps_partition_columns, may_shred_variants
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.property_rules import ensure_settable
 from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
-from delta_orch.table.registry import ensure_writable, supports
 from delta_orch.table.schema_evolution import as_first_defined
-from delta_orch.table.table_rules import TableDescription, settle, with_dependent_properties
-from delta_orch.writing.clustering import read_clustering
+from delta_orch.table.table_rules import settle, with_dependent_properties
 from delta_orch.writing.request import TableDefinition
 
 
@@ -44,12 +42,20 @@ class WriteTarget:
     """
 
     store: LogStore
-    schema: StructType
-    partition_columns: tuple[str, ...]
-    properties: TableProperties
-    protocol: Protocol
-    metadata: Metadata
+    table: TableConfiguration
     clustering: tuple[Path, ...] | None = None
+
+    @property
+    def schema(self) -> StructType:
+        return self.table.schema
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return self.table.partition_columns
+
+    @property
+    def properties(self) -> TableProperties:
+        return self.table.properties
 
     def write_spec(self, checks: Sequence[RowCheck] = ()) -> WriteSpec:
         """How rows become this table's data files. `delta.targetFileSize` decides their size where it is set."""
@@ -62,24 +68,24 @@ class WriteTarget:
                 self.properties.data_skipping_num_indexed_cols,
                 self.properties.data_skipping_stats_columns,
                 also=logical_paths(self.schema, self.clustering or ()),
-                says_tight=supports(self.protocol, "deletionVectors"),
+                says_tight=self.table.supports("deletionVectors"),
             ),
             target_file_size_bytes=self.properties.target_file_size_bytes,
             compression=self.properties.compression_codec,
             optimize_write=self.properties.optimize_write,
-            column_mapping=column_mapping_mode(self.protocol, self.metadata),
-            keep_partition_columns=keeps_partition_columns(self.protocol, self.properties),
+            column_mapping=self.table.column_mapping,
+            keep_partition_columns=_keeps_partition_columns(self.table),
             random_prefix_length=(
                 self.properties.random_prefix_length if self.properties.randomize_file_prefixes else None
             ),
             data_page_version="2.0" if self.properties.parquet_format_version.startswith("2.") else "1.0",
-            shred_variants=may_shred_variants(self.protocol, self.properties),
+            shred_variants=self.table.enables("variantShredding"),
         )
 
     def stage_creation(self, transaction: Transaction) -> None:
         """Stage what creates the table, in the transaction that does."""
-        transaction.update_protocol(self.protocol)
-        transaction.update_metadata(self.metadata)
+        transaction.update_protocol(self.table.protocol)
+        transaction.update_metadata(self.table.metadata)
         if self.clustering is not None:
             transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(self.clustering))
 
@@ -101,18 +107,10 @@ def existing_target(snapshot: Snapshot, definition: TableDefinition) -> WriteTar
         InvalidPropertyError: A table property has a value that is none of its kind.
         InvalidRequestError: `definition.partition_by` is not how the table is partitioned.
     """
-    ensure_writable(snapshot.protocol, snapshot.metadata)
-    snapshot.properties.ensure_valid()
-    ensure_partitioning_agrees(definition, snapshot.schema, snapshot.partition_columns)
-    return WriteTarget(
-        snapshot.store,
-        snapshot.schema,
-        snapshot.partition_columns,
-        snapshot.properties,
-        snapshot.protocol,
-        snapshot.metadata,
-        read_clustering(snapshot),
-    )
+    table = snapshot.configuration.for_writing()
+    table.properties.ensure_valid()
+    ensure_partitioning_agrees(definition, table.schema, table.partition_columns)
+    return WriteTarget(snapshot.store, table, snapshot.clustering)
 
 
 def new_target(store: LogStore, schema: StructType, definition: TableDefinition) -> WriteTarget:
@@ -127,23 +125,31 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
     schema = as_first_defined(schema)
     metadata = Metadata(
         id=str(uuid.uuid4()),
-        schema_string="",
+        schema_string=serialize_schema(schema),
         partition_columns=resolve_column_names(definition.partition_by or (), schema, "partition_by"),
         configuration={key: value for key, value in configuration.items() if not is_protocol_request(key)},
         name=definition.name,
         description=definition.description,
         created_time=time.time_ns() // 1_000_000,
     )
-    asked = TableDescription(protocol_for_new_table(schema, configuration), metadata, schema)
+    asked = TableConfiguration(protocol_for_new_table(schema, configuration), metadata)
     table = settle(None, asked, {"clustering"} if definition.cluster_by else ())
-    partition_columns = table.metadata.partition_columns
     clustering = None
     if definition.cluster_by:
-        paths = [resolve_path(table.schema, column) for column in definition.cluster_by]
-        clustering = physical_columns(table.schema, paths)
-        ensure_can_cluster(table.schema, partition_columns, table.properties, clustering)
-    return WriteTarget(
-        store, table.schema, partition_columns, table.properties, table.protocol, table.metadata, clustering
+        clustering = physical_columns(
+            table.schema, [resolve_path(table.schema, column) for column in definition.cluster_by]
+        )
+        ensure_can_cluster(table, clustering)
+    return WriteTarget(store, table, clustering)
+
+
+def _keeps_partition_columns(table: TableConfiguration) -> bool:
+    """Whether new files hold the partition columns, too (PROTOCOL, "Writer Requirements for IcebergCompatV1" and
+    "…V2": both require it; the feature `materializePartitionColumns` and a property ask for nothing else)."""
+    return (
+        table.supports("materializePartitionColumns")
+        or table.properties.write_partition_columns_to_parquet
+        or any(table.enables(f"icebergCompatV{version}") for version in (1, 2, 3))
     )
 
 

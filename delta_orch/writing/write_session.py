@@ -75,7 +75,7 @@ class WriteSession:
         if self.shape.identities:
             moved = with_moved_marks(self.target, adds, self.shape.identities)
             if moved is not self.target:
-                self.transaction.update_metadata(moved.metadata)
+                self.transaction.update_metadata(moved.table.metadata)
         return adds
 
 
@@ -139,9 +139,9 @@ def begin_write(
 
 def stage_evolution(transaction: Transaction, before: WriteTarget, after: WriteTarget) -> None:
     """Stage the metadata and the protocol that a write changes along with its rows."""
-    if after.protocol != before.protocol:
-        transaction.update_protocol(after.protocol)
-    transaction.update_metadata(after.metadata)
+    if after.table.protocol != before.table.protocol:
+        transaction.update_protocol(after.table.protocol)
+    transaction.update_metadata(after.table.metadata)
 
 
 def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:

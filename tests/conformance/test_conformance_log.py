@@ -18,10 +18,12 @@ import pytest
 from delta_orch.errors import CorruptLogError, DeltaError, UnsupportedError, VersionNotFoundError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.protocol.last_checkpoint import parse_last_checkpoint
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.storage.local import LocalStore
+from delta_orch.table.configuration import TableConfiguration
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 PRESENT = (ROOT / "index.json").is_file()
@@ -31,8 +33,8 @@ NEEDS_GOLDEN = pytest.mark.skipif(not PRESENT, reason=f"the golden tables are no
 class UngatedSnapshot(Snapshot):
     """Replays whatever features the table has."""
 
-    def _ensure_readable(self) -> None:
-        """Nothing is refused."""
+    def _read_configuration(self, protocol: Protocol, metadata: Metadata) -> TableConfiguration:
+        return TableConfiguration(protocol, metadata)
 
 
 def _cases() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -5,11 +5,11 @@ from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.table.column_mapping import (
     ColumnMappingMode,
-    column_mapping_mode,
     field_id,
     physical_path,
     to_physical,
 )
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.type_widening import ensure_known_type_changes, is_followable, is_widening
 
 
@@ -37,9 +37,9 @@ def test_paths_are_translated_without_regard_to_case():
 
 def test_the_mode_counts_only_where_the_feature_is_supported():
     metadata = Metadata("id", "", configuration={"delta.columnMapping.mode": "name"})
-    assert column_mapping_mode(Protocol(1, 2), metadata) is ColumnMappingMode.NONE
-    assert column_mapping_mode(Protocol(2, 5), metadata) is ColumnMappingMode.NAME
-    assert column_mapping_mode(Protocol(3, 7, (), ("columnMapping",)), metadata) is ColumnMappingMode.NAME
+    assert TableConfiguration(Protocol(1, 2), metadata).column_mapping is ColumnMappingMode.NONE
+    assert TableConfiguration(Protocol(2, 5), metadata).column_mapping is ColumnMappingMode.NAME
+    assert TableConfiguration(Protocol(3, 7, (), ("columnMapping",)), metadata).column_mapping is ColumnMappingMode.NAME
 
 
 def test_a_field_without_a_physical_name_is_a_protocol_violation():

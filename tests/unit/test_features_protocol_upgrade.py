@@ -4,14 +4,15 @@ from delta_orch.errors import InvalidPropertyError, InvalidRequestError, Unsuppo
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import (
-    canonical_features,
     protocol_for_existing_table,
     protocol_for_new_table,
     upgraded_versions,
     with_dependencies,
     with_features,
 )
+from delta_orch.table.registry import canonical_features
 
 PLAIN = t.StructType((t.StructField("a", t.LONG),))
 NTZ = t.StructType((t.StructField("a", t.TIMESTAMP_NTZ),))
@@ -21,23 +22,25 @@ def metadata(configuration=None, schema=PLAIN):
     return Metadata("id", serialize_schema(schema), configuration=configuration or {})
 
 
+def grown(protocol, metadata, extra=()):
+    return protocol_for_existing_table(TableConfiguration(protocol, metadata), extra)
+
+
 def test_a_table_that_needs_nothing_new_keeps_its_protocol():
     protocol = Protocol(1, 2)
-    assert protocol_for_existing_table(protocol, metadata({"delta.appendOnly": "true"})) is protocol
+    assert grown(protocol, metadata({"delta.appendOnly": "true"})) is protocol
     listed = Protocol(3, 7, ("typeWidening-preview",), ("typeWidening-preview",))
-    assert protocol_for_existing_table(listed, metadata({"delta.enableTypeWidening": "true"})) is listed
+    assert grown(listed, metadata({"delta.enableTypeWidening": "true"})) is listed
 
 
 def test_legacy_protocols_grow_within_the_legacy_versions():
-    assert protocol_for_existing_table(Protocol(1, 2), metadata({"delta.enableChangeDataFeed": "true"})) == (
-        Protocol(1, 4)
-    )
+    assert grown(Protocol(1, 2), metadata({"delta.enableChangeDataFeed": "true"})) == (Protocol(1, 4))
     assert with_features(Protocol(1, 2), {"columnMapping"}) == Protocol(2, 5)
     assert with_features(Protocol(1, 6), {"columnMapping"}) == Protocol(2, 6)
 
 
 def test_what_a_legacy_version_implied_is_listed_once_features_are():
-    assert protocol_for_existing_table(Protocol(1, 4), metadata(schema=NTZ)) == Protocol(
+    assert grown(Protocol(1, 4), metadata(schema=NTZ)) == Protocol(
         3,
         7,
         ("timestampNtz",),
@@ -98,4 +101,4 @@ def test_features_are_asked_for_by_properties():
     with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
         protocol_for_new_table(PLAIN, {"delta.feature.fancyNewThing": "supported"})
     with pytest.raises(UnsupportedFeatureError, match="catalogManaged"):
-        protocol_for_existing_table(Protocol(1, 2), metadata(), {"catalogManaged"})
+        grown(Protocol(1, 2), metadata(), {"catalogManaged"})

@@ -4,11 +4,10 @@ from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, U
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import protocol_for_new_table
 from delta_orch.table.registry import (
     FEATURES,
-    ensure_readable,
-    ensure_writable,
     find_feature,
     supported_features,
 )
@@ -29,7 +28,7 @@ def test_legacy_versions_imply_their_features():
 
 @pytest.mark.parametrize("protocol", [Protocol(1, 1), Protocol(1, 2), Protocol(2, 5), Protocol(1, 6)])
 def test_legacy_tables_that_use_nothing_special_are_read_and_written(protocol):
-    ensure_writable(protocol, metadata())
+    TableConfiguration(protocol, metadata()).for_writing()
 
 
 @pytest.mark.parametrize("feature", [f for f in FEATURES if f.reader and not f.reads], ids=lambda f: f.name)
@@ -37,26 +36,26 @@ def test_reader_features_not_implemented_are_refused_by_name(feature):
     used = metadata({"delta.columnMapping.mode": "name"})
     for name in (feature.name, *feature.aliases):
         with pytest.raises(UnsupportedFeatureError, match=name) as e:
-            ensure_readable(Protocol(3, 7, (name,), (name,)), used)
+            TableConfiguration.for_reading(Protocol(3, 7, (name,), (name,)), used)
         assert e.value.context["features"] == [name]
 
 
 def test_unknown_writer_features_hinder_only_writers():
     protocol = Protocol(1, 7, None, ("fancyNewThing", "appendOnly"))
-    ensure_readable(protocol, metadata())
+    TableConfiguration.for_reading(protocol, metadata())
     with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
-        ensure_writable(protocol, metadata())
+        TableConfiguration(protocol, metadata()).for_writing()
 
 
 def test_unknown_reader_features_and_versions_are_refused():
     with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
-        ensure_readable(Protocol(3, 7, ("fancyNewThing",), ("fancyNewThing",)), metadata())
+        TableConfiguration.for_reading(Protocol(3, 7, ("fancyNewThing",), ("fancyNewThing",)), metadata())
     with pytest.raises(UnsupportedVersionError):
-        ensure_readable(Protocol(4, 7), metadata())
+        TableConfiguration.for_reading(Protocol(4, 7), metadata())
     with pytest.raises(UnsupportedVersionError):
-        ensure_writable(Protocol(1, 8), metadata())
+        TableConfiguration(Protocol(1, 8), metadata()).for_writing()
     with pytest.raises(ProtocolViolationError):
-        ensure_readable(Protocol(3, 7), metadata())
+        TableConfiguration.for_reading(Protocol(3, 7), metadata())
 
 
 @pytest.mark.parametrize(
@@ -71,18 +70,18 @@ def test_unknown_reader_features_and_versions_are_refused():
 )
 def test_a_legacy_feature_in_use_is_refused_by_name_for_writing(feature, configuration, field):
     if find_feature(feature).writes:
-        ensure_writable(Protocol(2, 6), metadata(configuration, field))
+        TableConfiguration(Protocol(2, 6), metadata(configuration, field)).for_writing()
     else:
         with pytest.raises(UnsupportedFeatureError, match=feature):
-            ensure_writable(Protocol(2, 6), metadata(configuration, field))
+            TableConfiguration(Protocol(2, 6), metadata(configuration, field)).for_writing()
 
 
 def test_column_mapping_listed_for_writers_only_still_gates_readers():
     protocol = Protocol(3, 7, (), ("columnMapping",))
-    ensure_readable(protocol, metadata())
+    TableConfiguration.for_reading(protocol, metadata())
     if not find_feature("columnMapping").reads:
         with pytest.raises(UnsupportedFeatureError, match="columnMapping"):
-            ensure_readable(protocol, metadata({"delta.columnMapping.mode": "name"}))
+            TableConfiguration.for_reading(protocol, metadata({"delta.columnMapping.mode": "name"}))
 
 
 def test_new_tables_get_the_lowest_protocol():

@@ -19,7 +19,7 @@ from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_declared_type
-from delta_orch.table.registry import ensure_writable
+from delta_orch.table.configuration import TableConfiguration
 
 
 def test_a_table_of_every_kind_of_column(rows, table):
@@ -248,10 +248,10 @@ def test_collations_are_refused_only_where_a_column_has_one(table):
     collated = {"__COLLATIONS": {"a": "spark.UTF8_LCASE"}}
     protocol = Protocol(1, 7, None, ("appendOnly", "collations", "domainMetadata", "invariants"))
     metadata = table.snapshot().metadata
-    ensure_writable(protocol, metadata)
+    TableConfiguration(protocol, metadata).for_writing()
     schema = t.StructType((t.StructField("a", t.STRING, True, collated),))
     with pytest.raises(UnsupportedFeatureError, match="collations"):
-        ensure_writable(protocol, replace(metadata, schema_string=serialize_schema(schema)))
+        TableConfiguration(protocol, replace(metadata, schema_string=serialize_schema(schema))).for_writing()
     with pytest.raises(UnsupportedFeatureError, match="collations"):
-        ensure_writable(protocol, replace(metadata, schema_string=metadata.schema_string.replace(
-            '"string"', '"string collate UNICODE"')))  # fmt: skip
+        spelled = metadata.schema_string.replace('"string"', '"string collate UNICODE"')
+        TableConfiguration(protocol, replace(metadata, schema_string=spelled)).for_writing()

@@ -11,7 +11,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import MetadataChangedError, TableExistsError
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.table.activity import fields_of
+from delta_orch.protocol.types import fields_of
 from delta_orch.table.column_mapping import physical_name
 
 PAIR = pa.struct([("x", pa.int32()), ("y", pa.string())])

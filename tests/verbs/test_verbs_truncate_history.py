@@ -10,7 +10,7 @@ from deleted_rows import delete_first_row
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.table.activity import fields_of
+from delta_orch.protocol.types import fields_of
 from tests.harness.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}

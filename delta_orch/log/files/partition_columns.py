@@ -18,11 +18,6 @@ from delta_orch.table.column_mapping import physical_path
 _ESCAPE = "\x1f"
 
 
-def partition_names(schema: StructType, partition_columns: Sequence[str]) -> tuple[str, ...]:
-    """The partition columns as the schema spells them, from which metadata may differ in case."""
-    return tuple(name if (field := schema.find(name)) is None else field.name for name in partition_columns)
-
-
 def partition_strings(partition_values: pa.Array | pa.ChunkedArray, partition_columns: Sequence[str]) -> pa.Table:
     """One string column a partition column, spelled as in the log; null where a file names no value.
 

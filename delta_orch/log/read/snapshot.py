@@ -14,7 +14,6 @@ from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_reader import commit_timestamp_ms, read_commit
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
-from delta_orch.log.files.partition_columns import partition_names
 from delta_orch.log.read.checkpoint_files import CheckpointFileActions
 from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.checkpoint_stream import iter_live
@@ -24,14 +23,15 @@ from delta_orch.log.read.skipping.pruning import Pruning
 from delta_orch.log.read.time_travel import read_adjusted_file_times
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
 from delta_orch.protocol.log_path import commit_path
-from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_path, parse_clustering
 from delta_orch.table.column_dependencies import constraints_of
 from delta_orch.table.column_details import ColumnDetails, column_details
-from delta_orch.table.registry import ensure_readable, supported_features
+from delta_orch.table.configuration import TableConfiguration
+from delta_orch.table.registry import supported_features
 
 if TYPE_CHECKING:
     from delta_orch.log.read.checksum_file import ChecksumValidation
@@ -47,7 +47,7 @@ class Snapshot:
     Attributes:
         store: Where the table lies.
         segment: The log files this version is made of.
-        protocol, metadata, schema: Of this version.
+        configuration: Protocol and metadata of this version, and what follows from them.
     """
 
     def __init__(
@@ -69,18 +69,21 @@ class Snapshot:
         self.segment = segment
         self.checkpoint = checkpoint
         self.tail = tail
-        self.protocol, self.metadata = _required(store, segment.version, checkpoint, tail)
-        self._ensure_readable()
-        self.schema: StructType = (
-            previous.schema
-            if previous is not None and previous.metadata is self.metadata
-            else parse_schema(self.metadata.schema_string)
+        protocol, metadata = _required(store, segment.version, checkpoint, tail)
+        known = None if previous is None else previous.configuration
+        self.configuration: TableConfiguration = (
+            known
+            if known is not None and known.protocol is protocol and known.metadata is metadata
+            else self._read_configuration(protocol, metadata)
         )
         if previous is not None and checkpoint is not None:
             self._share(previous)
 
-    def _ensure_readable(self) -> None:
-        ensure_readable(self.protocol, self.metadata)
+    def _read_configuration(self, protocol: Protocol, metadata: Metadata) -> TableConfiguration:
+        configuration = TableConfiguration.for_reading(protocol, metadata)
+        # Now, so that a version whose schema cannot be read fails as it is opened.
+        _ = configuration.schema
+        return configuration
 
     def _share(self, previous: Snapshot) -> None:
         for name in ("_checkpoint_adds", "_checkpoint_removes"):
@@ -126,16 +129,30 @@ class Snapshot:
     def _has_commit(self) -> bool:
         return self.segment.version_file.path == commit_path(self.version)
 
-    @cached_property
-    def partition_columns(self) -> tuple[str, ...]:
-        """The logical names of the partition columns, in the order of directories; none for a table without."""
-        return partition_names(self.schema, self.metadata.partition_columns)
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol action in force."""
+        return self.configuration.protocol
 
-    @cached_property
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata action in force."""
+        return self.configuration.metadata
+
+    @property
+    def schema(self) -> StructType:
+        """The columns, partition columns included."""
+        return self.configuration.schema
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The logical names of the partition columns, in the order of directories. Empty for a table without any."""
+        return self.configuration.partition_columns
+
+    @property
     def properties(self) -> TableProperties:
-        """The table properties, typed. One with a value that is none of its kind raises InvalidPropertyError when it is
-        asked for."""
-        return TableProperties.parse(self.metadata.configuration)
+        """The table properties, typed. A property with an invalid value raises InvalidPropertyError on access."""
+        return self.configuration.properties
 
     @cached_property
     def txn_actions(self) -> Mapping[str, Txn]:
@@ -209,10 +226,18 @@ class Snapshot:
             )
         return tuple(path for path in paths if path is not None)
 
-    @cached_property
+    @property
+    def clustering(self) -> tuple[Path, ...] | None:
+        """As `clustering_columns`, under their physical names, whether or not the schema has them. The checkpoint is
+        only read where the table may be clustered. Raises ProtocolViolationError where the domain is malformed."""
+        if not self.configuration.supports("clustering"):
+            return None
+        return parse_clustering(self.domain_metadata.get(CLUSTERING_DOMAIN))
+
+    @property
     def features(self) -> frozenset[str]:
-        """The table features that are supported by this version, those its protocol versions stand for included."""
-        return frozenset(supported_features(self.protocol))
+        """The table features that this version supports: those its protocol lists, and those its versions imply."""
+        return supported_features(self.protocol)
 
     @cached_property
     def num_files(self) -> int:

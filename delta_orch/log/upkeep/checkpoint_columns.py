@@ -33,7 +33,7 @@ from delta_orch.protocol.checkpoint_schema import (
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructType
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_paths, parse_clustering
-from delta_orch.table.column_mapping import column_mapping_mode, to_physical
+from delta_orch.table.column_mapping import to_physical
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -114,7 +114,7 @@ class CheckpointColumns:
         Mapping")."""
         properties = snapshot.properties
         as_struct = properties.checkpoint_write_stats_as_struct
-        mode = column_mapping_mode(snapshot.protocol, snapshot.metadata)
+        mode = snapshot.configuration.column_mapping
         partitions = tuple(f for f in snapshot.schema if f.name in snapshot.partition_columns)
         physical = to_physical(StructType(partitions), mode)
         parsed_partitions = pa.struct([pa.field(f.name, type_to_arrow(f.data_type)) for f in physical])

@@ -22,7 +22,6 @@ from delta_orch.log.upkeep.checkpoint_rows import file_rows, oldest_tombstone_ms
 from delta_orch.log.upkeep.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.log_path import LOG_DIRECTORY, checkpoint_path
-from delta_orch.table.registry import ensure_writable, supported_features
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -65,14 +64,14 @@ def write_checkpoint(
         VersionNotFoundError: The version was deleted meanwhile. No part of a checkpoint is visible.
         StorageError: e.g. a full disk. No part of a checkpoint is visible.
     """
-    ensure_writable(snapshot.protocol, snapshot.metadata)
+    snapshot.configuration.for_writing()
     if _is_v2(snapshot, policy):
         return write_v2_checkpoint(log.store, snapshot, v2_format, watch)
     return _write_v1_checkpoint(log.store, snapshot, watch)
 
 
 def _is_v2(snapshot: Snapshot, policy: CheckpointPolicy | None) -> bool:
-    supported = "v2Checkpoint" in supported_features(snapshot.protocol)
+    supported = snapshot.configuration.supports("v2Checkpoint")
     if policy == "v2" and not supported:
         raise InvalidRequestError(
             "The table cannot have V2 checkpoints",

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.read.checkpoint_stream import iter_live
 from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
-from delta_orch.log.write.committed import Committed
+from delta_orch.log.write.commit_result import Committed
 from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.version_checksum import (
@@ -158,15 +158,15 @@ def derive_checksum(before: VersionChecksum | None, commit: Committed) -> Versio
         num_files=num_files,
         num_metadata=1,
         num_protocol=1,
-        metadata=commit.metadata,
-        protocol=commit.protocol,
+        metadata=commit.table.metadata,
+        protocol=commit.table.protocol,
         txn_id=commit.txn_id,
         in_commit_timestamp_ms=commit.in_commit_timestamp_ms,
         txns=_derive_txns(before.txns, commit),
         domain_metadata=_derive_domains(before.domain_metadata, commit),
         file_size_histogram=_derive_histogram(before.file_size_histogram, added, removed),
     )
-    return _with_vectors(derived, before, commit.protocol, adds, removes)
+    return _with_vectors(derived, before, commit.table.protocol, adds, removes)
 
 
 def _fits(before: VersionChecksum, commit: Committed) -> bool:
@@ -174,7 +174,7 @@ def _fits(before: VersionChecksum, commit: Committed) -> bool:
     state = commit.before
     if state is None or state.version != commit.version - 1:
         return False
-    return before.metadata == state.metadata and before.protocol == state.protocol
+    return before.metadata == state.table.metadata and before.protocol == state.table.protocol
 
 
 def _may_add_again(adds: Sequence[pa.Table], removes: Sequence[pa.Table]) -> bool:
@@ -190,7 +190,7 @@ def _derive_txns(before: Sequence[Txn] | None, commit: Committed) -> tuple[Txn, 
     if before is None:
         return None
     merged = {txn.app_id: txn for txn in (*before, *commit.txns)}
-    retention_ms = commit.properties.set_transaction_retention_ms
+    retention_ms = commit.table.properties.set_transaction_retention_ms
     if retention_ms is not None:
         oldest_ms = time.time_ns() // 1_000_000 - retention_ms
         merged = {a: t for a, t in merged.items() if t.last_updated is None or t.last_updated >= oldest_ms}

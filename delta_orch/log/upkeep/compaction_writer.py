@@ -15,7 +15,6 @@ from delta_orch.log.files.commit_reader import parse_log_files, read_commits
 from delta_orch.log.read.replay import Tail
 from delta_orch.protocol.actions import Action
 from delta_orch.protocol.log_path import compaction_path
-from delta_orch.table.registry import ensure_writable
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -50,10 +49,10 @@ def write_compaction(log: TableLog, snapshot: Snapshot, start_version: int, end_
 
 
 def _ensure_understood(log: TableLog, snapshot: Snapshot, start_version: int, end_version: int) -> None:
-    ensure_writable(snapshot.protocol, snapshot.metadata)
+    table = snapshot.configuration.for_writing()
     for commit in log.commits(start_version, end_version):
         if commit.protocol is not None:
-            ensure_writable(commit.protocol, commit.metadata or snapshot.metadata)
+            table.after(commit.protocol, commit.metadata).for_writing()
 
 
 def _reconcile(log: TableLog, start_version: int, end_version: int) -> Tail:

@@ -25,7 +25,6 @@ from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
 from delta_orch.protocol.log_path import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.table.registry import ensure_writable, supported_features
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -83,7 +82,7 @@ def clean_up_log(
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was removed.
         StorageError: A file could not be listed or removed. Those before it in the plan are gone.
     """
-    ensure_writable(snapshot.protocol, snapshot.metadata)
+    snapshot.configuration.for_writing()
     store = log.store
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     files = list(store.list_recursive(LOG_DIRECTORY))
@@ -133,7 +132,7 @@ def _cut_off_checkpoint(store: LogStore, listing: LogListing, cut_off: int) -> C
 
 
 def _has_protection(snapshot: Snapshot) -> bool:
-    return "checkpointProtection" in supported_features(snapshot.protocol)
+    return snapshot.configuration.supports("checkpointProtection")
 
 
 def _is_protected(snapshot: Snapshot, version: int) -> bool:
@@ -163,7 +162,7 @@ def _expired_files(files: Iterable[FileMeta], kept: int, *, commits_first: bool)
 def _keep_a_classic_name(log: TableLog, snapshot: Snapshot, listing: LogListing, kept: int) -> None:
     """See to it that readers that do not know UUID-named checkpoints find one (PROTOCOL, "Handling Backward
     compatibility while moving to UUID-named v2 Checkpoints")."""
-    if "v2Checkpoint" not in supported_features(snapshot.protocol):
+    if not snapshot.configuration.supports("v2Checkpoint"):
         return
     remaining = {version: found for version, found in listing.checkpoints.items() if version >= kept}
     if any(c.kind is not LogFileKind.CHECKPOINT_UUID for found in remaining.values() for c in found):

@@ -32,7 +32,7 @@ from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
 from delta_orch.log.upkeep.compaction_writer import write_compaction
 from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
-from delta_orch.log.write.committed import Committed
+from delta_orch.log.write.commit_result import Committed
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum
@@ -74,7 +74,7 @@ def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> Non
 
 
 def _do_or_defer(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
-    version, properties = commit.version, commit.properties
+    version, properties = commit.version, commit.table.properties
     if version % properties.checkpoint_interval:
         _attempt(log, version, "compact the log", lambda: _compact_log(log, read, version, properties))
         return
@@ -100,7 +100,7 @@ def _may_wait_for(store: LogStore, read: Snapshot | None, commit: Committed) -> 
     if actions + since + commit.actions.num_added <= (_QUICK_ACTIONS if _is_near(store) else _QUICK_ACTIONS_FAR):
         return True
     behind = commit.version - (0 if last is None else last.version)
-    is_far_behind = behind >= _FAR_BEHIND_INTERVALS * commit.properties.checkpoint_interval
+    is_far_behind = behind >= _FAR_BEHIND_INTERVALS * commit.table.properties.checkpoint_interval
     return is_far_behind and not is_known_to_complete(store.uri)
 
 

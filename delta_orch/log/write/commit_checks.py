@@ -18,21 +18,19 @@ from delta_orch.errors import (
     TableExistsError,
 )
 from delta_orch.log.read.skipping.record_counts import record_counts
-from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.conflict import ISOLATION_LEVELS
 from delta_orch.log.write.read_set import keys_of
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned
-from delta_orch.table.activity import TableView
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible
-from delta_orch.table.registry import ensure_writable, supports
-from delta_orch.table.row_tracking import is_row_tracking_enabled
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
 
 
-def ensure_may_commit(log: TableLog, snapshot: Snapshot | None, base: TableState | None, staged: StagedActions) -> None:
+def ensure_may_commit(log: TableLog, snapshot: Snapshot | None, base: CommitBase | None, staged: StagedActions) -> None:
     """Everything that can be checked before the first attempt.
 
     Args:
@@ -45,8 +43,7 @@ def ensure_may_commit(log: TableLog, snapshot: Snapshot | None, base: TableState
         TableExistsError, ConflictError: See `ensure_next_version_is_new`.
     """
     result = staged.result_after(base)
-    if result is not base:
-        ensure_writable(result.protocol, result.metadata)
+    result.for_writing()
     for adds in staged.adds:
         ensure_partitioned(adds, result.partition_columns)
     # Now, so that nothing can fail once the commit stands.
@@ -67,12 +64,12 @@ def ensure_isolation_level(level: str | None) -> None:
         raise InvalidRequestError(f"Unknown isolation level {level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}")
 
 
-def ensure_may_remove(staged: StagedActions, base: TableState | None) -> None:
+def ensure_may_remove(staged: StagedActions, base: CommitBase | None) -> None:
     """Raise AppendOnlyError where the table keeps its rows (PROTOCOL, "Append-only Tables"), InvalidRequestError where
     there is no table yet."""
     if base is None and staged.num_removed:
         raise InvalidRequestError("A transaction that creates a table has no files to remove")
-    if staged.removes_data and base is not None and base.properties.append_only:
+    if staged.removes_data and base is not None and base.table.properties.append_only:
         raise AppendOnlyError(
             "The table is append-only: no row may be removed or replaced",
             cause="Its property delta.appendOnly is true",
@@ -80,9 +77,9 @@ def ensure_may_remove(staged: StagedActions, base: TableState | None) -> None:
         )
 
 
-def ensure_may_write_deletion_vectors(result: TableState) -> None:
+def ensure_may_write_deletion_vectors(result: TableConfiguration) -> None:
     """Raise InvalidRequestError where the table takes no new deletion vectors (PROTOCOL, "Deletion Vectors")."""
-    if not supports(result.protocol, "deletionVectors") or not result.properties.enable_deletion_vectors:
+    if not result.enables("deletionVectors"):
         raise InvalidRequestError(
             "The table takes no deletion vectors",
             cause="Its property delta.enableDeletionVectors is not true, or its protocol lacks the feature",
@@ -104,9 +101,9 @@ def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
             )
 
 
-def ensure_domains_supported(staged: StagedActions, result: TableState) -> None:
+def ensure_domains_supported(staged: StagedActions, result: TableConfiguration) -> None:
     """Raise InvalidRequestError where the table has no metadata domains (PROTOCOL, "Domain Metadata")."""
-    if staged.domain_metadata and not supports(result.protocol, "domainMetadata"):
+    if staged.domain_metadata and not result.supports("domainMetadata"):
         raise InvalidRequestError(
             "The table has no metadata domains",
             cause="Its protocol does not list the table feature domainMetadata",
@@ -115,13 +112,9 @@ def ensure_domains_supported(staged: StagedActions, result: TableState) -> None:
         )
 
 
-def begins_to_track_rows(base: TableState | None, result: TableState) -> bool:
+def begins_to_track_rows(base: CommitBase | None, result: TableConfiguration) -> bool:
     """Whether a commit enables row tracking on a table that is there."""
-    return (
-        base is not None
-        and is_row_tracking_enabled(result.protocol, result.metadata)
-        and not is_row_tracking_enabled(base.protocol, base.metadata)
-    )
+    return base is not None and result.enables("rowTracking") and not base.table.enables("rowTracking")
 
 
 def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> None:
@@ -147,7 +140,7 @@ def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> Non
         )
 
 
-def ensure_next_version_is_new(log: TableLog, base: TableState | None) -> None:
+def ensure_next_version_is_new(log: TableLog, base: CommitBase | None) -> None:
     """A free name proves nothing where commits were cleaned up: a version of the past must not be written again.
 
     Costs nothing unless the version started from is older than the log is kept, or a table is created.
@@ -164,7 +157,7 @@ def ensure_next_version_is_new(log: TableLog, base: TableState | None) -> None:
             )
         return
     age_ms = time.time_ns() // 1_000_000 - base.timestamp_ms
-    if age_ms <= base.properties.log_retention_ms or log.has_version(base.version):
+    if age_ms <= base.table.properties.log_retention_ms or log.has_version(base.version):
         return
     latest = log.latest_version()
     if latest > base.version:
@@ -188,7 +181,7 @@ def outcome_unknown(uri: str, version: int, txn_id: str, error: StorageError) ->
     )
 
 
-def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableState) -> None:
+def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) -> None:
     """Check the new files of a table that is to be readable as Iceberg (PROTOCOL, "Writer Requirements for
     IcebergCompatV1" and "…V2"), and the table itself.
 
@@ -197,7 +190,7 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableState) -> None:
     """
     if not is_iceberg_compatible(result.properties):
         return
-    ensure_iceberg_compatible(result.protocol, TableView(result.metadata), result.properties)
+    ensure_iceberg_compatible(result)
     for files in adds:
         has_vector = "dv_id" in files.column_names and files.column("dv_id").null_count < files.num_rows
         if has_vector or record_counts(files).null_count:

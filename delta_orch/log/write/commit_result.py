@@ -9,7 +9,33 @@ from typing import TYPE_CHECKING
 from delta_orch.log.files.txn import TxnId
 
 if TYPE_CHECKING:
+    from delta_orch.log.write.commit_base import CommitBase
     from delta_orch.log.write.commit_preview import CommitPreview
+    from delta_orch.log.write.staged_actions import StagedActions
+    from delta_orch.protocol.actions import Txn
+    from delta_orch.table.configuration import TableConfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that stands, as its writer knows it: what upkeep after the commit works from.
+
+    Attributes:
+        actions: As they were written.
+        txns: Its transaction identifiers.
+        txn_id: `commitInfo.txnId`.
+        in_commit_timestamp_ms: None where the table has none.
+        before: The version it follows; None where it created the table.
+        table: The table after it.
+    """
+
+    version: int
+    actions: StagedActions
+    txns: tuple[Txn, ...]
+    txn_id: str
+    in_commit_timestamp_ms: int | None
+    before: CommitBase | None
+    table: TableConfiguration
 
 
 @dataclass(frozen=True, slots=True)

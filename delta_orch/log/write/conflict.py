@@ -32,7 +32,7 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.read.skipping.data_skipping import match_files
-from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.read_set import ReadSet, keys_of
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.types import StructType
@@ -81,7 +81,7 @@ class Intent:
     partition_columns: tuple[str, ...]
 
 
-def ensure_no_conflict(intent: Intent, winner: Commit, before: TableState) -> None:
+def ensure_no_conflict(intent: Intent, winner: Commit, before: CommitBase) -> None:
     """Check one commit that came first.
 
     Args:
@@ -102,13 +102,13 @@ def is_blind_append(commit: Commit) -> bool:
     return commit.commit_info is not None and commit.commit_info.get("isBlindAppend") is True
 
 
-def _ensure_same_table(intent: Intent, winner: Commit, before: TableState) -> None:
+def _ensure_same_table(intent: Intent, winner: Commit, before: CommitBase) -> None:
     # Whatever was checked and written here was fitted to the protocol and the metadata as they were before.
     if winner.protocol is not None:
         raise _conflict(ProtocolChangedError, winner, "it changed the table's protocol")
     if winner.metadata is None:
         return
-    if intent.changes_metadata or concerns_writers(before.metadata, winner.metadata):
+    if intent.changes_metadata or concerns_writers(before.table.metadata, winner.metadata):
         raise _conflict(MetadataChangedError, winner, "it changed the table's metadata (schema or properties)")
 
 

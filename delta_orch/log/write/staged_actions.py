@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +15,12 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.skipping.record_counts import record_counts
-from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.read_set import keys_of, paths_of
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.types import StructType
+from delta_orch.table.configuration import TableConfiguration
 
 _REQUIRED = ("path", "partition_values", "size")
 
@@ -98,23 +99,19 @@ class StagedActions:
         self.removes = [(outside(files), data_change) for files, data_change in self.removes]
         self.changes = [outside(files) for files in self.changes]
 
-    def result_after(self, base: TableState | None) -> TableState:
-        """Protocol and metadata once this is committed after `base`; `base` itself where they stay.
+    def result_after(self, base: CommitBase | None) -> TableConfiguration:
+        """The table once this is committed after `base`; that of `base` itself where protocol and metadata stay.
 
         Raises:
             InvalidRequestError: The table is to be created, and one of them is missing.
         """
-        protocol = self.protocol or (None if base is None else base.protocol)
-        metadata = self.metadata or (None if base is None else base.metadata)
-        if protocol is None or metadata is None:
+        if base is not None:
+            return base.table.after(self.protocol, self.metadata)
+        if self.protocol is None or self.metadata is None:
             raise InvalidRequestError(
                 "A transaction without a snapshot creates the table: it needs metadata and protocol"
             )
-        if base is None:
-            return TableState(-1, 0, protocol, metadata)
-        if protocol is base.protocol and metadata is base.metadata:
-            return base
-        return replace(base, protocol=protocol, metadata=metadata)
+        return TableConfiguration(self.protocol, self.metadata)
 
     def ensure_consistent(self) -> None:
         """Check that no two actions are about the same logical file, and no two adds or removes about the same data

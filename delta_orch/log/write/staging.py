@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
-from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_checks import (
     begins_to_track_rows,
     ensure_may_remove,
@@ -21,7 +21,7 @@ from delta_orch.log.write.read_set import ReadSet, keys_of
 from delta_orch.log.write.staged_actions import StagedActions, ensure_file_table
 from delta_orch.log.write.vector_replacement import with_deletion_vectors
 from delta_orch.protocol.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
-from delta_orch.table.registry import ensure_writable
+from delta_orch.table.configuration import TableConfiguration
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -38,9 +38,7 @@ class Staging:
         """Raises UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table."""
         self.snapshot = snapshot
         # The newest version this transaction is known to fit behind; None while it means to create the table.
-        self._base = None if snapshot is None else TableState.of_snapshot(snapshot)
-        if self._base is not None:
-            ensure_writable(self._base.protocol, self._base.metadata)
+        self._base = None if snapshot is None else CommitBase.of_snapshot(snapshot)
         self._provenance = provenance
         self._reads = ReadSet()
         self._staged = StagedActions()
@@ -153,8 +151,8 @@ class Staging:
 
     # What comes out
 
-    def _result(self) -> TableState:
-        """Protocol and metadata as they will be after the commit.
+    def _result(self) -> TableConfiguration:
+        """The table as it will be after the commit.
 
         Raises:
             InvalidRequestError: The table is to be created, and one of them is missing.
@@ -162,7 +160,7 @@ class Staging:
         return self._staged.result_after(self._base)
 
     def _intend(
-        self, base: TableState, txns: Sequence[TxnId], skipped: Sequence[TxnId], isolation_level: str | None
+        self, base: CommitBase, txns: Sequence[TxnId], skipped: Sequence[TxnId], isolation_level: str | None
     ) -> Intent:
         """What the commits that come first are held against.
 
@@ -184,8 +182,8 @@ class Staging:
             domains=frozenset(self._staged.domain_metadata),
             isolation_level=isolation_level or result.properties.isolation_level,
             settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),
-            schema=base.schema,
-            partition_columns=base.partition_columns,
+            schema=base.table.schema,
+            partition_columns=base.table.partition_columns,
         )
 
     def _files_read(self) -> pa.Array:

@@ -26,8 +26,8 @@ from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
-from delta_orch.log.read.table_state import TableState, ensure_joinable
 from delta_orch.log.upkeep.post_commit import after_commit
+from delta_orch.log.write.commit_base import CommitBase, ensure_joinable
 from delta_orch.log.write.commit_checks import (
     ensure_isolation_level,
     ensure_may_commit,
@@ -35,8 +35,7 @@ from delta_orch.log.write.commit_checks import (
 )
 from delta_orch.log.write.commit_info import Provenance
 from delta_orch.log.write.commit_preview import CommitPreview
-from delta_orch.log.write.commit_result import CommitResult
-from delta_orch.log.write.committed import Committed
+from delta_orch.log.write.commit_result import CommitResult, Committed
 from delta_orch.log.write.compaction_follow import removes_after_compaction
 from delta_orch.log.write.conflict import Intent, ensure_no_conflict, note_moved_rows
 from delta_orch.log.write.staged_actions import StagedActions
@@ -44,12 +43,7 @@ from delta_orch.log.write.staging import Staging
 from delta_orch.log.write.version_dependent import depends_on_version, fit_to_version
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
-from delta_orch.table.registry import ensure_writable
-from delta_orch.table.row_tracking import (
-    assigns_row_ids,
-    is_row_tracking_enabled,
-    with_materialized_columns,
-)
+from delta_orch.table.row_tracking import assigns_row_ids, with_materialized_columns
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -238,8 +232,6 @@ class Transaction(Staging):
                 winner = replace(winner, protocol=None, metadata=None)
             else:
                 base = before.after(winner)
-                if winner.protocol is not None:
-                    ensure_writable(base.protocol, base.metadata)
             if self._leave_out(stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
                 return self._skip(base, attempt)
             self._base = base
@@ -271,24 +263,24 @@ class Transaction(Staging):
             yield winner
             version += 1
 
-    def _join(self, first: Commit) -> TableState:
+    def _join(self, first: Commit) -> CommitBase:
         """Another writer has created the table: go on as if it had existed, if it is the table we wanted."""
-        created = TableState.of_first_commit(first)
+        created = CommitBase.of_first_commit(first)
         ensure_joinable(self._result(), created)
-        ensure_writable(created.protocol, created.metadata)
+        created.table.for_writing()
         self._staged.metadata = self._staged.protocol = None
         self._forget_derived()
         return created
 
-    def _follow_moved_rows(self, winner: Commit, base: TableState) -> None:
+    def _follow_moved_rows(self, winner: Commit, base: CommitBase) -> None:
         """A compaction that came first yields: what it moved and we remove is removed from where it is now."""
-        removes = removes_after_compaction(self._staged, winner, base.schema, base.partition_columns)
+        removes = removes_after_compaction(self._staged, winner, base.table.schema, base.table.partition_columns)
         if removes is not None:
             self._staged.removes = removes
             self._provenance.metrics = self._staged.recount(self._provenance.metrics)
             self._forget_derived()
 
-    def _leave_out(self, stale: Sequence[TxnId], base: TableState) -> bool:
+    def _leave_out(self, stale: Sequence[TxnId], base: CommitBase) -> bool:
         """Drop what recorded identifiers guard. True where that is everything: then nothing must be committed."""
         if not stale:
             return False
@@ -299,7 +291,7 @@ class Transaction(Staging):
             return True
         for txn in stale:
             if txn.scope is not None:
-                self._staged.drop_files_in(txn.scope, base.schema, base.partition_columns)
+                self._staged.drop_files_in(txn.scope, base.table.schema, base.table.partition_columns)
         self._provenance.metrics = self._staged.recount(self._provenance.metrics)
         self._forget_derived()
         return False
@@ -312,7 +304,7 @@ class Transaction(Staging):
         return self._end(version, timestamp_ms, attempt, self._provenance.all_metrics)
 
     def _committed(self, version: int) -> Committed:
-        actions, result = self._fitted or self._staged, self._result()
+        actions = self._fitted or self._staged
         return Committed(
             version=version,
             actions=actions,
@@ -320,12 +312,10 @@ class Transaction(Staging):
             txn_id=self._provenance.txn_id,
             in_commit_timestamp_ms=self._in_commit_timestamp_ms,
             before=self._base,
-            protocol=actions.protocol or result.protocol,
-            metadata=actions.metadata or result.metadata,
-            properties=result.properties,
+            table=self._result().after(actions.protocol, actions.metadata),
         )
 
-    def _skip(self, base: TableState, attempt: int) -> CommitResult:
+    def _skip(self, base: CommitBase, attempt: int) -> CommitResult:
         _LOGGER.info("Nothing to commit to %s: recorded already by version %d", self.log.store.uri, base.version)
         return self._end(base.version, base.timestamp_ms, attempt, {}, skipped=True)
 
@@ -362,7 +352,7 @@ class Transaction(Staging):
             isolation_level=self._isolation_level or result.properties.isolation_level,
             is_blind_append=self._reads.is_empty and not self._staged.num_removed,
             in_commit_timestamp_ms=fitted.in_commit_timestamp_ms,
-            tracks_rows=assigns_row_ids(result.protocol, result.metadata),
+            tracks_rows=assigns_row_ids(result),
         )
         self._fitted = fitted.staged
         return serialize_actions([info]) + fitted.staged.serialize(self._txn_actions(), now_ms)
@@ -388,7 +378,6 @@ class Transaction(Staging):
         if self._has_ended:
             raise InvalidRequestError("A transaction commits once", remedy="Begin a new one from the newest snapshot")
         self._has_ended = True
-        result = self._result()
-        if self._staged.metadata is not None and is_row_tracking_enabled(result.protocol, result.metadata):
+        if self._staged.metadata is not None and self._result().enables("rowTracking"):
             self._staged.metadata = with_materialized_columns(self._staged.metadata)
         ensure_may_commit(self.log, self.snapshot, self._base, self._staged)

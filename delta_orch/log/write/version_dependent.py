@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from delta_orch.log.read.table_state import TableState
+from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.row_ids import assign_row_ids
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
-from delta_orch.table.in_commit_timestamps import are_in_commit_timestamps_enabled, with_enablement
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import (
     ROW_TRACKING_DOMAIN,
     assigns_row_ids,
     parse_high_water_mark,
     serialize_high_water_mark,
 )
+
+_ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+_ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +38,27 @@ class FittedActions:
     in_commit_timestamp_ms: int | None
 
 
-def depends_on_version(staged: StagedActions, result: TableState) -> bool:
+def depends_on_version(staged: StagedActions, result: TableConfiguration) -> bool:
     """Whether `fit_to_version` gives something else for another version.
 
     Args:
-        result: Protocol and metadata as they are after the commit.
+        result: The table as it is after the commit.
     """
     return (
-        are_in_commit_timestamps_enabled(result.protocol, result.metadata)
-        or (bool(staged.num_added) and assigns_row_ids(result.protocol, result.metadata))
+        result.enables("inCommitTimestamp")
+        or (bool(staged.num_added) and assigns_row_ids(result))
         or any(domain.removed for domain in staged.domain_metadata.values())
     )
 
 
 def fit_to_version(
-    staged: StagedActions, base: TableState | None, result: TableState, *, version: int, now_ms: int
+    staged: StagedActions, base: CommitBase | None, result: TableConfiguration, *, version: int, now_ms: int
 ) -> FittedActions:
     """The actions as they must be in `version`.
 
     Args:
         base: The version before it; None where the commit creates the table.
-        result: Protocol and metadata as they are after the commit.
+        result: The table as it is after the commit.
         now_ms: When the commit is tried.
 
     Raises:
@@ -63,15 +66,15 @@ def fit_to_version(
         ProtocolViolationError: The row ids of the table are used up, or nobody can tell which are.
     """
     fitted = _with_pre_images(staged, base)
-    if staged.num_added and assigns_row_ids(result.protocol, result.metadata):
+    if staged.num_added and assigns_row_ids(result):
         fitted = _with_row_ids(fitted, base, version)
-    if not are_in_commit_timestamps_enabled(result.protocol, result.metadata):
+    if not result.enables("inCommitTimestamp"):
         return FittedActions(fitted, None)
     timestamp_ms = now_ms if base is None else max(now_ms, base.timestamp_ms + 1)
     return FittedActions(_with_enablement(fitted, base, version, timestamp_ms), timestamp_ms)
 
 
-def _with_row_ids(staged: StagedActions, base: TableState | None, version: int) -> StagedActions:
+def _with_row_ids(staged: StagedActions, base: CommitBase | None, version: int) -> StagedActions:
     before = parse_high_water_mark(None if base is None else base.domain_configuration(ROW_TRACKING_DOMAIN))
     adds, after = assign_row_ids(staged.adds, before, version)
     if after == before:
@@ -80,16 +83,18 @@ def _with_row_ids(staged: StagedActions, base: TableState | None, version: int) 
     return replace(staged, adds=adds, domain_metadata={**staged.domain_metadata, ROW_TRACKING_DOMAIN: mark})
 
 
-def _with_enablement(staged: StagedActions, base: TableState | None, version: int, timestamp_ms: int) -> StagedActions:
+def _with_enablement(staged: StagedActions, base: CommitBase | None, version: int, timestamp_ms: int) -> StagedActions:
     """Note since when commits carry their time, in the commit that begins with it."""
     if base is None or staged.metadata is None:
         return staged
-    if are_in_commit_timestamps_enabled(base.protocol, base.metadata):
+    if base.table.enables("inCommitTimestamp"):
         return staged
-    return replace(staged, metadata=with_enablement(staged.metadata, version, timestamp_ms))
+    since = {_ENABLEMENT_VERSION: str(version), _ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
+    metadata = replace(staged.metadata, configuration={**staged.metadata.configuration, **since})
+    return replace(staged, metadata=metadata)
 
 
-def _with_pre_images(staged: StagedActions, base: TableState | None) -> StagedActions:
+def _with_pre_images(staged: StagedActions, base: CommitBase | None) -> StagedActions:
     """PROTOCOL, "Domain Metadata": a removal keeps an accurate image of what it removes."""
     if not any(domain.removed for domain in staged.domain_metadata.values()):
         return staged

@@ -16,8 +16,9 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
 from delta_orch.table.clustering import ensure_can_cluster
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.declared_types import with_declared_types
-from delta_orch.table.table_rules import TableDescription, settle, with_column_mapping
+from delta_orch.table.table_rules import settle, with_column_mapping
 from delta_orch.verbs.alter.draft import Change, Draft
 from delta_orch.verbs.alter.evidence import (
     ensure_files_fit_iceberg,
@@ -132,16 +133,16 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
         draft = after
     settled = settle(start.table, draft.table, draft.features, is_mapped=True)
     draft = replace(draft, table=settled)
-    ensure_can_cluster(settled.schema, settled.metadata.partition_columns, settled.properties, draft.clustering or ())
+    ensure_can_cluster(settled, draft.clustering or ())
     return draft, _provenance(steps, settled)
 
 
-def _provenance(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableDescription) -> dict[str, Any]:
+def _provenance(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableConfiguration) -> dict[str, Any]:
     """One change is told as the reference implementation tells it; several as a list of such."""
     told = []
     for change, before, after in steps:
         # The protocol is only known once everything that asks for features has been said.
-        shown = replace(after, table=replace(after.table, protocol=settled.protocol))
+        shown = replace(after, table=after.table.after(settled.protocol, None))
         told.append({"operation": change.operation, "operationParameters": change.parameters(before, shown)})
     if len(told) == 1:
         return told[0]
@@ -191,7 +192,7 @@ def _stage(transaction: Transaction, draft: Draft) -> bool:
     if table.protocol != snapshot.protocol:
         transaction.update_protocol(table.protocol)
         is_changed = True
-    if table.metadata is not snapshot.metadata:
+    if table.metadata != snapshot.metadata:
         transaction.update_metadata(table.metadata)
         is_changed = True
     for domain, configuration in draft.domains.items():

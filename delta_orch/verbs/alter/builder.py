@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.write.transaction import CommitResult
-    from delta_orch.table.table_rules import TableDescription
+    from delta_orch.table.configuration import TableConfiguration
 
 ColumnType = DataType | str
 """A type, or its text in Spark SQL: `bigint`, `decimal(10,2)`, `array<struct<a:int>>`, `varchar(20)`."""
@@ -199,7 +199,7 @@ class Alteration:
 
     # The end
 
-    def preview(self) -> TableDescription:
+    def preview(self) -> TableConfiguration:
         """The table as `commit` would leave it, without reading a row or writing anything. Raises as `commit`."""
         return plan_alteration(self._read_snapshot(), self._changes)[0].table
 

@@ -30,7 +30,7 @@ class ClusterBy:
         columns = physical_columns(draft.schema, paths)
         if not columns and draft.clustering is None:
             return draft
-        ensure_can_cluster(draft.schema, draft.table.metadata.partition_columns, draft.table.properties, columns)
+        ensure_can_cluster(draft.table, columns)
         return replace(
             draft,
             clustering=columns,

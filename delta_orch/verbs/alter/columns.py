@@ -152,7 +152,7 @@ class RenameColumn:
             raise InvalidRequestError(
                 f"There is a column {quote_path(target)} already", remedy="Take another name", column=".".join(target)
             )
-        ensure_not_depended_on(draft.schema, draft.configuration, path, "renamed")
+        ensure_not_depended_on(draft.table, path, "renamed")
         schema = with_struct(
             draft.schema,
             path[:-1],
@@ -161,7 +161,7 @@ class RenameColumn:
         schema = with_renamed_place(schema, path, self.new_name)
         metadata = draft.table.metadata
         partition_columns = tuple(self.new_name if (c,) == path else c for c in metadata.partition_columns)
-        table = replace(draft.table, metadata=replace(metadata, partition_columns=partition_columns), schema=schema)
+        table = draft.table.after(None, replace(metadata, partition_columns=partition_columns)).with_schema(schema)
         return _with_statistics_columns(replace(draft, table=table), path, target)
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _drop(draft: Draft, path: Path) -> Draft:
                 column=".".join(path),
             )
     schema = with_struct(draft.schema, path[:-1], lambda struct: StructType(tuple(f for f in struct if f is not field)))
-    ensure_not_depended_on(schema, draft.configuration, path, "dropped")
+    ensure_not_depended_on(draft.table.with_schema(schema), path, "dropped")
     if type_at(schema, path[:-1]) == StructType(()):
         inside = f"the struct {quote_path(path[:-1])}" if path[:-1] else "the table"
         raise _not_droppable(path, f"It is the last one of {inside}")

@@ -134,7 +134,7 @@ class ChangeType(ChangeColumn):
                 cause="Its values must stay those of its expression",
                 column=".".join(path),
             )
-        ensure_not_depended_on(draft.schema, draft.configuration, path, f"changed to {self.data_type}")
+        ensure_not_depended_on(draft.table, path, f"changed to {self.data_type}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.types import StructType
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.feature_removal import FileTrait
-from delta_orch.table.table_rules import TableDescription
-from delta_orch.writing.clustering import read_clustering
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Draft:
 
     Attributes:
         snapshot: Where it starts.
-        table: Protocol, metadata and schema so far.
+        table: Its configuration so far.
         clustering: Physical paths of the clustering columns; None where the table is not clustered.
         features: Features asked for by name.
         domains: Metadata domains to set, by name; None removes one.
@@ -51,7 +50,7 @@ class Draft:
     """
 
     snapshot: Snapshot
-    table: TableDescription
+    table: TableConfiguration
     clustering: tuple[Path, ...] | None
     features: frozenset[str] = frozenset()
     domains: Mapping[str, str | None] = field(default_factory=dict)
@@ -66,8 +65,7 @@ class Draft:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Draft:
-        table = TableDescription(snapshot.protocol, snapshot.metadata, snapshot.schema)
-        return cls(snapshot, table, read_clustering(snapshot))
+        return cls(snapshot, snapshot.configuration, snapshot.clustering)
 
     @property
     def schema(self) -> StructType:
@@ -78,7 +76,7 @@ class Draft:
         return self.table.configuration
 
     def with_configuration(self, configuration: Mapping[str, str]) -> Draft:
-        return replace(self, table=self.table.with_configuration(configuration))
+        return replace(self, table=self.table.with_properties(configuration))
 
     def with_schema(self, schema: StructType) -> Draft:
         return replace(self, table=self.table.with_schema(schema))

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
-from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.types import StructType
-from delta_orch.table.activity import TableView, fields_of
+from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_paths, serialize_clustering
 from delta_orch.table.column_mapping_ids import without_column_mapping
 from delta_orch.table.feature_removal import (
@@ -21,7 +19,7 @@ from delta_orch.table.feature_removal import (
     without_features,
 )
 from delta_orch.table.property_rules import find_property
-from delta_orch.table.protocol_upgrade import canonical_features, resolve_feature, with_features
+from delta_orch.table.protocol_upgrade import resolve_feature, with_features
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN
 from delta_orch.table.type_widening import without_type_changes
 from delta_orch.verbs.alter.draft import Draft
@@ -44,7 +42,7 @@ class DropFeature:
     def apply(self, draft: Draft) -> Draft:
         """Raises UnsupportedFeatureError, InvalidRequestError."""
         name = resolve_feature(self.name).name
-        supported = canonical_features(draft.table.protocol)
+        supported = draft.table.features
         if name not in supported:
             raise InvalidRequestError(
                 f"The table does not support the feature {name}",
@@ -77,8 +75,7 @@ class DropFeature:
 
 
 def _blockers(draft: Draft, name: str, removal: Removal, truncates: bool) -> Iterator[str]:
-    metadata = replace(draft.table.metadata, schema_string=serialize_schema(draft.schema))
-    found = removal.blocker(TableView(metadata))
+    found = removal.blocker(draft.table)
     if found is not None:
         yield found
     dependents = [d for d in dependents_of(draft.table.protocol, name) if d != name]
@@ -124,7 +121,7 @@ def _without(draft: Draft, name: str, removal: Removal, *, is_protected: bool = 
         configuration[PROTECTED_BEFORE] = str(draft.snapshot.version + 1)
         protocol = with_features(protocol, {"checkpointProtection"})
         relies_on_version = True
-    table = replace(draft.table, protocol=protocol).with_configuration(configuration)
+    table = draft.table.after(protocol, None).with_properties(configuration)
     return replace(
         _without_traces(draft, name),
         table=table.with_schema(_schema_without(draft.schema, name)),

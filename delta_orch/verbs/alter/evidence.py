@@ -17,13 +17,13 @@ from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.scan.scan import SCAN_COLUMNS
-from delta_orch.table.table_rules import TableDescription
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.verbs.alter.draft import RowProof
 
 _MAX_VALUE_CHARACTERS = 200
 
 
-def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableDescription, proof: RowProof) -> None:
+def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfiguration, proof: RowProof) -> None:
     """Read the rows that could break a condition, as the table will name and type them.
 
     Files whose statistics rule a violation out are not opened.
@@ -39,7 +39,7 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableDescript
     plan = ScanPlan(
         store=snapshot.store,
         schema=table.schema,
-        partition_columns=table.metadata.partition_columns,
+        partition_columns=table.partition_columns,
         files=files,
         where=proof.violation,
         column_mapping=table.column_mapping,
@@ -101,7 +101,7 @@ def _counts_type(columns: Sequence[Path]) -> pa.DataType:
     )
 
 
-def ensure_files_fit_iceberg(snapshot: Snapshot, table: TableDescription) -> None:
+def ensure_files_fit_iceberg(snapshot: Snapshot, table: TableConfiguration) -> None:
     """Check the files that are there where Iceberg compatibility is switched on (PROTOCOL, "Writer Requirements for
     IcebergCompatV1" and "…V2").
 

@@ -9,16 +9,17 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.listing import CheckpointFiles, list_log
 from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
-from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.log_path import LogFileKind
 from delta_orch.storage.base import LogStore
-from delta_orch.table.activity import TableView
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.feature_removal import REMOVALS
+from delta_orch.table.protocol_upgrade import NEW_TABLE
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.checkpoint import checkpoint
 from delta_orch.writing.request import CommitOptions
@@ -83,12 +84,12 @@ def _last_version_with_traces(table_log: TableLog, snapshot: Snapshot, features:
         for version in sorted(listing.commits, reverse=True):
             commit = table_log.read_commit(version)
             vectors = (commit.adds, commit.removes)
-            if _uses(commit.metadata, wanted) or ("deletionVectors" in wanted and any(map(_has_vectors, vectors))):
+            if _uses(commit, wanted) or ("deletionVectors" in wanted and any(map(_has_vectors, vectors))):
                 found.append(version)
                 break
         # What stands since before the log begins is in no commit.
         first = table_log.snapshot(table_log.earliest_version())
-        if _uses(first.metadata, wanted) or ("deletionVectors" in wanted and _has_vectors(first.files(["dv_id"]))):
+        if _uses(first, wanted) or ("deletionVectors" in wanted and _has_vectors(first.files(["dv_id"]))):
             found.append(first.version)
         if "v2Checkpoint" in wanted:
             checkpoints = (c for some in listing.checkpoints.values() for c in some)
@@ -97,8 +98,12 @@ def _last_version_with_traces(table_log: TableLog, snapshot: Snapshot, features:
     return None if last < 0 else last
 
 
-def _uses(metadata: Metadata | None, features: Collection[str]) -> bool:
-    return metadata is not None and any(REMOVALS[name].uses(TableView(metadata)) for name in features)
+def _uses(version: Commit | Snapshot, features: Collection[str]) -> bool:
+    if version.metadata is None:
+        return False
+    # What a version makes use of is a question to its metadata alone.
+    table = TableConfiguration(NEW_TABLE, version.metadata)
+    return any(REMOVALS[name].uses(table) for name in features)
 
 
 def _has_vectors(files: pa.Table) -> bool:

@@ -15,9 +15,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.log_path import LogFileKind
 from delta_orch.table.feature_removal import PROTECTED_BEFORE
 from delta_orch.table.property_rules import find_property
-from delta_orch.table.protocol_upgrade import canonical_features, with_features
-from delta_orch.table.registry import supports
-from delta_orch.table.row_tracking import is_row_tracking_enabled
+from delta_orch.table.protocol_upgrade import with_features
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.checkpoint import checkpoint
 from delta_orch.verbs.row_id_backfill import give_rows_ids, lacks_row_ids
@@ -35,8 +33,8 @@ def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: D
     Raises as `give_rows_ids`, `take_row_ids`; ConflictError, StorageError.
     """
     snapshot, table = draft.snapshot, draft.table
-    is_tracking = is_row_tracking_enabled(snapshot.protocol, snapshot.metadata)
-    if not is_tracking and is_row_tracking_enabled(table.protocol, table.metadata) and lacks_row_ids(snapshot):
+    is_tracking = snapshot.configuration.enables("rowTracking")
+    if not is_tracking and table.enables("rowTracking") and lacks_row_ids(snapshot):
         give_rows_ids(table_log, read_snapshot, options=options)
         return True
     if _drops(draft, "rowTracking") and holds_row_ids(snapshot):
@@ -52,21 +50,20 @@ def without_traces(draft: Draft) -> Draft:
     """The table as the draft leaves it, but for the features of which the history is to hold nothing: those are still
     listed, and used no more."""
     snapshot = draft.snapshot
-    protocol = with_features(draft.table.protocol, draft.truncates)
-    if canonical_features(protocol) == canonical_features(snapshot.protocol):
-        protocol = snapshot.protocol
-    kept = dict(draft.table.configuration)
+    table = draft.table.after(with_features(draft.table.protocol, draft.truncates), None)
+    if table.features == snapshot.configuration.features:
+        table = table.after(snapshot.protocol, None)
+    kept = dict(draft.configuration)
     if "checkpointProtection" in draft.truncates:
         before = snapshot.properties.require_checkpoint_protection_before_version
         kept |= {} if before is None else {PROTECTED_BEFORE: str(before)}
-    table = replace(draft.table, protocol=protocol)
     if kept == dict(snapshot.metadata.configuration) and draft.schema == snapshot.schema:
-        return replace(draft, table=replace(table, metadata=snapshot.metadata))
-    return replace(draft, table=table.with_configuration(kept))
+        return replace(draft, table=table.after(None, snapshot.metadata))
+    return replace(draft, table=table.with_properties(kept))
 
 
 def _drops(draft: Draft, feature: str) -> bool:
-    return supports(draft.snapshot.protocol, feature) and not supports(draft.table.protocol, feature)
+    return draft.snapshot.configuration.supports(feature) and not draft.table.supports(feature)
 
 
 def _may_need_v2(snapshot: Snapshot) -> bool:

@@ -37,7 +37,7 @@ class SetProperties:
                 configuration.pop(find_property(configuration, key) or key, None)
                 configuration[key] = value
         protocol = upgraded_versions(draft.table.protocol, *requested_versions(asked))
-        table = replace(draft.table, protocol=protocol).with_configuration(configuration)
+        table = draft.table.after(protocol, None).with_properties(configuration)
         return replace(draft, table=table, features=draft.features | requested_features(asked))
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class SetTableTexts:
             metadata = replace(metadata, name=self.name or None)
         if self.description is not None:
             metadata = replace(metadata, description=self.description or None)
-        return replace(draft, table=replace(draft.table, metadata=metadata))
+        return replace(draft, table=draft.table.after(None, metadata))
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
         given = {"name": self.name, "description": self.description}

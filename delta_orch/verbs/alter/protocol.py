@@ -42,7 +42,7 @@ class UpgradeProtocol:
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError."""
         protocol = upgraded_versions(draft.table.protocol, self.min_reader_version, self.min_writer_version)
-        return replace(draft, table=replace(draft.table, protocol=protocol))
+        return replace(draft, table=draft.table.after(protocol, None))
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
         return {"newProtocol": orjson.dumps(protocol_json(after.table.protocol)).decode()}

@@ -23,9 +23,8 @@ from delta_orch.log.write.read_set import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.deletion_vector import relative_path
-from delta_orch.protocol.types import StructType, holds_variant
-from delta_orch.table.activity import fields_of
-from delta_orch.table.column_mapping import ColumnMappingMode, column_mapping_mode, physical_name
+from delta_orch.protocol.types import StructType, fields_of, holds_variant
+from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.table.column_mapping_ids import MAX_COLUMN_ID
 from delta_orch.table.feature_removal import FileTrait
 from delta_orch.table.type_widening import has_type_changes
@@ -128,23 +127,14 @@ def _with_sources(adds: pa.Table, sources: pa.Array) -> pa.Table:
 
 
 def _target(draft: Draft) -> WriteTarget:
-    table = draft.table
-    return WriteTarget(
-        draft.snapshot.store,
-        table.schema,
-        table.metadata.partition_columns,
-        table.properties,
-        table.protocol,
-        table.metadata,
-        draft.clustering,
-    )
+    return WriteTarget(draft.snapshot.store, draft.table, draft.clustering)
 
 
 def _as_read(draft: Draft) -> tuple[StructType, ColumnMappingMode]:
     """The columns under the names they will have, and how the files that are there know them."""
     snapshot = draft.snapshot
     if draft.mapped_schema is not None:
-        return draft.mapped_schema, column_mapping_mode(snapshot.protocol, snapshot.metadata)
+        return draft.mapped_schema, snapshot.configuration.column_mapping
     return draft.schema, draft.table.column_mapping
 
 
@@ -152,7 +142,7 @@ def _plan(draft: Draft, basis: _Basis, files: pa.Table) -> ScanPlan:
     return ScanPlan(
         store=draft.snapshot.store,
         schema=basis.schema,
-        partition_columns=draft.table.metadata.partition_columns,
+        partition_columns=draft.table.partition_columns,
         files=files,
         column_mapping=basis.mode,
     )
@@ -167,7 +157,7 @@ def _unwanted_files(draft: Draft) -> pa.Table:
     chosen = all_booleans(False, files.num_rows)
     if FileTrait.DELETION_VECTOR in unwanted:
         chosen = pc.or_(chosen, one_chunk(files.column("dv_id").is_valid()))
-    mode = column_mapping_mode(snapshot.protocol, snapshot.metadata)
+    mode = snapshot.configuration.column_mapping
     older, paths = draft.widened_schema, files.column("path").to_pylist()
     if FileTrait.OLDER_TYPES in unwanted and older is not None and has_type_changes(older):
         chosen = pc.or_(chosen, have_older_types(snapshot.store, paths, older, mode))

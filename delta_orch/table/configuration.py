@@ -1,0 +1,126 @@
+"""What the log says about a table apart from its files: protocol and metadata, each part of them parsed once.
+
+Every question about a table as a whole is answered here or by a pure function of this value. Whether this release may
+read or write the table is asked where the value is made, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.schema import parse_schema, serialize_schema
+from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.types import StructType
+from delta_orch.table.column_mapping import ColumnMappingMode
+from delta_orch.table.registry import canonical_features, ensure_readable, ensure_writable, feature_named
+
+
+@dataclass(frozen=True)
+class TableConfiguration:
+    """Protocol and metadata of a table, as of a version or as a change will leave them.
+
+    Immutable; whatever is derived is derived on first use and kept. Two are equal if protocol and metadata are.
+    """
+
+    protocol: Protocol
+    metadata: Metadata
+
+    @classmethod
+    def for_reading(cls, protocol: Protocol, metadata: Metadata) -> TableConfiguration:
+        """The configuration of a table that this release can read.
+
+        Raises:
+            UnsupportedVersionError, UnsupportedFeatureError: The table needs what this release does not read.
+            ProtocolViolationError: The protocol contradicts itself.
+        """
+        configuration = cls(protocol, metadata)
+        ensure_readable(configuration)
+        return configuration
+
+    def for_writing(self) -> TableConfiguration:
+        """This configuration, known to be one that this release can write. The answer is kept.
+
+        Raises:
+            UnsupportedVersionError, UnsupportedFeatureError: The table needs what this release does not write.
+            ProtocolViolationError: The protocol contradicts itself.
+        """
+        assert self._is_writable
+        return self
+
+    @cached_property
+    def _is_writable(self) -> bool:
+        ensure_writable(self)
+        return True
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The columns. Raises ProtocolViolationError, UnsupportedFeatureError where they cannot be parsed."""
+        return parse_schema(self.metadata.schema_string)
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        """The table properties as the metadata spells them."""
+        return self.metadata.configuration
+
+    @cached_property
+    def properties(self) -> TableProperties:
+        """The table properties, typed. A property with an invalid value raises InvalidPropertyError on access."""
+        return TableProperties.parse(self.metadata.configuration)
+
+    @cached_property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The partition columns as the schema spells them; the metadata may differ in case."""
+        names = self.metadata.partition_columns
+        return tuple(name if (field := self.schema.find(name)) is None else field.name for name in names)
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """The supported features under today's names: those the protocol lists or its versions imply."""
+        return canonical_features(self.protocol)
+
+    @cached_property
+    def column_mapping(self) -> ColumnMappingMode:
+        """The mode in force. The property counts only where the feature is supported; readers ignore it elsewhere."""
+        if not self.supports("columnMapping"):
+            return ColumnMappingMode.NONE
+        return ColumnMappingMode(self.properties.column_mapping_mode)
+
+    def supports(self, feature: str) -> bool:
+        """Whether the protocol lists or implies a feature, under this name or an older one."""
+        return feature in self.features
+
+    def enables(self, feature: str) -> bool:
+        """Whether a feature is supported and its table property switches it on.
+
+        Raises:
+            InvalidPropertyError: The value of the property is invalid.
+        """
+        switch = feature_named(feature).enabled_by
+        return switch is not None and self.supports(feature) and self.properties.switches_on(switch)
+
+    # What a change makes of it
+
+    def after(self, protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
+        """The configuration with another protocol or metadata; itself where both are None or the same."""
+        protocol, metadata = protocol or self.protocol, metadata or self.metadata
+        if protocol is self.protocol and metadata is self.metadata:
+            return self
+        changed = TableConfiguration(protocol, metadata)
+        if metadata.schema_string == self.metadata.schema_string and "schema" in self.__dict__:
+            changed.__dict__["schema"] = self.schema
+        return changed
+
+    def with_properties(self, configuration: Mapping[str, str]) -> TableConfiguration:
+        """The configuration with these table properties and no others."""
+        return self.after(None, replace(self.metadata, configuration=dict(configuration)))
+
+    def with_schema(self, schema: StructType) -> TableConfiguration:
+        """The configuration with another schema. The text of a schema that stays is kept as its writer spelled it."""
+        if schema == self.schema:
+            return self
+        changed = self.after(None, replace(self.metadata, schema_string=serialize_schema(schema)))
+        changed.__dict__["schema"] = schema
+        return changed
