@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.spark_session import task_spark_session
-from delta_orch.airflow.table_operator import DeltaTableOperator, StepReport
-from delta_orch.airflow.user_code import call_user_function, ensure_callable, ensure_data
-from delta_orch.errors import InvalidRequestError
+from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
+from delta_orch.airflow.table_operator import XCom, xcom_of
+from delta_orch.pipeline.step import Mode
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from pyspark.sql import SparkSession
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.log.write.transaction import CommitResult
-    from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
+    from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
 
-MODES = ("append", "overwrite_partitions", "overwrite_changed")
+MODES: dict[str, Mode] = {
+    "append": "append",
+    "overwrite_partitions": "overwrite_partitions",
+    "overwrite_changed": "overwrite_touched",
+}
 
 
-class DeltaIncrementalOperator(DeltaTableOperator):
+class DeltaIncrementalOperator(DeltaStepOperator):
     """Hand a function what is new in `source` and commit what it returns, together with the cursor, to `target`.
 
     **Exactly once.** How far the target has read the source stands in the target's own log and moves in the commit that
@@ -54,136 +57,61 @@ class DeltaIncrementalOperator(DeltaTableOperator):
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
     """
 
-    template_fields: Sequence[str] = (
-        "source",
-        *DeltaTableOperator.template_fields,
-        "op_args",
-        "op_kwargs",
-        "consumer",
-        "table_properties",
-        "spark_conf",
-    )
-    template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
-    shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
+    template_fields: Sequence[str] = ("source", *DeltaStepOperator.template_fields, "consumer")
 
     def __init__(
         self,
         *,
         source: str,
         target: str,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
+        python_callable: UserFunction,
         mode: str = "overwrite_partitions",
         max_versions: int | None = None,
         bootstrap: str = "snapshot",
         on_recreated: str = "error",
         consumer: str | None = None,
-        partition_by: Sequence[str] | None = None,
-        table_properties: Mapping[str, str] | None = None,
-        schema_mode: str | None = None,
-        engine: str = "auto",
-        spark_conf: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(table_uri=target, **kwargs)
+        super().__init__(table_uri=target, python_callable=python_callable, **kwargs)
         self.source = source
-        self.python_callable = python_callable
-        self.op_args = op_args or ()
-        self.op_kwargs = op_kwargs or {}
         self.mode = mode
         self.max_versions = max_versions
         self.bootstrap = bootstrap
         self.on_recreated = on_recreated
         self.consumer = consumer
-        self.partition_by = partition_by
-        self.table_properties = table_properties
-        self.schema_mode = schema_mode
-        self.engine = engine
-        self.spark_conf = spark_conf
-        ensure_callable(python_callable, self.task_id)
-        if schema_mode not in (None, "merge"):
-            raise InvalidRequestError(
-                f"Task {self.task_id} has schema_mode={schema_mode!r}; possible is merge",
+        if self.schema_mode not in (None, "merge"):
+            raise self.refusal(
+                f"has schema_mode={self.schema_mode!r}; possible is merge",
                 cause="An incremental step never replaces all rows",
-                remedy="Correct the operator's arguments",
-                task_id=self.task_id,
             )
         if mode not in MODES:
-            raise InvalidRequestError(
-                f"Task {self.task_id} has mode={mode!r}; possible are {', '.join(MODES)}",
-                remedy="Correct the operator's arguments",
-                task_id=self.task_id,
-            )
+            raise self.refusal(f"has mode={mode!r}; possible are {', '.join(MODES)}")
 
-    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
-        reader = self._reader(table)
-        batch = reader.next_batch()
-        if batch is None:
-            version = table.version() if table.exists() else None
-            return StepReport(table.uri, version, skipped=True, details={"source_uri": reader.source.uri})
-        goal = reader.source.version()
-        with task_spark_session(self.spark_conf, f"{run.dag_id}.{run.task_id}") as spark:
-            results: list[CommitResult] = []
-            start, end = batch.starting_version, batch.ending_version
-            while batch is not None:
-                results.append(self._process(batch, table, context, run, spark))
-                end = batch.ending_version
-                batch = reader.next_batch() if end < goal else None
-        return self._report(table, reader, results, start, end)
-
-    def _reader(self, table: DeltaTable) -> IncrementalReader:
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader
 
-        return IncrementalReader(
+        reader = IncrementalReader(
             self.hook.table(self.source),
             table,
             consumer=self.consumer,
-            bootstrap=self.bootstrap,  # type: ignore[arg-type]  # checked by the reader
-            on_recreated=self.on_recreated,  # type: ignore[arg-type]
+            bootstrap=cast("Bootstrap", self.bootstrap),  # checked by the reader
+            on_recreated=cast("OnRecreated", self.on_recreated),
             max_versions=self.max_versions,
         )
+        with self.lazy_session(run) as session:
+            report = self.step(run, table, MODES[self.mode]).process(
+                reader, lambda batch: self._rows(context, session(), batch), until_current=True
+            )
+        details: dict[str, object] = {"source_uri": reader.source.uri}
+        if report.batches:
+            details |= {
+                "source_starting_version": report.batches[0].starting_version,
+                "source_ending_version": report.batches[-1].ending_version,
+                "batches": len(report.batches),
+            }
+        return xcom_of(report, **details)
 
-    def _process(
-        self, batch: ChangeBatch, table: DeltaTable, context: Context, run: TaskRun, spark: Any
-    ) -> CommitResult:
-        self.log.info(
-            "Processing versions %s to %s of %s",
-            "(snapshot)" if batch.starting_version is None else batch.starting_version,
-            batch.ending_version,
-            batch.source.uri,
-        )
-        args = (batch, *self.op_args)
-        rows = call_user_function(self.python_callable, args, self.op_kwargs, context, spark=spark)
-        data = ensure_data(rows, f"The function of task {self.task_id}")
-        options: dict[str, Any] = {
-            "partition_by": self.partition_by,
-            "properties": self.table_properties,
-            "engine": self.engine,
-            "user_metadata": run.user_metadata(),
-        }
-        if self.mode == "append":
-            return table.append(data, txn=batch.txn, schema_mode=self.schema_mode, **options)
-        from delta_orch.pipeline.first_write import ensure_table_for
-
-        ensure_table_for(table, data, **options)
-        options["schema_mode"] = self.schema_mode
-        if self.mode == "overwrite_partitions":
-            return table.overwrite(data, partition_overwrite_mode="dynamic", txn=batch.txn, **options)
-        return table.overwrite(data, replace_where=batch.partition_predicate(), txn=batch.txn, **options)
-
-    def _report(
-        self, table: DeltaTable, reader: IncrementalReader, results: list[CommitResult], start: int | None, end: int
-    ) -> StepReport:
-        return StepReport(
-            table.uri,
-            results[-1].version,
-            skipped=all(result.skipped for result in results),
-            details={
-                "source_uri": reader.source.uri,
-                "source_starting_version": start,
-                "source_ending_version": end,
-                "batches": len(results),
-                "operation_metrics": dict(results[-1].operation_metrics or {}),
-            },
-        )
+    def _rows(self, context: Context, spark: SparkSession | None, batch: ChangeBatch) -> object:
+        start = "(snapshot)" if batch.starting_version is None else batch.starting_version
+        self.log.info("Processing versions %s to %s of %s", start, batch.ending_version, batch.source.uri)
+        return self.call_user_function(context, spark, batch)

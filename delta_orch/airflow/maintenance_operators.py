@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.airflow.table_operator import DeltaTableOperator, StepReport
+from delta_orch.airflow.table_operator import DeltaTableOperator, XCom
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class DeltaCheckpointOperator(DeltaTableOperator):
     """Write a checkpoint of the newest version, so that readers need not replay the log. Commits nothing."""
 
-    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
-        return StepReport(table.uri, table.checkpoint(), skipped=True)
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        return {"table_uri": table.uri, "version": table.checkpoint(), "skipped": True}
 
 
 class DeltaOptimizeOperator(DeltaTableOperator):
@@ -39,10 +39,16 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.where = where
         self.target_size = target_size
 
-    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         size = None if self.target_size is None else parse_target_size(self.target_size)
         result = table.optimize(self.where, size, user_metadata=run.user_metadata())
-        return StepReport.of_commit(table.uri, result)
+        metrics = dict(result.operation_metrics)
+        return {
+            "table_uri": table.uri,
+            "version": result.version,
+            "skipped": result.skipped,
+            "operation_metrics": metrics,
+        }
 
 
 class DeltaVacuumOperator(DeltaTableOperator):
@@ -72,14 +78,19 @@ class DeltaVacuumOperator(DeltaTableOperator):
         self.dry_run = dry_run
         self.enforce_retention = enforce_retention
 
-    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         hours = None if self.retention_hours is None else _parse_hours(self.retention_hours)
         result = table.vacuum(
             hours, self.dry_run, enforce_retention=self.enforce_retention, user_metadata=run.user_metadata()
         )
-        details = {"dry_run": result.dry_run, "num_files": result.num_files, "size_bytes": result.size_bytes}
-        nothing_deleted = result.dry_run or result.num_files == 0
-        return StepReport(table.uri, table.version(), skipped=nothing_deleted, details=details)
+        return {
+            "table_uri": table.uri,
+            "version": table.version(),
+            "skipped": result.dry_run or result.num_files == 0,
+            "dry_run": result.dry_run,
+            "num_files": result.num_files,
+            "size_bytes": result.size_bytes,
+        }
 
 
 def parse_target_size(size: int | str) -> int:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_txn
+from delta_orch.pipeline.run_identity import RunIdentity, airflow_version, airflow_writer, interval_text
 
 if TYPE_CHECKING:
-    from delta_orch.log.files.txn import TxnId
+    from airflow.sdk import Context
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TaskRun:
     clear_count: int
 
     @classmethod
-    def from_context(cls, context: Mapping[str, Any]) -> TaskRun:
+    def from_context(cls, context: Context) -> TaskRun:
         """Read it from the context that Airflow passes to `execute`."""
         ti, dag_run = context["ti"], context["dag_run"]
         clear_count = _clear_count(ti, dag_run.clear_number)
@@ -57,40 +57,17 @@ class TaskRun:
             clear_count=clear_count,
         )
 
-    def txn(self, *, replaces_table: bool) -> TxnId:
-        """The identity of this task instance's write; every attempt of it has the same.
-
-        Args:
-            replaces_table: The write replaces the whole table. Where the run has neither partition key nor data
-                interval, an older run that finishes after a newer one is then fenced off; otherwise, as its rows are
-                not in what the newer run wrote, each run is an identity of its own.
-        """
-        return airflow_txn(
-            dag_id=self.dag_id,
-            task_id=self.task_id,
-            map_index=self.map_index,
-            partition_key=self.partition_key,
-            data_interval=self.data_interval,
-            run_id=None if replaces_table else self.run_id,
-            run_after=self.ordered_at,
-            clear_number=self.clear_count,
+    def identity(self) -> RunIdentity:
+        """Who writes; every attempt of this task instance has the same identity."""
+        partition = self.partition_key
+        if partition is None and self.data_interval is not None:
+            partition = interval_text(*self.data_interval)
+        return RunIdentity(
+            airflow_writer(self.dag_id, self.task_id, self.map_index),
+            airflow_version(self.ordered_at, self.clear_count),
+            self.run_id,
+            partition,
         )
-
-    def once_per_partition_txn(self) -> TxnId:
-        """The identity of a write that happens once for the run's partition key or data interval, whichever run or
-        clearing does it first.
-
-        Raises:
-            InvalidRequestError: The run has neither.
-        """
-        if self.partition_key is None and self.data_interval is None:
-            raise InvalidRequestError(
-                f"Run {self.run_id} has neither partition key nor data interval, so idempotency='partition' means "
-                "nothing for it",
-                remedy="Use idempotency='run', or give the DAG a schedule",
-                run_id=self.run_id,
-            )
-        return replace(self.txn(replaces_table=False), version=ONCE_PER_PARTITION)
 
     def user_metadata(self) -> str:
         """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""
@@ -111,7 +88,7 @@ class TaskRun:
         ).decode()
 
 
-def _clear_count(ti: Any, run_clear_number: int | None) -> int:
+def _clear_count(ti: RuntimeTaskInstanceProtocol, run_clear_number: int | None) -> int:
     """How far clearing has moved this task instance on.
 
     The run counts the clearings of *any* of its tasks. Taken alone it would turn the retry of one task into a new write

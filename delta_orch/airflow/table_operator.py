@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
@@ -17,34 +16,19 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.log.write.transaction import CommitResult
+    from delta_orch.pipeline.step import StepReport
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """What a task says about what it did: its XCom, and the extra of its outlets' asset events. Never data.
+XCom = dict[str, Any]
+"""What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
+where it committed none the one it found; None without a table), `skipped` (nothing was committed), and details."""
 
-    Attributes:
-        table_uri: The table's canonical URI.
-        version: The version the task committed, or where it committed none the version it found; None: no table.
-        skipped: Nothing was committed.
-        details: Whatever else the step reports; JSON values.
-    """
 
-    table_uri: str
-    version: int | None
-    skipped: bool
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of_commit(cls, table_uri: str, result: CommitResult, **details: Any) -> StepReport:
-        metrics = dict(result.operation_metrics or {})
-        return cls(table_uri, result.version, result.skipped, {"operation_metrics": metrics, **details})
-
-    def as_xcom(self) -> dict[str, Any]:
-        report = asdict(self)
-        details = report.pop("details")
-        return {**report, **details}
+def xcom_of(report: StepReport, **details: Any) -> XCom:
+    """The report of a step. `operation_metrics` only where the step computed something."""
+    metrics = {} if report.commit is None else {"operation_metrics": report.metrics}
+    found = {"table_uri": report.table.uri, "version": report.version, "skipped": report.skipped}
+    return {**found, **metrics, **details}
 
 
 class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
@@ -71,45 +55,40 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
     def hook(self) -> DeltaHook:
         return DeltaHook(self.delta_conn_id)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> XCom:
         with airflow_failures():
             run = TaskRun.from_context(context)
             table = self.hook.table(self.table_uri)
             try:
-                report = self.execute_on_table(context, run, table)
+                xcom = self.execute_on_table(context, run, table)
             finally:
                 # The process of a task ends in a way that waits for no thread.
                 table.wait_for_upkeep()
-        self.log.info(
-            "%s: %s version %s of %s",
-            self.task_id,
-            "nothing to commit at" if report.skipped else "committed",
-            report.version,
-            report.table_uri,
-        )
-        attach_to_outlets(context, report)
-        return report.as_xcom()
+        done = "nothing to commit at" if xcom["skipped"] else "committed"
+        self.log.info("%s: %s version %s of %s", self.task_id, done, xcom["version"], xcom["table_uri"])
+        attach_to_outlets(context, xcom)
+        return xcom
 
-    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         """Do the work. DeltaErrors raised here are mapped as the class says."""
         raise NotImplementedError
 
 
-def attach_to_outlets(context: Context, report: StepReport) -> None:
+def attach_to_outlets(context: Context, xcom: XCom) -> None:
     """Put the report into the asset events the task will emit.
 
     An alias among the outlets resolves to the asset beside it that stands for the table, else to one named by its URI.
     """
-    extra = {"table_uri": report.table_uri, "version": report.version, "skipped": report.skipped}
+    extra = {name: xcom[name] for name in ("table_uri", "version", "skipped")}
     events, outlets = context["outlet_events"], context["outlets"]
     for outlet in outlets:
         if isinstance(outlet, Asset):
             events[outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias):
-            events[outlet].add(_asset_of_table(report.table_uri, outlets), extra=extra)
+            events[outlet].add(_asset_of_table(xcom["table_uri"], outlets), extra=extra)
 
 
-def _asset_of_table(table_uri: str, outlets: Sequence[Any]) -> Asset:
+def _asset_of_table(table_uri: str, outlets: Sequence[object]) -> Asset:
     """Two assets with one URI would shadow each other, so a new one is made only where there is none."""
     named_by_uri = create_asset(table_uri=table_uri)
     beside = [outlet for outlet in outlets if isinstance(outlet, Asset) and outlet.uri == named_by_uri.uri]

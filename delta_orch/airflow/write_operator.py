@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.spark_session import running_spark_session, task_spark_session
-from delta_orch.airflow.table_operator import DeltaTableOperator, StepReport
-from delta_orch.airflow.user_code import call_user_function, ensure_callable, ensure_data, run_user_sql
-from delta_orch.errors import InvalidRequestError, TableExistsError
+from delta_orch.airflow.spark_session import running_spark_session
+from delta_orch.airflow.step_operator import DeltaStepOperator
+from delta_orch.airflow.table_operator import XCom, xcom_of
+from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
+from delta_orch.pipeline.step import Mode
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from pyspark.sql import SparkSession
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.log.files.txn import TxnId
+    from delta_orch.engines.base import Engine
 
 MODES = ("append", "overwrite", "error", "ignore")
-IDEMPOTENCY = ("run", "partition", "off")
 ENGINES = ("auto", "spark", "local")
 PARTITION_OVERWRITE_MODES = ("static", "dynamic")
 SCHEMA_MODES = (None, "merge", "overwrite")
 
 
-class DeltaWriteOperator(DeltaTableOperator):
+class DeltaWriteOperator(DeltaStepOperator):
     """Write the rows that a function returns, or that a query yields, in one commit.
 
     **Exactly once.** The commit carries a transaction id made of the DAG, the task, its map index and the run's
@@ -54,144 +56,68 @@ class DeltaWriteOperator(DeltaTableOperator):
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
     """
 
-    template_fields: Sequence[str] = (
-        *DeltaTableOperator.template_fields,
-        "sql",
-        "tables",
-        "op_args",
-        "op_kwargs",
-        "replace_where",
-        "table_properties",
-        "spark_conf",
-    )
+    template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "sql", "tables", "replace_where")
     template_fields_renderers = {  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+        **DeltaStepOperator.template_fields_renderers,
         "sql": "sql",
         "replace_where": "sql",
-        "op_args": "py",
-        "op_kwargs": "py",
     }
     template_ext: Sequence[str] = (".sql",)
-    shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
 
     def __init__(
         self,
         *,
-        python_callable: Callable[..., Any] | None = None,
         sql: str | None = None,
         tables: Mapping[str, str] | None = None,
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
         mode: str = "append",
         replace_where: str | None = None,
         partition_overwrite_mode: str = "static",
-        schema_mode: str | None = None,
-        partition_by: Sequence[str] | None = None,
-        table_properties: Mapping[str, str] | None = None,
         idempotency: str = "run",
-        engine: str = "auto",
-        spark_conf: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.python_callable = python_callable
         self.sql = sql
         self.tables = tables
-        self.op_args = op_args or ()
-        self.op_kwargs = op_kwargs or {}
         self.mode = mode
         self.replace_where = replace_where
         self.partition_overwrite_mode = partition_overwrite_mode
-        self.schema_mode = schema_mode
-        self.partition_by = partition_by
-        self.table_properties = table_properties
         self.idempotency = idempotency
-        self.engine = engine
-        self.spark_conf = spark_conf
         self._ensure_valid()
 
-    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> StepReport:
-        txn = self._txn(run)
-        found = self._nothing_to_do(table, txn)
-        if found is not None:
-            return found
-        with task_spark_session(self.spark_conf, f"{run.dag_id}.{run.task_id}") as spark:
-            data = self._rows(context, spark)
-            return self._write(table, data, txn, run)
-
-    def _txn(self, run: TaskRun) -> TxnId | None:
-        if self.idempotency == "off":
-            return None
-        if self.idempotency == "partition":
-            return run.once_per_partition_txn()
-        replaces_table = (
-            self.mode == "overwrite" and self.replace_where is None and self.partition_overwrite_mode == "static"
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        mode = "overwrite_partitions" if self.partition_overwrite_mode == "dynamic" else self.mode
+        # A write that replaces the table fences off older runs; what any other adds must not be lost.
+        txns = run.identity().txns(
+            cast("Idempotency", self.idempotency), by_run=mode != "overwrite" or self.replace_where is not None
         )
-        return run.txn(replaces_table=replaces_table)
+        step = replace(self.step(run, table, cast("Mode", mode)), txns=txns, where=self.replace_where)
+        with self.lazy_session(run) as session:
+            report = step.run(lambda: self._rows(context, session()))
+        if report.commit is None:
+            self.log.info("Nothing is computed: %s", report.reason)
+        return xcom_of(report)
 
-    def _nothing_to_do(self, table: DeltaTable, txn: TxnId | None) -> StepReport | None:
-        """The report of a task that needs not compute anything; the commit looks at the transaction id once more."""
-        if not table.exists():
-            return None
-        snapshot = table.snapshot()
-        recorded = None if txn is None else snapshot.txn_version(txn.app_id)
-        if txn is not None and recorded is not None and recorded >= txn.version:
-            self.log.info("The table has recorded %s for %s: nothing is computed", recorded, txn)
-            return StepReport(table.uri, snapshot.version, skipped=True)
-        if self.mode == "ignore":
-            return StepReport(table.uri, snapshot.version, skipped=True)
-        if self.mode == "error":
-            raise TableExistsError(
-                f"There is a Delta table at {table.uri}",
-                cause="The task's mode is 'error': it only creates",
-                remedy="Use mode 'append', 'overwrite' or 'ignore'",
-                uri=table.uri,
-            )
-        return None
+    def _rows(self, context: Context, spark: SparkSession | None) -> object:
+        if self.sql is None:
+            return self.call_user_function(context, spark)
+        engine = self._sql_engine(spark)
+        tables = self.tables or {}
+        relations = {name: engine.scan(self.hook.table(uri).snapshot().scan().plan()) for name, uri in tables.items()}
+        rows = engine.sql(self.sql, relations)
+        return rows if engine.name == "spark" else engine.to_reader(rows)
 
-    def _rows(self, context: Context, spark: Any) -> Any:
-        if self.python_callable is not None:
-            data = call_user_function(self.python_callable, self.op_args, self.op_kwargs, context, spark=spark)
-            return ensure_data(data, f"The function of task {self.task_id}")
-        assert self.sql is not None
-        return run_user_sql(self.sql, self.tables or {}, self.hook, self._sql_engine(spark))
-
-    def _sql_engine(self, spark: Any) -> Any:
+    def _sql_engine(self, spark: SparkSession | None) -> Engine:
         if spark is None and self.engine != "local":
             spark = running_spark_session()
             if spark is None and self.engine == "spark":
-                raise _bad(self.task_id, "has engine='spark', but neither spark_conf nor a running Spark session")
+                raise self.refusal("has engine='spark', but neither spark_conf nor a running Spark session")
         from delta_orch.engines.select import local_engine, spark_engine
 
         return local_engine() if spark is None else spark_engine(spark)
 
-    def _write(self, table: DeltaTable, data: Any, txn: TxnId | None, run: TaskRun) -> StepReport:
-        options: dict[str, Any] = {
-            "partition_by": self.partition_by,
-            "properties": self.table_properties,
-            "engine": self.engine,
-            "user_metadata": run.user_metadata(),
-        }
-        if self.mode != "overwrite":
-            result = table.append(data, txn=txn, schema_mode=self.schema_mode, **options)
-            return StepReport.of_commit(table.uri, result)
-        from delta_orch.pipeline.first_write import ensure_table_for
-
-        ensure_table_for(table, data, **options)
-        result = table.overwrite(
-            data,
-            replace_where=self.replace_where,
-            partition_overwrite_mode=self.partition_overwrite_mode,
-            schema_mode=self.schema_mode,
-            txn=txn,
-            **options,
-        )
-        return StepReport.of_commit(table.uri, result)
-
     def _ensure_valid(self) -> None:
         if (self.python_callable is None) == (self.sql is None):
-            raise _bad(self.task_id, "takes python_callable or sql, exactly one of them")
-        if self.python_callable is not None:
-            ensure_callable(self.python_callable, self.task_id)
+            raise self.refusal("takes python_callable or sql, exactly one of them")
         for name, value, allowed in (
             ("mode", self.mode, MODES),
             ("idempotency", self.idempotency, IDEMPOTENCY),
@@ -201,21 +127,17 @@ class DeltaWriteOperator(DeltaTableOperator):
         ):
             if value not in allowed:
                 named = ", ".join(str(choice) for choice in allowed if choice is not None)
-                raise _bad(self.task_id, f"has {name}={value!r}; possible are {named}")
+                raise self.refusal(f"has {name}={value!r}; possible are {named}")
         if self.mode != "overwrite" and self.replace_where is not None:
-            raise _bad(self.task_id, f"has replace_where, which mode {self.mode!r} does not use")
+            raise self.refusal(f"has replace_where, which mode {self.mode!r} does not use")
         if self.mode != "overwrite" and self.partition_overwrite_mode != "static":
-            raise _bad(self.task_id, f"has partition_overwrite_mode, which mode {self.mode!r} does not use")
+            raise self.refusal(f"has partition_overwrite_mode, which mode {self.mode!r} does not use")
         replaces_all = self.mode == "overwrite" and self.replace_where is None
         if self.schema_mode == "overwrite" and not (replaces_all and self.partition_overwrite_mode == "static"):
-            raise _bad(self.task_id, "has schema_mode='overwrite', which needs mode 'overwrite' of the whole table")
+            raise self.refusal("has schema_mode='overwrite', which needs mode 'overwrite' of the whole table")
         if self.replace_where is not None and self.partition_overwrite_mode == "dynamic":
-            raise _bad(self.task_id, "has replace_where and dynamic partition overwrite, which exclude each other")
+            raise self.refusal("has replace_where and dynamic partition overwrite, which exclude each other")
         if self.tables is not None and self.sql is None:
-            raise _bad(self.task_id, "has tables, which only sql uses")
+            raise self.refusal("has tables, which only sql uses")
         if self.spark_conf is not None and self.engine == "local":
-            raise _bad(self.task_id, "has spark_conf, which the local engine does not use")
-
-
-def _bad(task_id: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"Task {task_id} {what}", remedy="Correct the operator's arguments", task_id=task_id)
+            raise self.refusal("has spark_conf, which the local engine does not use")

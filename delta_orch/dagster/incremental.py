@@ -8,23 +8,25 @@ from typing import Literal as OneOf
 
 import dagster as dg
 
-from delta_orch.dagster.conflicts import DEFAULT_CONFLICT_RETRIES, retry_conflicts
-from delta_orch.dagster.identity import read_run_identity, user_metadata
-from delta_orch.dagster.metadata import commit_metadata, data_version, table_metadata
+from delta_orch.dagster.metadata import data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.write.transaction import CommitResult
-from delta_orch.pipeline.first_write import ensure_table_for
-from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
+from delta_orch.pipeline.incremental import Bootstrap, IncrementalReader, OnRecreated
+from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import parse_schema_mode
 
 Write = OneOf["append", "dynamic", "overwrite", "touched_partitions"]
-WRITES = ("append", "dynamic", "overwrite", "touched_partitions")
+_MODES: dict[Write, Mode] = {
+    "append": "append",
+    "dynamic": "overwrite_partitions",
+    "overwrite": "overwrite",
+    "touched_partitions": "overwrite_touched",
+}
 
 TableOrKey = DeltaTableResource | str
-
-NOTHING_NEW = "nothing new in the source"
+Materialized = dg.MaterializeResult[Any]
 
 
 def delta_asset(
@@ -44,7 +46,7 @@ def delta_asset(
     kinds: set[str] | None = None,
     required_resource_keys: set[str] | None = None,
     **asset_arguments: Any,
-) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+) -> Callable[[Callable[..., object]], dg.AssetsDefinition]:
     """An asset whose function gets a `ChangeBatch` and returns rows, which are committed together with the cursor.
 
     ```python
@@ -81,8 +83,8 @@ def delta_asset(
         InvalidRequestError: No such `write`, or the asset is partitioned: an incremental step has no partitions of its
             own.
     """
-    if write not in WRITES:
-        raise InvalidRequestError(f"There is no write={write!r}", remedy=f"Use one of {', '.join(WRITES)}")
+    if write not in _MODES:
+        raise InvalidRequestError(f"There is no write={write!r}", remedy=f"Use one of {', '.join(_MODES)}")
     if "partitions_def" in asset_arguments:
         raise InvalidRequestError(
             "An incremental asset has no partitions",
@@ -92,9 +94,10 @@ def delta_asset(
     mode = parse_schema_mode(schema_mode)
     keys = {key for key in (incremental_from, table) if isinstance(key, str)}
 
-    def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
-        def compute(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
+        def compute(context: dg.AssetExecutionContext) -> Materialized:
             source, target = _table(context, incremental_from), _table(context, table)
+            name = context.asset_key.to_user_string()
             reader = IncrementalReader(
                 source,
                 target,
@@ -103,26 +106,19 @@ def delta_asset(
                 on_recreated=on_recreated,
                 max_versions=max_versions,
             )
-            batch = reader.next_batch()
-            if batch is None:
-                return _result(context, target, None, None)
-            rows = function(context, batch)
-            if rows is None:
-                raise InvalidRequestError(
-                    f"{context.asset_key.to_user_string()} returned None for a batch",
-                    remedy="Return rows, which may be an empty table of the right columns",
-                )
-            extras: dict[str, Any] = {
-                "txn": batch.txn,
-                "partition_by": None if target.exists() else partition_by,
-                "properties": table_properties,
-                "engine": engine,
-                "schema_mode": mode,
-                "user_metadata": user_metadata(read_run_identity(context), context.asset_key.to_user_string()),
-            }
+            step = Step(
+                name,
+                target,
+                _MODES[write],
+                partition_by=None if target.exists() else partition_by,
+                properties=table_properties or {},
+                schema_mode=mode,
+                engine=engine,
+                user_metadata=read_run(context).user_metadata(name),
+            )
             with retry_conflicts(conflict_retries):
-                result = _write(target, rows, batch, write, extras)
-            return _result(context, target, batch, result)
+                report = step.process(reader, lambda batch: function(context, batch))
+            return _materialized(context, report)
 
         compute.__name__ = function.__name__
         # Dagster looks at the annotations themselves, not at their text.
@@ -142,61 +138,22 @@ def _table(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
     resource = getattr(context.resources, table) if isinstance(table, str) else table
     if not isinstance(resource, DeltaTableResource):
         raise InvalidRequestError(
-            f"The resource {table!r} is no DeltaTableResource", cause=f"It is a {type(resource).__name__}"
+            f"The resource {table!r} is not a DeltaTableResource", cause=f"It is a {type(resource).__name__}"
         )
     return resource.table()
 
 
-def _write(target: DeltaTable, rows: Any, batch: ChangeBatch, write: Write, extras: dict[str, Any]) -> CommitResult:
-    if write == "append":
-        return target.append(rows, **extras)
-    is_new = not target.exists()
-    if is_new:
-        ensure_table_for(
-            target,
-            rows,
-            engine=extras["engine"],
-            partition_by=extras["partition_by"],
-            properties=extras["properties"],
-        )
-    if write == "dynamic":
-        return target.overwrite(rows, partition_overwrite_mode="dynamic", **extras)
-    if write == "overwrite" or is_new:
-        return target.overwrite(rows, **extras)
-    predicate = batch.partition_predicate()
-    if predicate is None:
-        raise InvalidRequestError(
-            "write='touched_partitions' needs a partitioned source",
-            remedy="Use 'append' or 'overwrite'",
-            source=batch.source.uri,
-        )
-    return target.overwrite(rows, replace_where=predicate, **extras)
-
-
-def _result(
-    context: dg.AssetExecutionContext, target: DeltaTable, batch: ChangeBatch | None, result: CommitResult | None
-) -> dg.MaterializeResult[Any]:
-    if batch is None and not target.exists():
-        return dg.MaterializeResult(metadata={"delta/skipped": True, "delta/skip_reason": NOTHING_NEW})
-    snapshot = target.snapshot()
-    if result is not None and not result.skipped and snapshot.version != result.version:
-        snapshot = target.snapshot(version=result.version)
-    metadata = table_metadata(snapshot, ".".join(context.asset_key.path))
-    if result is None:
-        metadata |= {"delta/skipped": True, "delta/skip_reason": NOTHING_NEW}
-    else:
-        metadata |= commit_metadata(result, snapshot.txns)
-    if batch is not None:
-        metadata |= _batch_metadata(batch)
+def _materialized(context: dg.AssetExecutionContext, report: StepReport) -> Materialized:
+    if report.version is None:
+        return dg.MaterializeResult(metadata={"delta/skipped": True, "delta/skip_reason": report.reason})
+    snapshot = report.snapshot()
+    metadata = report_metadata(report, snapshot, ".".join(context.asset_key.path))
+    for batch in report.batches:
+        metadata |= {
+            "delta/source_ending_version": batch.ending_version,
+            "delta/is_bootstrap": batch.is_bootstrap,
+            "delta/touched_partitions": batch.partitions().num_rows,
+        }
+        if batch.starting_version is not None:
+            metadata["delta/source_starting_version"] = batch.starting_version
     return dg.MaterializeResult(metadata=metadata, data_version=data_version(snapshot))
-
-
-def _batch_metadata(batch: ChangeBatch) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "delta/source_ending_version": batch.ending_version,
-        "delta/is_bootstrap": batch.is_bootstrap,
-        "delta/touched_partitions": batch.partitions().num_rows,
-    }
-    if batch.starting_version is not None:
-        metadata["delta/source_starting_version"] = batch.starting_version
-    return metadata

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 from pydantic import Field, field_validator
 
-from delta_orch.dagster.conflicts import DEFAULT_CONFLICT_RETRIES, retry_conflicts
-from delta_orch.dagster.identity import read_run_identity, user_metadata
-from delta_orch.dagster.metadata import commit_metadata, data_version, partition_row_counts, table_metadata
-from delta_orch.dagster.output_write import (
-    IDEMPOTENCY,
-    PARTITION_OVERWRITE,
-    OutputWrite,
-    WrittenOutput,
-    write_output,
-)
+from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
 from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
 from delta_orch.dagster.resource import resolve_env, resolve_options
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.dagster.settings import (
     MODES,
     AssetSettings,
@@ -32,9 +24,11 @@ from delta_orch.dagster.values import loader_for, wants_snapshot, wants_table
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression, Literal
-from delta_orch.log.write.transaction import CommitResult
-from delta_orch.protocol.types import BOOLEAN
+from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
+from delta_orch.pipeline.step import Mode, Step, StepReport, schema_of_new_table, snapshot_or_none
+from delta_orch.protocol.types import BOOLEAN, StructType
 
+PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
 
 MANY_FILES = 100
@@ -111,37 +105,98 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 remedy="Return rows; for a step that writes elsewhere annotate its return type as None",
             )
         settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode)
-        selection = _output_partitions(context, settings)
-        identity = None if self.idempotency == "off" else read_run_identity(context, self.code_location)
-        step = _step_of(context)
-        write = OutputWrite(
-            table=self._table(table_path(context, settings)),
-            step=step,
-            settings=settings,
-            selection=selection,
-            identity=identity,
-            idempotency=self.idempotency,
-            partition_overwrite=self.partition_overwrite,
-            engine=self.engine,
-            table_properties=self.table_properties,
-            user_metadata=None if identity is None else user_metadata(identity, "/".join(step), _keys_text(selection)),
-        )
+        table = self._table(table_path(context, settings))
+        selection = None
+        if context.has_asset_partitions:
+            selection = select_partitions(context, settings.partition_expr, settings.partition_format)
         with retry_conflicts(self.conflict_retries):
-            written = write_output(write, obj)
-        self._report(context, settings, written)
+            step, scopes = self._step(context, settings, table, selection, obj)
+            report = step.run(lambda: obj)
+        self._report(context, report, ".".join(table_path(context, settings)), scopes)
 
-    def _report(self, context: dg.OutputContext, settings: AssetSettings, written: WrittenOutput) -> None:
-        snapshot, result = written.snapshot, written.result
-        metadata = table_metadata(snapshot, ".".join(table_path(context, settings)))
-        if result is None:
-            metadata |= {"delta/skipped": True, "delta/skip_reason": "mode 'ignore' found data"}
-        else:
-            metadata |= commit_metadata(result, snapshot.txns)
-        if result is not None:
-            _warn_of_many_files(context, result, len(written.scopes), snapshot.partition_columns)
-        if metadata["delta/skipped"]:
-            context.log.warning("Nothing was written: %s.", metadata.get("delta/skip_reason", "nothing to do"))
-        counts = partition_row_counts(snapshot, written.scopes)
+    def _step(
+        self,
+        context: dg.OutputContext,
+        settings: AssetSettings,
+        table: DeltaTable,
+        selection: PartitionSelection | None,
+        rows: object,
+    ) -> tuple[Step, dict[str, Expression]]:
+        """The step, and the rows of each partition of the run by its key."""
+        key = _step_of(context)
+        before = snapshot_or_none(table)
+        schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
+        partition_by = settings.partition_by
+        if before is None and partition_by is None:
+            partition_by = () if selection is None else selection.columns
+        partition_columns = (partition_by or ()) if before is None else before.partition_columns
+        scopes = {} if selection is None else selection.scopes(schema)
+        tied = selection is not None and _names(selection.columns) <= _names(partition_columns)
+        if selection is not None:
+            self._ensure_exact(settings, selection, partition_columns, is_tied=tied)
+        run = None if self.idempotency == "off" else read_run(context, self.code_location)
+        mode: Mode = settings.mode
+        if mode == "overwrite" and self.partition_overwrite == "dynamic":
+            mode = "overwrite_partitions"
+        where = None if selection is None or mode in ("append", "overwrite_partitions") else selection.predicate(schema)
+        step = Step(
+            f"Step {context.step_key}",
+            table,
+            mode,
+            txns=()
+            if run is None
+            else run.identity(key).txns(
+                cast(Idempotency, self.idempotency),
+                scopes=None if selection is None else {k: scope if tied else None for k, scope in scopes.items()},
+                # An appending step adds what it found; an older run that ends later must not lose it.
+                by_run=mode == "append",
+            ),
+            where=where,
+            partition_by=partition_by,
+            properties=self.table_properties,
+            schema_mode=settings.schema_mode,
+            engine=self.engine,
+            user_metadata=None if run is None else run.user_metadata("/".join(key), _keys_text(selection)),
+        )
+        return step, scopes
+
+    def _ensure_exact(
+        self,
+        settings: AssetSettings,
+        selection: PartitionSelection,
+        partition_columns: Sequence[str],
+        *,
+        is_tied: bool,
+    ) -> None:
+        """Refuse what nothing would check: where the table is partitioned by other columns than the run, a commit is
+        for all of the run's partitions or for none, and rows may lie in any of them."""
+        about = ", ".join(selection.columns)
+        if self.idempotency != "off" and len(selection.keys) > 1 and not is_tied:
+            raise InvalidRequestError(
+                f"A run over {len(selection.keys)} partitions cannot be exactly-once in a table that is not "
+                "partitioned by them",
+                cause=f"The table is partitioned by {', '.join(partition_columns) or 'nothing'}, "
+                f"the partitions are about {about}",
+                remedy="Run one partition at a time (BackfillPolicy.multi_run), or partition the table by that column",
+            )
+        is_dynamic = settings.mode == "overwrite" and self.partition_overwrite == "dynamic"
+        if is_dynamic and (self.idempotency == "off" or not is_tied):
+            raise InvalidRequestError(
+                "partition_overwrite='dynamic' could replace other partitions than those of the run",
+                cause=f"Nothing ties the table's partitions to {about}: "
+                "it is partitioned by other columns, or idempotency is off",
+                remedy="Use partition_overwrite='replace_where'",
+            )
+
+    def _report(
+        self, context: dg.OutputContext, report: StepReport, table_name: str, scopes: dict[str, Expression]
+    ) -> None:
+        snapshot = report.snapshot()
+        metadata = report_metadata(report, snapshot, table_name)
+        _warn_of_many_files(context, report, len(scopes), snapshot.partition_columns)
+        if report.skipped:
+            context.log.warning("Nothing was written: %s.", report.reason or "nothing to do")
+        counts = partition_row_counts(snapshot, scopes)
         if len(counts) == 1:
             metadata["dagster/partition_row_count"] = next(iter(counts.values()))
         context.add_output_metadata(metadata)
@@ -217,9 +272,9 @@ def table_path(context: Any, settings: AssetSettings) -> tuple[str, ...]:
 
 
 def _warn_of_many_files(
-    context: dg.OutputContext, result: CommitResult, num_partitions: int, partition_columns: Sequence[str]
+    context: dg.OutputContext, report: StepReport, num_partitions: int, partition_columns: Sequence[str]
 ) -> None:
-    files = result.operation_metrics.get("numFiles")
+    files = report.metrics.get("numFiles")
     if num_partitions and isinstance(files, int) and files > MANY_FILES * num_partitions:
         context.log.warning(
             "The run's partitions (%d) were written as %d files: each value of %s is a directory of its own. "
@@ -237,16 +292,8 @@ def _step_of(context: dg.OutputContext) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-def _output_partitions(context: dg.OutputContext, settings: AssetSettings) -> PartitionSelection | None:
-    if not context.has_asset_partitions:
-        return None
-    return select_partitions(
-        context.asset_partitions_def,
-        context.asset_partition_keys,
-        settings.partition_expr,
-        settings.partition_format,
-        asset=context.asset_key.to_user_string(),
-    )
+def _names(columns: Sequence[str]) -> set[str]:
+    return {name.lower() for name in columns}
 
 
 def _keys_text(selection: PartitionSelection | None) -> dict[str, str]:
@@ -256,20 +303,12 @@ def _keys_text(selection: PartitionSelection | None) -> dict[str, str]:
     return {"partition": keys[0]} if len(keys) == 1 else {"first_partition": keys[0], "last_partition": keys[-1]}
 
 
-def _input_predicate(context: dg.InputContext, settings: AssetSettings, schema: Any) -> Expression | None:
+def _input_predicate(context: dg.InputContext, settings: AssetSettings, schema: StructType) -> Expression | None:
     if not context.has_asset_partitions:
         return None
-    keys = context.asset_partition_keys
-    if not keys:
+    if not context.asset_partition_keys:
         return Literal(False, BOOLEAN)
-    selection = select_partitions(
-        context.asset_partitions_def,
-        keys,
-        settings.partition_expr,
-        settings.partition_format,
-        asset=context.asset_key.to_user_string(),
-    )
-    return selection.predicate(schema)
+    return select_partitions(context, settings.partition_expr, settings.partition_format).predicate(schema)
 
 
 __all__ = ["ENGINES", "IDEMPOTENCY", "MODES", "PARTITION_OVERWRITE", "DeltaLakeIOManager"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import dagster as dg
 
-from delta_orch.dagster.identity import read_run_identity, user_metadata
 from delta_orch.dagster.metadata import data_version
 from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.maintenance import MaintenancePolicy, TableHealth, read_table_health
@@ -141,7 +141,7 @@ def _compute(
         health = read_table_health(snapshot)
         metadata = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
         if is_due(health):
-            run = user_metadata(read_run_identity(context), key.to_user_string())
+            run = read_run(context).user_metadata(key.to_user_string())
             metadata |= job(table, snapshot, run)
         else:
             metadata |= {"delta/skipped": True, "delta/skip_reason": "the policy sees no need"}

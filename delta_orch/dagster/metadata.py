@@ -14,9 +14,9 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.write.transaction import CommitResult
 from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.row_counts import ROW_COUNT_COLUMNS, count_rows
+from delta_orch.pipeline.step import StepReport
 from delta_orch.protocol.types import StructType
 
 STORAGE_KIND = "deltalake"
@@ -46,25 +46,21 @@ def table_metadata(snapshot: Snapshot, table_name: str) -> dict[str, Any]:
     return metadata
 
 
-def commit_metadata(result: CommitResult, recorded: Mapping[str, int]) -> dict[str, Any]:
-    """Metadata entries about a commit, or about there being none.
+def report_metadata(report: StepReport, snapshot: Snapshot, table_name: str) -> dict[str, Any]:
+    """Metadata entries about a step and the table it left.
 
     Args:
-        result: How the write ended.
-        recorded: The transaction ids of the table, to tell a repeated run from one that came too late.
+        snapshot: `report.snapshot()`.
     """
-    metadata: dict[str, Any] = {
-        "delta/skipped": result.skipped,
-        "delta/operation_metrics": dg.JsonMetadataValue(dict(result.operation_metrics)),
-    }
-    if result.skipped_txns:
-        fenced = [txn for txn in result.skipped_txns if recorded.get(txn.app_id, txn.version) > txn.version]
-        metadata["delta/skip_reason"] = (
-            "a newer run has already written this" if fenced else "this run has already committed this"
-        )
-        metadata["delta/skipped_txns"] = dg.JsonMetadataValue([txn.app_id for txn in result.skipped_txns])
-    if result.rebased_versions:
-        metadata["delta/rebased_versions"] = dg.JsonMetadataValue(list(result.rebased_versions))
+    metadata = {**table_metadata(snapshot, table_name), "delta/skipped": report.skipped}
+    if report.reason is not None:
+        metadata["delta/skip_reason"] = report.reason
+    if report.commit is not None or report.skipped_txns:
+        metadata["delta/operation_metrics"] = dg.JsonMetadataValue(report.metrics)
+    if report.skipped_txns:
+        metadata["delta/skipped_txns"] = dg.JsonMetadataValue([txn.app_id for txn in report.skipped_txns])
+    if report.commit is not None and report.commit.rebased_versions:
+        metadata["delta/rebased_versions"] = dg.JsonMetadataValue(list(report.commit.rebased_versions))
     return metadata
 
 

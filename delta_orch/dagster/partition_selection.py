@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import dagster as dg
@@ -84,18 +84,16 @@ class PartitionSelection:
 
 
 def select_partitions(
-    partitions_def: dg.PartitionsDefinition[str],
-    keys: Sequence[str],
+    context: dg.InputContext | dg.OutputContext,
     partition_expr: Mapping[str, str] | None,
     partition_format: Mapping[str, str] | None = None,
-    *,
-    asset: str,
 ) -> PartitionSelection:
-    """The selection of an asset's partition keys.
+    """The partitions of an asset that a run reads or writes.
 
     Raises:
         InvalidRequestError: `partition_expr` is missing, or does not name a column for every dimension.
     """
+    partitions_def, asset = context.asset_partitions_def, context.asset_key.to_user_string()
     names = dimension_names(partitions_def)
     if partition_expr is None or set(partition_expr) != set(names):
         wanted = '"partition_expr": "column"'
@@ -109,7 +107,9 @@ def select_partitions(
         )
     formats = partition_format or {}
     dimensions = tuple(Dimension(partition_expr[name], formats.get(name)) for name in names)
-    return PartitionSelection(dimensions, {str(key): _partitions_of(partitions_def, key) for key in keys})
+    return PartitionSelection(
+        dimensions, {str(key): _partitions_of(partitions_def, key) for key in context.asset_partition_keys}
+    )
 
 
 def dimension_names(partitions_def: dg.PartitionsDefinition[str]) -> tuple[str, ...]:

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
+from typing import Literal as OneOf
 
 import dagster as dg
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.table.schema_evolution import parse_schema_mode
 
-MODES = ("overwrite", "append", "error", "ignore")
+OutputMode = OneOf["overwrite", "append", "error", "ignore"]
+MODES = get_args(OutputMode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class AssetSettings:
     """See the module. `partition_expr` and `partition_format` map a dimension's name to a text; for an asset with one
     dimension the name is empty."""
 
-    mode: str
+    mode: OutputMode
     schema: str | None = None
     partition_expr: Mapping[str, str] | None = None
     partition_format: Mapping[str, str] | None = None
@@ -65,7 +67,7 @@ def parse_settings(
     )
 
 
-def parse_mode(mode: Any) -> str:
+def parse_mode(mode: object) -> OutputMode:
     """A write mode, checked."""
     if mode == "merge":
         raise InvalidRequestError(
@@ -75,7 +77,7 @@ def parse_mode(mode: Any) -> str:
         )
     if mode not in MODES:
         raise InvalidRequestError(f"There is no mode {mode!r}", remedy=f"Use one of {', '.join(MODES)}", mode=mode)
-    return str(mode)
+    return cast(OutputMode, mode)
 
 
 def parse_columns(value: Any, key: str) -> tuple[str, ...] | None:

@@ -1,53 +1,102 @@
-"""Who writes: an orchestrator's run as a `TxnId` (PROTOCOL, "Transaction Identifiers").
+"""Who writes: an orchestrator's run as `TxnId`s (PROTOCOL, "Transaction Identifiers").
 
 Two numbers decide what happens to a write. The app id says *what* is written (step and partition), the version says
 *which run* writes it. A retry has the same version as the attempt it repeats, so the table skips it if that attempt had
 committed; a new run has a higher one and writes again; a run that started earlier and finishes late (a zombie) has a
 lower one and is kept out.
 
-The functions are pure: they take plain values, so neither orchestrator needs to be installed. Where an id is built from
-parts, the separators inside parts are percent-encoded, so that two different steps never share an app id.
+Everything here is pure and takes plain values, so neither orchestrator needs to be installed. The separators inside the
+parts of an id are percent-encoded, so that two different steps never share an app id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal as OneOf
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 
 MAX_CLEAR_NUMBER = 999
-"""How often one Airflow run can be cleared; the digits are part of the version, which must stay below 2**53 so that
+"""How often one Airflow run can be cleared. The digits are part of the version, which must stay below 2**53 so that
 readers that parse JSON numbers as doubles still see it exactly."""
 
 ONCE_PER_PARTITION = 0
 """The version of a partition that is written once, whichever run does it. Lower than any run's version."""
 
+Idempotency = OneOf["run", "partition", "off"]
+"""`run`: a run and its retries write once, and a later run writes again. `partition`: a partition is written once,
+whichever run does it. `off`: every attempt writes."""
 
-def dagster_app_id(
-    code_location: str, asset_key: Sequence[str], partition_key: str | None = None, *, root_run_id: str | None = None
-) -> str:
-    """`dagster:{code location}:{asset key}:{partition}`; the asset key's parts are joined with `/`.
+IDEMPOTENCY = ("run", "partition", "off")
 
-    Args:
-        code_location: The location that defines the asset.
-        asset_key: The parts of the asset key, at least one.
-        partition_key: None for a step without partitions.
-        root_run_id: Only for a step without partitions that *adds* rows: every root run is then an identity of its
-            own (`run:{id}`). Without it an older run that finishes after a newer one is fenced off, which is right
-            for a step that replaces the table and would lose rows for one that appends to it.
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What of a run decides whether its write happens.
+
+    Attributes:
+        writer: The step: what its app ids begin with. See `dagster_writer` and `airflow_writer`.
+        version: Where the run stands among the runs of the step: retries share it, later runs have a higher one.
+        run_id: The run's, the same for its retries.
+        partition: What the run is about, where its orchestrator says so: a partition key or a data interval.
     """
+
+    writer: str
+    version: int
+    run_id: str
+    partition: str | None = None
+
+    def txns(
+        self,
+        idempotency: Idempotency = "run",
+        *,
+        scopes: Mapping[str, Expression | None] | None = None,
+        by_run: bool = False,
+    ) -> tuple[TxnId, ...]:
+        """The identifiers of the run's write: one for each partition it writes, else one.
+
+        A run over several partitions has for each the app id that a run over it alone has. So a backfill that comes
+        late leaves out the partitions that a newer run has written.
+
+        Args:
+            idempotency: See `Idempotency`.
+            scopes: Partition key → the predicate over partition columns that selects its rows; None as a predicate for
+                all rows of the write. Predicates of different keys must not overlap. By default `partition`.
+            by_run: A run without partition is an identity of its own. Right for a step that adds rows: an older run
+                that finishes after a newer one is not fenced off, and its rows are not lost.
+
+        Raises:
+            InvalidRequestError: `scopes` is empty, or `idempotency="partition"` for a run without partition.
+        """
+        if idempotency == "off":
+            return ()
+        if scopes is None and self.partition is not None:
+            scopes = {self.partition: None}
+        if scopes is not None and not scopes:
+            raise InvalidRequestError("A run over partitions names at least one", remedy="Pass one scope a partition")
+        if scopes is not None:
+            version = ONCE_PER_PARTITION if idempotency == "partition" else self.version
+            return tuple(TxnId(f"{self.writer}:{key}", version, scope) for key, scope in scopes.items())
+        if idempotency == "partition":
+            raise InvalidRequestError(
+                f"Run {self.run_id} of {self.writer} has no partitions and no data interval, so "
+                "idempotency='partition' has no meaning for it",
+                remedy="Use idempotency='run', or give the asset partitions or the DAG a schedule",
+                run_id=self.run_id,
+            )
+        return (TxnId(f"{self.writer}:{f'run:{self.run_id}' if by_run else ''}", self.version),)
+
+
+def dagster_writer(code_location: str, asset_key: Sequence[str]) -> str:
+    """`dagster:{code location}:{asset key}`; the asset key's parts, at least one, are joined with `/`."""
     if not asset_key:
         raise InvalidRequestError("An asset key has at least one part", remedy="Pass the parts of the asset's key")
-    if partition_key is not None and root_run_id is not None:
-        raise InvalidRequestError(
-            "A run id identifies only steps without partitions", remedy="Leave out root_run_id or partition_key"
-        )
     key = "/".join(_encode(part, ":/") for part in asset_key)
-    what = f"run:{root_run_id}" if root_run_id is not None else (partition_key or "")
-    return f"dagster:{_encode(code_location, ':')}:{key}:{what}"
+    return f"dagster:{_encode(code_location, ':')}:{key}"
 
 
 def dagster_version(root_run_created: datetime) -> int:
@@ -55,80 +104,18 @@ def dagster_version(root_run_created: datetime) -> int:
     return _epoch_ms(root_run_created, "root_run_created")
 
 
-def dagster_txn(
-    *,
-    code_location: str,
-    asset_key: Sequence[str],
-    root_run_created: datetime,
-    partition_key: str | None = None,
-    root_run_id: str | None = None,
-    scope: Expression | None = None,
-) -> TxnId:
-    """The identity of one asset, or one partition of it, written by one root run. See `dagster_app_id`."""
-    app_id = dagster_app_id(code_location, asset_key, partition_key, root_run_id=root_run_id)
-    return TxnId(app_id, dagster_version(root_run_created), scope)
-
-
-def dagster_range_txns(
-    *,
-    code_location: str,
-    asset_key: Sequence[str],
-    root_run_created: datetime,
-    scopes: Mapping[str, Expression],
-) -> tuple[TxnId, ...]:
-    """One scoped identity a partition, for a run over several of them that makes one commit.
-
-    The app id of each is the one a run over that partition alone has, so a range backfill that comes late leaves out
-    the partitions a newer run has written.
-
-    Args:
-        code_location: See `dagster_app_id`.
-        asset_key: See `dagster_app_id`.
-        root_run_created: See `dagster_version`.
-        scopes: Partition key → the predicate over partition columns that selects its rows
-            (`pipeline.partitions`). Predicates of different keys must not overlap.
-
-    Raises:
-        InvalidRequestError: `scopes` is empty.
-    """
-    if not scopes:
-        raise InvalidRequestError(
-            "A run over a range of partitions names at least one", remedy="Pass one scope a partition"
-        )
-    version = dagster_version(root_run_created)
-    return tuple(TxnId(dagster_app_id(code_location, asset_key, key), version, scope) for key, scope in scopes.items())
-
-
-def airflow_app_id(
-    dag_id: str,
-    task_id: str,
-    *,
-    map_index: int = -1,
-    partition_key: str | None = None,
-    data_interval: tuple[datetime, datetime] | None = None,
-    run_id: str | None = None,
-) -> str:
-    """`airflow:{dag_id}.{task_id}[map index]:{partition key | data interval}`.
+def airflow_writer(dag_id: str, task_id: str, map_index: int = -1) -> str:
+    """`airflow:{dag_id}.{task_id}[map index]`.
 
     Args:
         dag_id: A dot in it is written `%2E`, so that the boundary to `task_id` stays visible.
         task_id: With its task groups, as Airflow spells it.
         map_index: Below 0 for a task that is not mapped; nothing is added then.
-        partition_key: Goes before the data interval where both are given.
-        data_interval: Start and end, timezone-aware; written in UTC as `start/end`.
-        run_id: Used only where neither of the two is given, as `run:{id}`: every run is then an identity of its own.
-            Leave it out for a step that replaces its whole target, so that older runs are fenced off.
     """
     if not dag_id or not task_id:
         raise InvalidRequestError("An Airflow step has a dag id and a task id", remedy="Pass both")
-    if partition_key is not None:
-        what = partition_key
-    elif data_interval is not None:
-        what = "/".join(_utc_text(moment, "data_interval") for moment in data_interval)
-    else:
-        what = "" if run_id is None else f"run:{run_id}"
     mapped = f"[{map_index}]" if map_index >= 0 else ""
-    return f"airflow:{_encode(dag_id, '.:')}.{_encode(task_id, ':[]')}{mapped}:{what}"
+    return f"airflow:{_encode(dag_id, '.:')}.{_encode(task_id, ':[]')}{mapped}"
 
 
 def airflow_version(run_after: datetime, clear_number: int = 0) -> int:
@@ -147,28 +134,11 @@ def airflow_version(run_after: datetime, clear_number: int = 0) -> int:
     return _epoch_ms(run_after, "run_after") * (MAX_CLEAR_NUMBER + 1) + clear_number
 
 
-def airflow_txn(
-    *,
-    dag_id: str,
-    task_id: str,
-    run_after: datetime,
-    clear_number: int = 0,
-    map_index: int = -1,
-    partition_key: str | None = None,
-    data_interval: tuple[datetime, datetime] | None = None,
-    run_id: str | None = None,
-    scope: Expression | None = None,
-) -> TxnId:
-    """The identity of one task instance's write. See `airflow_app_id` and `airflow_version`."""
-    app_id = airflow_app_id(
-        dag_id,
-        task_id,
-        map_index=map_index,
-        partition_key=partition_key,
-        data_interval=data_interval,
-        run_id=run_id,
-    )
-    return TxnId(app_id, airflow_version(run_after, clear_number), scope)
+def interval_text(start: datetime, end: datetime) -> str:
+    """A data interval as `RunIdentity.partition`: `start/end` in UTC, whatever zone the two are in."""
+    for moment in (start, end):
+        _ensure_aware(moment, "data_interval")
+    return f"{start.astimezone(UTC).isoformat()}/{end.astimezone(UTC).isoformat()}"
 
 
 def cdc_app_id(target: str, source_table_id: str) -> str:
@@ -195,11 +165,6 @@ def _epoch_ms(moment: datetime, name: str) -> int:
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     # In integers: a float of seconds loses milliseconds for dates far from the epoch.
     return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
-
-
-def _utc_text(moment: datetime, name: str) -> str:
-    _ensure_aware(moment, name)
-    return moment.astimezone(UTC).isoformat()
 
 
 def _ensure_aware(moment: datetime, name: str) -> None:

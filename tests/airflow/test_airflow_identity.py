@@ -44,7 +44,8 @@ def context(**changes: Any) -> dict[str, Any]:
 
 
 def txn(*, replaces_table: bool = False, **changes: Any) -> TxnId:
-    return TaskRun.from_context(context(**changes)).txn(replaces_table=replaces_table)
+    (found,) = TaskRun.from_context(context(**changes)).identity().txns(by_run=not replaces_table)
+    return found
 
 
 FIRST = txn()
@@ -138,7 +139,8 @@ def test_contexts_of_real_attempts(runs) -> None:  # type: ignore[no-untyped-def
             from airflow.sdk import get_current_context
 
             run = TaskRun.from_context(get_current_context())
-            seen.append((run.txn(replaces_table=False).app_id, run.txn(replaces_table=False).version, run.try_number))
+            (txn,) = run.identity().txns(by_run=True)
+            seen.append((txn.app_id, txn.version, run.try_number))
             if run.try_number in failing:
                 raise RuntimeError("try again")
 

@@ -412,8 +412,8 @@ async def coroutine() -> None:
     [
         ({}, "exactly one"),
         ({"python_callable": day_of_flights, "sql": "SELECT 1"}, "exactly one"),
-        ({"python_callable": "load"}, "no function"),
-        ({"python_callable": coroutine}, "no function"),
+        ({"python_callable": "load"}, "not a plain function"),
+        ({"python_callable": coroutine}, "not a plain function"),
         ({"python_callable": day_of_flights, "mode": "merge"}, "mode='merge'"),
         ({"python_callable": day_of_flights, "engine": "flink"}, "engine='flink'"),
         ({"python_callable": day_of_flights, "idempotency": "maybe"}, "idempotency='maybe'"),

@@ -15,7 +15,7 @@ import pytest
 from dagster_jobs import flights_job, readings_job
 
 from delta_orch.dagster import DeltaLakeIOManager
-from delta_orch.dagster.identity import read_run_identity
+from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 
@@ -314,7 +314,7 @@ def test_the_code_location_can_be_named(tmp_path: Path) -> None:
 
 def test_a_context_without_a_run_has_no_identity() -> None:
     with pytest.raises(InvalidRequestError, match="inside a Dagster run"):
-        read_run_identity(dg.build_output_context(asset_key=["x"]))
+        read_run(dg.build_output_context(asset_key=["x"]))
 
 
 def test_first_writers_of_different_days_at_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.dagster import DeltaLakeIOManager
-from delta_orch.dagster.conflicts import retry_conflicts
+from delta_orch.dagster.run import retry_conflicts
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import (
     ColumnNotFoundError,

@@ -1,0 +1,120 @@
+"""The Dagster run behind a write: its identity, its words in the commit, and its retries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import dagster as dg
+
+from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.pipeline.run_identity import RunIdentity, dagster_version, dagster_writer
+
+NO_LOCATION = "local"
+"""The code location of runs that were started without one: `dg.materialize`, the command line."""
+
+DEFAULT_CONFLICT_RETRIES = 3
+_PAUSE_S = 1.0
+
+StepContext = dg.OutputContext | dg.AssetExecutionContext | dg.OpExecutionContext
+
+
+@dataclass(frozen=True, slots=True)
+class DagsterRun:
+    """What of a run goes into transaction ids and commits.
+
+    Attributes:
+        root_run_id: The first run of a chain of retries and re-executions; the run itself where it is none of these.
+        root_run_created: When that one was created, timezone-aware.
+    """
+
+    code_location: str
+    run_id: str
+    root_run_id: str
+    root_run_created: datetime
+    step_key: str
+
+    def identity(self, step: Sequence[str]) -> RunIdentity:
+        """Who writes.
+
+        Args:
+            step: The asset key's parts, or what stands for them where an op's output is no asset.
+        """
+        writer = dagster_writer(self.code_location, step)
+        return RunIdentity(writer, dagster_version(self.root_run_created), self.root_run_id)
+
+    def user_metadata(self, asset_key: str, partitions: Mapping[str, str] | None = None) -> str:
+        """`commitInfo.userMetadata`: JSON that names the run behind a commit."""
+        import orjson
+
+        values = {
+            "orchestrator": "dagster",
+            "run_id": self.run_id,
+            "root_run_id": self.root_run_id,
+            "step_key": self.step_key,
+            "code_location": self.code_location,
+            "asset_key": asset_key,
+        }
+        return orjson.dumps({**values, **(partitions or {})}).decode()
+
+
+def read_run(context: StepContext, code_location: str | None = None) -> DagsterRun:
+    """The run that the context of a running step belongs to.
+
+    Args:
+        code_location: Used instead of the one the run was launched from.
+
+    Raises:
+        InvalidRequestError: There is no run, or the root run is no longer in the instance.
+    """
+    run, instance, step_key = _run_of(context)
+    root_run_id = run.root_run_id or run.run_id
+    record = instance.get_run_record_by_id(root_run_id)
+    if record is None:
+        raise InvalidRequestError(
+            f"Run {run.run_id} repeats run {root_run_id}, which is no longer in the Dagster instance",
+            cause="The creation time of the root run tells whether this run repeats committed work",
+            remedy="Launch a new materialization instead of re-executing this run",
+            run_id=run.run_id,
+            root_run_id=root_run_id,
+        )
+    origin = run.remote_job_origin
+    return DagsterRun(
+        code_location=code_location or (origin.location_name if origin is not None else NO_LOCATION),
+        run_id=run.run_id,
+        root_run_id=root_run_id,
+        root_run_created=record.create_timestamp,
+        step_key=step_key,
+    )
+
+
+def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, str]:
+    try:
+        if isinstance(context, dg.OutputContext):
+            step = context.step_context
+            return step.dagster_run, step.instance, context.step_key
+        op_context = context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
+        return op_context.run, op_context.instance, op_context.get_step_execution_context().step.key
+    except dg.DagsterInvariantViolationError as error:
+        raise InvalidRequestError(
+            "The write does not happen inside a Dagster run",
+            cause="The run is the identity that makes a write happen once",
+            remedy="Run it through dg.materialize, or set idempotency='off'",
+        ) from error
+
+
+@contextmanager
+def retry_conflicts(max_retries: int) -> Iterator[None]:
+    """Turn retryable errors into a retry of the step; all others pass.
+
+    A conflict means that another commit won and nothing was written. The step runs again as a whole, because what it
+    read may have changed. Retries of the step's own `RetryPolicy` count as well.
+    """
+    try:
+        yield
+    except DeltaError as error:
+        if not error.retryable or max_retries <= 0:
+            raise
+        raise dg.RetryRequested(max_retries=max_retries, seconds_to_wait=_PAUSE_S) from error

@@ -1,0 +1,289 @@
+"""One step of a pipeline: what a task of an orchestrator does to its table, exactly once.
+
+A plugin says who writes (`run_identity`), which rows are replaced (`Mode`) and how to get the new ones. The rules are
+here: a step whose work is recorded is over before it computes anything, the commit carries the identifiers that make
+sure of it, and the report says what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from typing import Literal as OneOf
+
+from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.engines.select import EngineChoice
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.files.txn import TxnId
+    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
+    from delta_orch.protocol.types import StructType
+
+Mode = OneOf["append", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
+"""What becomes of the rows that are there.
+
+- `append`: they stay.
+- `overwrite`: those that `Step.where` selects are replaced, or all. New rows must satisfy `where`.
+- `overwrite_partitions`: those in the partitions of the new rows are replaced.
+- `overwrite_touched`: those in the partitions that a batch of changes touched are replaced (`Step.process` only).
+- `error`, `ignore`: rows are added to an empty place; otherwise the step fails, or does nothing.
+"""
+
+ALREADY_COMMITTED = "this run has already committed this"
+FENCED_OFF = "a newer run has already written this"
+FOUND_DATA = "mode 'ignore' found data"
+NOTHING_NEW = "nothing new in the source"
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a step did.
+
+    Attributes:
+        table: The table.
+        version: The version it committed, or where it committed none the version it found; None without a table.
+        skipped: It committed nothing.
+        reason: Why it, or a part of it, was skipped.
+        skipped_txns: The identifiers that were recorded already.
+        commit: The last commit; None where the step was over before it computed anything.
+        batches: The batches of changes that an incremental step processed, in order.
+    """
+
+    table: DeltaTable
+    version: int | None
+    skipped: bool
+    reason: str | None = None
+    skipped_txns: tuple[TxnId, ...] = ()
+    commit: CommitResult | None = None
+    batches: tuple[ChangeBatch, ...] = ()
+
+    @property
+    def metrics(self) -> dict[str, int | str]:
+        """`commitInfo.operationMetrics` of the last commit."""
+        return {} if self.commit is None else dict(self.commit.operation_metrics)
+
+    def snapshot(self) -> TableSnapshot:
+        """The table as the step left it: the version it committed, else the newest.
+
+        Raises:
+            TableNotFoundError: There is no table.
+        """
+        newest = self.table.snapshot()
+        # Others may have committed since.
+        return newest if self.skipped or newest.version == self.version else self.table.snapshot(version=self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A write of one task to one table. It is one commit, made once for its `txns`; `process` makes one a batch.
+
+    Attributes:
+        name: Who writes, for error messages.
+        table: The table, which need not exist yet.
+        mode: See `Mode`.
+        txns: Who writes, for the table. A step with none always writes.
+        where: The rows the step is about: `overwrite` replaces them, `error` and `ignore` look for them. None: all.
+        creates_only: `error` and `ignore` look for a table instead of rows.
+        partition_by: Partition columns of a table that the step creates; one that exists must have the same.
+        properties: Properties of a table that the step creates.
+        schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
+        engine: As for `DeltaTable.append`.
+        user_metadata: `commitInfo.userMetadata` of every commit.
+    """
+
+    name: str
+    table: DeltaTable
+    mode: Mode = "append"
+    txns: tuple[TxnId, ...] = ()
+    where: str | Expression | None = None
+    creates_only: bool = False
+    partition_by: Sequence[str] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    schema_mode: str | None = None
+    engine: EngineChoice = "auto"
+    user_metadata: str | None = None
+
+    def run(self, rows: Callable[[], object]) -> StepReport:
+        """Get the rows and commit them; neither where the work is recorded, or there is data in the way.
+
+        Args:
+            rows: Gives what `DeltaTable.append` takes. None is an error: a forgotten `return` is no empty result.
+
+        Raises:
+            TableExistsError: Mode `error` found data.
+            InvalidRequestError: `rows` gave None, or the request does not fit the table.
+            DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error,
+                except that a step that replaces rows may have created it, empty.
+        """
+        before = snapshot_or_none(self.table)
+        done = None if before is None else self._found_done(before)
+        return self._commit(rows()) if done is None else done
+
+    def process(
+        self, reader: IncrementalReader, rows: Callable[[ChangeBatch], object], *, until_current: bool = False
+    ) -> StepReport:
+        """Commit what `rows` makes of the next batch of changes, together with the cursor.
+
+        Args:
+            reader: Reads for this step's table.
+            rows: Gives the rows of a batch; an empty result moves the cursor alone.
+            until_current: Go on until everything that was in the source at the start is processed.
+
+        Raises:
+            InvalidRequestError: `rows` gave None, or `overwrite_touched` has a source without partitions.
+            DeltaError: As `IncrementalReader.next_batch` and `run`. Batches committed before the error stay.
+        """
+        batch = reader.next_batch()
+        if batch is None:
+            version = self.table.version() if self.table.exists() else None
+            return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
+        goal = reader.source.version() if until_current else batch.ending_version
+        reports: list[StepReport] = []
+        batches: list[ChangeBatch] = []
+        while batch is not None:
+            reports.append(self._for_batch(batch)._commit(rows(batch)))
+            batches.append(batch)
+            batch = reader.next_batch() if batch.ending_version < goal else None
+        return replace(reports[-1], skipped=all(report.skipped for report in reports), batches=tuple(batches))
+
+    def _found_done(self, before: TableSnapshot) -> StepReport | None:
+        """The report of a step that has nothing to compute. The commit looks at the identifiers once more."""
+        recorded = [before.txn_version(txn.app_id) for txn in self.txns]
+        if self.txns and all(
+            version is not None and txn.is_recorded_by(version)
+            for version, txn in zip(recorded, self.txns, strict=True)
+        ):
+            return StepReport(self.table, before.version, True, _why_skipped(self.txns, before), self.txns)
+        if self.mode not in ("error", "ignore") or not self._is_in_the_way(before):
+            return None
+        if self.mode == "ignore":
+            return StepReport(self.table, before.version, True, FOUND_DATA)
+        raise TableExistsError(
+            f"{self.name} found {'a table' if self.creates_only else 'data'} at {self.table.uri}",
+            cause="Mode 'error' writes only where there is nothing yet",
+            remedy="Use mode 'overwrite' to replace it, 'ignore' to keep it, or 'append'",
+            uri=self.table.uri,
+        )
+
+    def _is_in_the_way(self, before: TableSnapshot) -> bool:
+        from delta_orch.expressions.resolve import resolve_expression
+        from delta_orch.pipeline.partitions import looks_only_at
+
+        if self.creates_only:
+            return True
+        if self.where is None or isinstance(self.where, str):
+            return before.num_files > 0
+        where = resolve_expression(self.where, before.schema)
+        if looks_only_at(where, before.partition_columns):
+            return bool(before.files(["path"], where).num_rows)
+        # Statistics can tell that a file holds no such row, but not that it holds one.
+        return any(batch.num_rows for batch in before.scan([before.schema.names[0]], where).to_reader())
+
+    def _for_batch(self, batch: ChangeBatch) -> Step:
+        where = None
+        if self.mode == "overwrite_touched":
+            where = batch.partition_predicate()
+            if where is None and self.table.exists():
+                raise InvalidRequestError(
+                    f"{self.name} replaces the touched partitions, which needs a partitioned source",
+                    remedy="Append, or overwrite all",
+                    source=batch.source.uri,
+                )
+        return replace(self, txns=(batch.txn,), where=where)
+
+    def _commit(self, data: object) -> StepReport:
+        if data is None:
+            raise InvalidRequestError(
+                f"{self.name} returned None instead of rows",
+                cause="A missing return statement must not pass for an empty result",
+                remedy="Return a Spark DataFrame, an Arrow table or reader, or a pandas or Polars frame (empty where "
+                "there are no rows)",
+            )
+        table = self.table
+        if self.mode in ("append", "error", "ignore"):
+            result = table.append(
+                data,
+                txn=self.txns,
+                schema_mode=self.schema_mode,
+                partition_by=self.partition_by,
+                properties=self.properties,
+                engine=self.engine,
+                user_metadata=self.user_metadata,
+            )
+        else:
+            ensure_table_for(
+                table,
+                data,
+                engine=self.engine,
+                partition_by=self.partition_by,
+                properties=self.properties,
+                user_metadata=self.user_metadata,
+            )
+            result = table.overwrite(
+                data,
+                replace_where=self.where,
+                partition_overwrite_mode="dynamic" if self.mode == "overwrite_partitions" else "static",
+                txn=self.txns,
+                schema_mode=self.schema_mode,
+                partition_by=self.partition_by,
+                properties=self.properties,
+                engine=self.engine,
+                user_metadata=self.user_metadata,
+            )
+        repeated = result.skipped_txns
+        reason = _why_skipped(repeated, table.snapshot()) if repeated else None
+        return StepReport(table, result.version, result.skipped, reason, repeated, result)
+
+
+def _why_skipped(txns: Sequence[TxnId], recorded_in: TableSnapshot) -> str:
+    recorded = ((recorded_in.txn_version(txn.app_id), txn.version) for txn in txns)
+    return FENCED_OFF if any(known is not None and known > own for known, own in recorded) else ALREADY_COMMITTED
+
+
+def snapshot_or_none(table: DeltaTable) -> TableSnapshot | None:
+    """The newest snapshot, or None where there is no table."""
+    try:
+        return table.snapshot()
+    except TableNotFoundError:
+        return None
+
+
+def ensure_table_for(
+    table: DeltaTable,
+    data: object,
+    *,
+    engine: EngineChoice = "auto",
+    partition_by: Sequence[str] | None = None,
+    properties: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+) -> None:
+    """Create the table, empty, that `data` is about to overwrite rows of; leave one that exists as it is.
+
+    An overwrite that creates its table only adds rows, so two of them at once would add up. With the table there first,
+    the second one finds the rows of the first and replaces them, and a predicate has columns to be about. Only the
+    schema of `data` is read; a reader is not advanced.
+
+    Raises:
+        SchemaMismatchError, InvalidPropertyError, ColumnNotFoundError: Such a table cannot be. There is none.
+        TableExistsError: Another writer has just created one that does not fit.
+    """
+    if not table.exists():
+        schema = schema_of_new_table(data, engine)
+        table.create(schema, partition_by=partition_by, properties=properties, user_metadata=user_metadata)
+
+
+def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:
+    """The schema of a table that these rows create: every column may be null."""
+    import pyarrow as pa
+
+    from delta_orch.engines.select import select_engine
+    from delta_orch.table.schema_evolution import as_created_from_data
+
+    chosen = select_engine(data, engine)
+    # A reader can be read only once: ask it, and not an engine's wrapping of it.
+    described = data.schema.empty_table() if isinstance(data, pa.RecordBatchReader) else data
+    return as_created_from_data(chosen.schema(chosen.relation(described)))

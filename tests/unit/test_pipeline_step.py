@@ -1,0 +1,193 @@
+"""`Step`: what is recorded is not computed, the modes, changes; `ensure_table_for`, which goes before an overwrite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import ConstraintViolationError, InvalidRequestError, SchemaMismatchError, TableExistsError
+from delta_orch.expressions.nodes import Column, Comparison, Literal
+from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.incremental import IncrementalReader
+from delta_orch.pipeline.run_identity import RunIdentity
+from delta_orch.pipeline.step import Mode, Step, StepReport, ensure_table_for
+
+ROWS = pa.table({"day": ["a", "a"], "n": pa.array([1, 2], pa.int64())})
+
+
+def test_creates_it_empty_with_columns_that_may_be_null(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    strict = ROWS.cast(pa.schema([pa.field("day", pa.string(), nullable=False), pa.field("n", pa.int64())]))
+    properties = {"delta.checkpointInterval": "7"}
+    ensure_table_for(table, strict, partition_by=["day"], properties=properties, user_metadata="by me")
+    snapshot = table.snapshot()
+    assert (snapshot.version, snapshot.num_files, snapshot.partition_columns) == (0, 0, ("day",))
+    assert [field.nullable for field in snapshot.schema] == [True, True]
+    assert snapshot.properties.checkpoint_interval == 7
+    assert table.history()[0].user_metadata == "by me"
+
+
+def test_leaves_an_existing_table_alone(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(ROWS)
+    ensure_table_for(table, pa.table({"other": [1]}), partition_by=["other"])
+    assert table.version() == 0
+
+
+def test_does_not_advance_a_reader(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    reader = ROWS.to_reader()
+    ensure_table_for(table, reader)
+    table.overwrite(reader)
+    assert table.snapshot().scan().to_arrow().num_rows == 2
+
+
+def test_two_first_writers_of_one_partition_replace_each_other(tmp_path: Path) -> None:
+    first, second = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "t")
+    for writer in (first, second):
+        ensure_table_for(writer, ROWS, partition_by=["day"])
+    first.overwrite(ROWS, replace_where="day = 'a'")
+    second.overwrite(ROWS.slice(1), replace_where="day = 'a'")
+    assert first.snapshot().scan().to_arrow().column("n").to_pylist() == [2]
+
+
+def test_a_rival_with_another_schema_is_named(tmp_path: Path) -> None:
+    """The rival's table appears between the look and the creation."""
+
+    class Late(DeltaTable):
+        def exists(self) -> bool:
+            DeltaTable(tmp_path / "t").append(pa.table({"other": [1]}))
+            return False
+
+    with pytest.raises(TableExistsError):
+        ensure_table_for(Late(tmp_path / "t"), ROWS)
+
+
+def test_rows_that_cannot_be_a_table_leave_none(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    with pytest.raises(SchemaMismatchError):
+        ensure_table_for(table, pa.table({"day": pa.nulls(1)}), partition_by=["day"])
+    assert not table.exists()
+
+
+# `Step`
+
+
+def a_step(table: DeltaTable, mode: Mode = "append", version: int = 1, **changes: Any) -> Step:
+    return Step("Task x", table, mode, **{"txns": (TxnId("w:day", version),), **changes})
+
+
+def rows(*days: str) -> pa.Table:
+    return pa.table({"day": pa.array(days, pa.string()), "n": pa.array(range(len(days)), pa.int64())})
+
+
+def days(table: DeltaTable) -> list[str]:
+    return sorted(table.snapshot().scan(columns=["day"]).to_arrow().column("day").to_pylist())
+
+
+def not_called(*_: object) -> pa.Table:
+    raise AssertionError("The rows were computed")
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions", "error", "ignore"])
+def test_what_is_recorded_is_not_computed_again(tmp_path: Path, mode: Mode) -> None:
+    table = DeltaTable(tmp_path / "t")
+    first = a_step(table, mode, user_metadata="run 1", partition_by=["day"]).run(lambda: rows("a", "b"))
+    assert (first.skipped, first.reason, first.metrics["numOutputRows"]) == (False, None, 2)
+    assert table.history()[0].user_metadata == "run 1"
+    again = a_step(DeltaTable(tmp_path / "t"), mode).run(not_called)
+    assert (again.version, again.skipped, again.reason) == (first.version, True, "this run has already committed this")
+    late = a_step(DeltaTable(tmp_path / "t"), mode, version=0).run(not_called)
+    assert (late.reason, [txn.app_id for txn in late.skipped_txns]) == (
+        "a newer run has already written this",
+        ["w:day"],
+    )
+    assert days(table) == ["a", "b"]
+
+
+def test_a_later_run_does_what_its_mode_says(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    a_step(table, partition_by=["day"]).run(lambda: rows("a", "b"))
+    a_step(table, version=2).run(lambda: rows("a"))
+    assert days(table) == ["a", "a", "b"]
+    a_step(table, "overwrite_partitions", version=3).run(lambda: rows("a", "c"))
+    assert days(table) == ["a", "b", "c"]
+    a_step(table, "overwrite", version=4, where="day = 'c'").run(lambda: rows("c", "c"))
+    assert days(table) == ["a", "b", "c", "c"]
+    with pytest.raises(ConstraintViolationError):
+        a_step(table, "overwrite", version=5, where="day = 'c'").run(lambda: rows("d"))
+    a_step(table, "overwrite", version=5).run(lambda: rows("z"))
+    assert days(table) == ["z"]
+
+
+def test_error_and_ignore_look_before_anything_is_computed(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create(pa.schema([("day", pa.string()), ("n", pa.int64())]), partition_by=["day"])
+    with pytest.raises(TableExistsError, match="Task x found a table"):
+        a_step(table, "error", creates_only=True).run(not_called)
+    here, there = (Comparison("=", Column(("day",)), Literal(day)) for day in "ab")
+    assert not a_step(table, "error", where=here).run(lambda: rows("a")).skipped
+    ignored = a_step(table, "ignore", version=2, where=here).run(not_called)
+    assert (ignored.skipped, ignored.reason, ignored.commit) == (True, "mode 'ignore' found data", None)
+    with pytest.raises(TableExistsError, match="Task x found data"):
+        a_step(table, "error", version=2, where=here).run(not_called)
+    assert not a_step(table, "ignore", version=2, where=there).run(lambda: rows("b")).skipped
+
+
+def test_none_is_not_an_empty_result(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="Task x returned None"):
+        a_step(DeltaTable(tmp_path / "t")).run(lambda: None)
+    assert not DeltaTable(tmp_path / "t").exists()
+
+
+def test_partitions_that_are_recorded_are_left_out(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    scopes = {day: Comparison("=", Column(("day",)), Literal(day)) for day in "ab"}
+
+    def run(created: int, *keys: str) -> StepReport:
+        txns = RunIdentity("w", created, "r").txns(scopes={key: scopes[key] for key in keys})
+        written = rows(*keys).set_column(1, "n", pa.array([created] * len(keys), pa.int64()))
+        return a_step(table, "overwrite_partitions", txns=txns, partition_by=["day"]).run(lambda: written)
+
+    run(2, "b")
+    late = run(1, "a", "b")
+    assert (late.skipped, late.reason) == (False, "a newer run has already written this")
+    assert table.snapshot().scan().to_arrow().sort_by("day").column("n").to_pylist() == [1, 2]
+
+
+def test_the_report_is_of_its_own_version(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    report = a_step(table).run(lambda: rows("a"))
+    table.append(rows("b"))
+    assert (report.version, report.snapshot().version) == (0, 0)
+
+
+@pytest.mark.parametrize("until_current", [False, True])
+def test_changes_are_processed_batch_by_batch(tmp_path: Path, until_current: bool) -> None:
+    source, target = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "target")
+    for day in "abc":
+        source.append(rows(day), partition_by=["day"])
+    reader = IncrementalReader(source, target, bootstrap="changes", max_versions=1)
+    step = Step("Task x", target, "overwrite_touched", partition_by=["day"])
+    report = step.process(reader, lambda batch: batch.scan().to_arrow(), until_current=until_current)
+    assert [batch.ending_version for batch in report.batches] == ([0, 1, 2] if until_current else [0])
+    assert days(target) == (["a", "b", "c"] if until_current else ["a"])
+    step.process(reader, lambda batch: batch.scan().to_arrow(), until_current=True)
+    nothing = step.process(reader, not_called)
+    assert (nothing.skipped, nothing.reason, nothing.batches) == (True, "nothing new in the source", ())
+    source.overwrite(rows(), replace_where="day = 'b'")
+    step.process(reader, lambda batch: batch.scan().to_arrow())
+    assert days(target) == ["a", "c"]
+
+
+def test_touched_partitions_of_a_source_without_any(tmp_path: Path) -> None:
+    source, target = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "target")
+    source.append(rows("a"))
+    target.append(rows("kept"))
+    with pytest.raises(InvalidRequestError, match="needs a partitioned source"):
+        Step("Task x", target, "overwrite_touched").process(IncrementalReader(source, target), not_called)
+    assert days(target) == ["kept"]
