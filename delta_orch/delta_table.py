@@ -6,37 +6,30 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from delta_orch.change_feed.change_feed import ChangeFeed, read_changes
-from delta_orch.change_feed.change_range import ChangeRange
-from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
-from delta_orch.expressions.nodes import Expression
-from delta_orch.log.read.history import HistoryEntry
 from delta_orch.log.read.point_in_time import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
-from delta_orch.log.write.transaction import CommitResult
 from delta_orch.scan.table_snapshot import TableSnapshot
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
-from delta_orch.table.schema_evolution import parse_schema_mode
-from delta_orch.verbs.append import append
-from delta_orch.verbs.checkpoint import checkpoint
-from delta_orch.verbs.checksum import ChecksumResult, write_checksum
-from delta_orch.verbs.compact_log import LogCompactionResult, compact_log
-from delta_orch.verbs.create import create
-from delta_orch.verbs.domain_metadata import remove_domain_metadata, set_domain_metadata
-from delta_orch.verbs.fsck import FsckReport, fsck
-from delta_orch.verbs.optimize import DEFAULT_MAX_DELETED_ROWS_RATIO, optimize
-from delta_orch.verbs.overwrite import overwrite
-from delta_orch.verbs.vacuum import VacuumResult, vacuum
-from delta_orch.writing.request import CommitOptions, TableDefinition, TxnArgument
 
 __all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
 
+# What a method needs is imported by the method: a process pays for what it calls.
 if TYPE_CHECKING:
+    from delta_orch.change_feed.change_feed import ChangeFeed
+    from delta_orch.engines.select import EngineChoice
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.read.history import HistoryEntry
+    from delta_orch.log.upkeep.log_cleanup import CleanupResult
+    from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.verbs.alter.draft import Change
+    from delta_orch.verbs.checksum import ChecksumResult
+    from delta_orch.verbs.compact_log import LogCompactionResult
+    from delta_orch.verbs.fsck import FsckReport
+    from delta_orch.verbs.vacuum import VacuumResult
+    from delta_orch.writing.request import CommitOptions, TxnArgument
 
 
 class DeltaTable:
@@ -170,6 +163,9 @@ class DeltaTable:
             VersionNotFoundError, TimestampOutOfRangeError, InvalidRequestError: The range is none the log holds.
             UnsupportedFeatureError: The schema changed incompatibly in the range.
         """
+        from delta_orch.change_feed.change_feed import read_changes
+        from delta_orch.change_feed.change_range import ChangeRange
+
         asked = ChangeRange(
             starting_version,
             ending_version,
@@ -216,6 +212,9 @@ class DeltaTable:
             TableExistsError: A table of another schema or partitioning is there.
             SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: It cannot be created like that.
         """
+        from delta_orch.verbs.create import create
+        from delta_orch.writing.request import CommitOptions, TableDefinition
+
         snapshot = self._snapshot_or_none()
         result = create(
             self.log,
@@ -261,6 +260,11 @@ class DeltaTable:
             ConflictError: Another commit changed what this one relies on.
             StorageError: For example a full disk.
         """
+        from delta_orch.engines.select import select_engine
+        from delta_orch.table.schema_evolution import parse_schema_mode
+        from delta_orch.verbs.append import append
+        from delta_orch.writing.request import CommitOptions, TableDefinition
+
         return append(
             self.log,
             self._snapshot_or_none(),
@@ -307,6 +311,11 @@ class DeltaTable:
             ConstraintViolationError: A row lies outside `replace_where`.
             InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
         """
+        from delta_orch.engines.select import select_engine
+        from delta_orch.table.schema_evolution import parse_schema_mode
+        from delta_orch.verbs.overwrite import overwrite
+        from delta_orch.writing.request import CommitOptions, TableDefinition
+
         return overwrite(
             self.log,
             self._snapshot_or_none(),
@@ -332,6 +341,7 @@ class DeltaTable:
         return Alteration(self.snapshot, self._alter)
 
     def _alter(self, changes: Sequence[Change], engine: EngineChoice, options: CommitOptions) -> CommitResult:
+        from delta_orch.engines.select import select_engine
         from delta_orch.verbs.alter.alteration import alter
 
         result = alter(self.log, self.snapshot, changes, lambda: select_engine(None, engine), options=options)
@@ -360,6 +370,9 @@ class DeltaTable:
             InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
             ConcurrentDomainMetadataError: Another commit changed the same domain.
         """
+        from delta_orch.verbs.domain_metadata import set_domain_metadata
+        from delta_orch.writing.request import CommitOptions
+
         options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
         return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options=options)
 
@@ -376,6 +389,9 @@ class DeltaTable:
     ) -> CommitResult:
         """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
         `set_domain_metadata`."""
+        from delta_orch.verbs.domain_metadata import remove_domain_metadata
+        from delta_orch.writing.request import CommitOptions
+
         options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
         result = remove_domain_metadata(self.log, self.snapshot(), domain, options=options)
         return result or self._nothing_to_do()
@@ -387,7 +403,7 @@ class DeltaTable:
         where: str | Expression | None = None,
         target_file_size_bytes: int | None = None,
         *,
-        max_deleted_rows_ratio: float = DEFAULT_MAX_DELETED_ROWS_RATIO,
+        max_deleted_rows_ratio: float = 0.05,
         txn: TxnArgument | None = None,
         engine: EngineChoice = "auto",
         user_metadata: str | None = None,
@@ -409,6 +425,10 @@ class DeltaTable:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
             ConflictError: Another commit removed one of the files.
         """
+        from delta_orch.engines.select import select_engine
+        from delta_orch.verbs.optimize import optimize
+        from delta_orch.writing.request import CommitOptions
+
         result = optimize(
             self.log,
             self.snapshot(),
@@ -434,6 +454,8 @@ class DeltaTable:
             InvalidRequestError: The retention is shorter than the table's, and `enforce_retention` is not False.
             StorageError: A file could not be deleted. Run it again.
         """
+        from delta_orch.verbs.vacuum import vacuum
+
         return vacuum(
             self.log,
             self.snapshot(),
@@ -452,6 +474,8 @@ class DeltaTable:
             UnsupportedFeatureError, UnsupportedVersionError: This release might misread the version.
             InvalidRequestError: No version number.
         """
+        from delta_orch.verbs.fsck import fsck
+
         if version is not None:
             ensure_version(version)
         return fsck(self.log, version, check_files=check_files)
@@ -480,6 +504,8 @@ class DeltaTable:
         Raises:
             InvalidRequestError: `v2` for a table without the feature v2Checkpoint.
         """
+        from delta_orch.verbs.checkpoint import checkpoint
+
         return checkpoint(self.log, self.snapshot(), policy=policy, v2_format=v2_format)
 
     def compact_log(self, start_version: int | None = None, end_version: int | None = None) -> LogCompactionResult:
@@ -490,6 +516,8 @@ class DeltaTable:
             InvalidRequestError: There is no such range.
             VersionNotFoundError: A commit was cleaned up.
         """
+        from delta_orch.verbs.compact_log import compact_log
+
         return compact_log(self.log, self.snapshot(), start_version, end_version)
 
     def write_checksum(self, version: int | None = None) -> ChecksumResult:
@@ -499,6 +527,8 @@ class DeltaTable:
         Raises:
             ChecksumMismatchError: It disagrees with the state.
         """
+        from delta_orch.verbs.checksum import write_checksum
+
         if version is not None:
             ensure_version(version)
         return write_checksum(self.log.snapshot(version))
@@ -510,6 +540,8 @@ class DeltaTable:
         Raises:
             StorageError: A file could not be removed. Run it again.
         """
+        from delta_orch.log.upkeep.log_cleanup import clean_up_log
+
         return clean_up_log(self.log, self.log.snapshot(), dry_run=dry_run)
 
     def _snapshot_or_none(self) -> TableSnapshot | None:
@@ -519,5 +551,7 @@ class DeltaTable:
             return None
 
     def _nothing_to_do(self) -> CommitResult:
+        from delta_orch.log.write.commit_result import CommitResult
+
         newest = self.snapshot()
         return CommitResult(newest.version, skipped=True, timestamp_ms=newest.timestamp_ms)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from delta_orch.expressions.nodes import Expression
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.scan.scan import Scan
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.scan.scan import Scan
 
 
 class TableSnapshot(Snapshot):
@@ -43,4 +44,6 @@ class TableSnapshot(Snapshot):
             InvalidRequestError: `row_tracking` without `delta.enableRowTracking`, or the table has a column of one of
                 these names.
         """
+        from delta_orch.scan.scan import Scan
+
         return Scan(self, columns, where, row_tracking=row_tracking)

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.errors import MissingFileError, TableError
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.legacy_calendar import LegacyCalendar, legacy_calendar
 from delta_orch.storage.os_errors import storage_error
 from delta_orch.storage.thrift_walk import BINARY, INTEGERS, LISTS, STRUCT, ThriftWalk
 
+if TYPE_CHECKING:
+    from delta_orch.storage.legacy_calendar import LegacyCalendar
+
 _READERS = 8
+_LEGACY_MARK = b"org.apache.spark.legacy"
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 * 1024
 _KNOWN_SCHEMAS = 16
@@ -89,6 +92,13 @@ class ParquetFooter:
     @cached_property
     def calendar(self) -> LegacyCalendar | None:
         """How its dates and times have to be moved; None where they mean what Parquet says. Raises as `metadata`."""
+        said = self.metadata.metadata or {}
+        version = said.get(b"org.apache.spark.version")
+        if version is None or (version >= b"3.1.0" and not any(key.startswith(_LEGACY_MARK) for key in said)):
+            return None
+        # Rare, and what it takes is slow to import.
+        from delta_orch.storage.legacy_calendar import legacy_calendar
+
         return legacy_calendar(self.metadata)
 
     def ensure_sound_chunks(self) -> None:
@@ -319,5 +329,7 @@ def read_num_rows(store: LogStore, log_paths: Sequence[str]) -> list[int]:
 
     if len(log_paths) < 2:
         return [read(path) for path in log_paths]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(_READERS, len(log_paths)), thread_name_prefix="delta-footer-read") as executor:
         return list(executor.map(read, log_paths))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from delta_orch.errors import CorruptLogError, LogGapError
+from delta_orch.log.read.replay import read_compaction
 from delta_orch.log.read.segment import resolve_segment
-from delta_orch.log.read.segment_replay import read_compaction
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.log_path import commit_path

@@ -5,27 +5,26 @@ Lines pass through Python once, as one parsed object each; in batches they becom
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import orjson
-import pyarrow as pa
 
 from delta_orch.errors import CorruptLogError, DeltaError, FileMissingInStoreError, LogGapError, ProtocolViolationError
-from delta_orch.log.files.file_actions import FileActionBuilder
-from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, REMOVE_SCHEMA
-from delta_orch.protocol.action_json import (
-    parse_action,
-)
+from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
-from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS
 from delta_orch.storage.base import FileMeta, LogStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BLOCK_BYTES = 512 * 1024
 _READERS = 8
+_MALFORMED = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
+_FLUSH_ROWS = 1_000
 # The years 1 to 9999.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
@@ -39,36 +38,191 @@ class LogFile:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+class FileActions:
+    """The bodies of one kind of file action, in order, and the table they become.
+
+    Bodies become columns some thousand at a time, the last of them when the table is asked for: a process that reads a
+    short log for its protocol, metadata or transaction identifiers does not load Arrow.
+
+    Args:
+        action: `add`, `remove` or `cdc`.
+    """
+
+    __slots__ = ("_action", "_batches", "_bodies", "_orders", "_paths")
+
+    def __init__(self, action: str) -> None:
+        self._action = action
+        self._bodies: list[object] = []
+        self._paths: list[str] = []
+        self._orders = array("q")
+        self._batches: list[pa.RecordBatch] = []
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def append(self, body: object, order: int, path: str) -> None:
+        """Add one action of the log file `path`.
+
+        Raises:
+            ProtocolViolationError: This or an earlier action is malformed; the error names the log file.
+        """
+        self._bodies.append(body)
+        self._paths.append(path)
+        self._orders.append(order)
+        if len(self._bodies) >= _FLUSH_ROWS:
+            self._batches.append(self._build())
+            self._bodies, self._paths = [], []
+
+    def table(self) -> pa.Table:
+        """The columns of `file_columns` for this kind of action. Raises as `append`."""
+        import pyarrow as pa
+
+        from delta_orch.log.files.file_actions import SCHEMAS
+
+        batches = [*self._batches, self._build()] if self._bodies else self._batches
+        return pa.Table.from_batches(batches, SCHEMAS[self._action])
+
+    def orders(self) -> pa.ChunkedArray:
+        """The order of each row, int64."""
+        import pyarrow as pa
+
+        orders = pa.Array.from_buffers(pa.int64(), len(self._orders), [None, pa.py_buffer(self._orders)])
+        return pa.chunked_array([orders])
+
+    def _build(self) -> pa.RecordBatch:
+        from delta_orch.log.files.file_actions import build_batch
+
+        try:
+            return build_batch(self._action, self._bodies)
+        except _MALFORMED:
+            for body, path in zip(self._bodies, self._paths, strict=True):
+                try:
+                    build_batch(self._action, [body])
+                except _MALFORMED as e:
+                    raise _malformed(self._action, path, f"{type(e).__name__}: {e}") from None
+            raise
+
+
+def _malformed(action: str, path: str, cause: str) -> DeltaError:
+    name = path.rpartition("/")[2]
+    return ProtocolViolationError(
+        f"Log file {name} holds a malformed {action} action",
+        cause=cause,
+        remedy="Restore the file from a backup, or read a version before it",
+        path=path,
+        action=action,
+    )
+
+
+@dataclass(eq=False)
 class LogActions:
-    """What a run of commits says, reconciled where that needs no look at files.
+    """What a run of JSON files says, reconciled where that needs no look at files.
+
+    File actions stay parsed JSON until somebody asks for their columns: neither opening a table nor an append does.
+    Safe to share between threads once it is complete: at worst two of them build the same columns.
 
     Attributes:
-        protocol, metadata: The newest ones, None where no commit has one.
+        protocol, metadata: The newest ones, None where no file has one.
         txns: The newest `txn` of each app id.
         domain_metadata: The newest of each domain, removed ones included.
-        adds, removes, cdc: Every file action, in the order of the log; columns of `file_columns`.
-        add_order, remove_order: int64, one a row: the later an action applies, the higher. Within one commit removes
-            apply before adds.
-        commit_info: The newest commit's, None where it has none.
+        commit_info: The newest file's, None where it has none.
         sidecars: Of a V2 checkpoint; commits have none.
         num_superseded: How many actions that are no files were replaced by a later one; none within reconciled files.
         num_log_files: Of how many files it was made. Every order is below twice that.
     """
 
-    protocol: Protocol | None
-    metadata: Metadata | None
-    txns: Mapping[str, Txn]
-    domain_metadata: Mapping[str, DomainMetadata]
-    adds: pa.Table
-    add_order: pa.ChunkedArray
-    removes: pa.Table
-    remove_order: pa.ChunkedArray
-    cdc: pa.Table
-    commit_info: Mapping[str, Any] | None = None
-    sidecars: tuple[Sidecar, ...] = ()
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, Txn] = field(default_factory=dict)
+    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    commit_info: Mapping[str, object] | None = None
+    sidecars: list[Sidecar] = field(default_factory=list)
     num_superseded: int = 0
-    num_log_files: int = 1
+    num_log_files: int = 0
+    _adds: FileActions = field(default_factory=lambda: FileActions("add"), repr=False)
+    _removes: FileActions = field(default_factory=lambda: FileActions("remove"), repr=False)
+    _cdc: FileActions = field(default_factory=lambda: FileActions("cdc"), repr=False)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is an `add` or a `remove`."""
+        return bool(self._adds or self._removes)
+
+    @cached_property
+    def adds(self) -> pa.Table:
+        """Every `add`, in the order of the log; columns of `file_columns.ADD_SCHEMA`.
+
+        Raises:
+            ProtocolViolationError: One is malformed; the error names the file.
+        """
+        return self._adds.table()
+
+    @cached_property
+    def removes(self) -> pa.Table:
+        """Every `remove`; columns of `file_columns.REMOVE_SCHEMA`. Raises as `adds`."""
+        return self._removes.table()
+
+    @cached_property
+    def cdc(self) -> pa.Table:
+        """Every `cdc`; columns of `file_columns.CDC_SCHEMA`. Raises as `adds`."""
+        return self._cdc.table()
+
+    @property
+    def add_order(self) -> pa.ChunkedArray:
+        """int64, one a row of `adds`: the later an action applies, the higher. Within one file removes apply before
+        adds."""
+        return self._adds.orders()
+
+    @property
+    def remove_order(self) -> pa.ChunkedArray:
+        """As `add_order`, of `removes`."""
+        return self._removes.orders()
+
+    def read(self, file: LogFile) -> None:
+        """Take in the next file of the run. Raises as `parse_log_files`."""
+        self.commit_info = None
+        remove_order = 2 * self.num_log_files
+        self.num_log_files += 1
+        for objects in _parse_lines(file):
+            for obj in objects:
+                if (body := obj.get("add")) is not None:
+                    self._adds.append(body, remove_order + 1, file.path)
+                elif (body := obj.get("remove")) is not None:
+                    self._removes.append(body, remove_order, file.path)
+                elif (body := obj.get("commitInfo")) is not None:
+                    self.commit_info = body if isinstance(body, dict) else None
+                elif (body := obj.get("cdc")) is not None:
+                    self._cdc.append(body, remove_order, file.path)
+                else:
+                    self._read_small(obj, file)
+
+    def _read_small(self, obj: Mapping[str, object], file: LogFile) -> None:
+        try:
+            match parse_action(obj):
+                case Protocol() as protocol:
+                    self.num_superseded += self.protocol is not None
+                    self.protocol = protocol
+                case Metadata() as metadata:
+                    self.num_superseded += self.metadata is not None
+                    self.metadata = metadata
+                case Txn() as txn:
+                    self.num_superseded += txn.app_id in self.txns
+                    self.txns[txn.app_id] = txn
+                case DomainMetadata() as domain:
+                    self.num_superseded += domain.domain in self.domain_metadata
+                    self.domain_metadata[domain.domain] = domain
+                case Sidecar() as sidecar:
+                    self.sidecars.append(sidecar)
+        except ProtocolViolationError as e:
+            name = file.path.rpartition("/")[2]
+            raise ProtocolViolationError(
+                f"Log file {name}: {e.problem}",
+                cause=e.cause,
+                remedy="Restore the file from a backup, or read a version before it",
+                path=file.path,
+                version=file.version,
+                **e.context,
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -89,27 +243,27 @@ class Commit:
 
     version: int
     timestamp_ms: int
-    commit_info: Mapping[str, Any] | None
+    commit_info: Mapping[str, object] | None
     protocol: Protocol | None
     metadata: Metadata | None
     txns: tuple[Txn, ...]
     domain_metadata: tuple[DomainMetadata, ...]
-    files: _Run = field(repr=False, compare=False)
+    files: LogActions = field(repr=False, compare=False)
 
-    @cached_property
+    @property
     def adds(self) -> pa.Table:
         """Columns of `file_columns.ADD_SCHEMA`. Raises ProtocolViolationError where one is malformed."""
-        return self.files.adds.finish()[0]
+        return self.files.adds
 
-    @cached_property
+    @property
     def removes(self) -> pa.Table:
         """Columns of `file_columns.REMOVE_SCHEMA`; they apply before the adds. Raises as `adds`."""
-        return self.files.removes.finish()[0]
+        return self.files.removes
 
-    @cached_property
+    @property
     def cdc(self) -> pa.Table:
         """Columns of `file_columns.CDC_SCHEMA`. Raises as `adds`."""
-        return self.files.cdc.finish()[0]
+        return self.files.cdc
 
 
 def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequence[int]) -> Iterator[LogFile]:
@@ -143,6 +297,8 @@ def _read_all(store: LogStore, paths: Sequence[str]) -> Iterator[bytes | None]:
     if len(paths) < 2 or store.uri.startswith(("file:", "memory:")):
         yield from map(read, paths)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-log-read") as executor:
         yield from executor.map(read, paths)
 
@@ -155,21 +311,20 @@ def read_commit(store: LogStore, meta: FileMeta, version: int) -> Commit:
         ProtocolViolationError: An action that is no file lacks what the protocol requires.
     """
     (file,) = read_commits(store, [meta], [version])
-    run = _Run()
-    run.add_file(file)
+    actions = parse_log_files([file])
     return Commit(
         version=version,
-        timestamp_ms=commit_timestamp_ms(run.commit_info, meta),
-        commit_info=run.commit_info,
-        protocol=run.protocol,
-        metadata=run.metadata,
-        txns=tuple(run.txns.values()),
-        domain_metadata=tuple(run.domain_metadata.values()),
-        files=run,
+        timestamp_ms=commit_timestamp_ms(actions.commit_info, meta),
+        commit_info=actions.commit_info,
+        protocol=actions.protocol,
+        metadata=actions.metadata,
+        txns=tuple(actions.txns.values()),
+        domain_metadata=tuple(actions.domain_metadata.values()),
+        files=actions,
     )
 
 
-def commit_timestamp_ms(commit_info: Mapping[str, Any] | None, meta: FileMeta) -> int:
+def commit_timestamp_ms(commit_info: Mapping[str, object] | None, meta: FileMeta) -> int:
     """The in-commit timestamp, or the file's modification time (PROTOCOL, "In-Commit Timestamps").
 
     Writers put `inCommitTimestamp` into a commit exactly while the feature is enabled, so its presence decides.
@@ -179,7 +334,7 @@ def commit_timestamp_ms(commit_info: Mapping[str, Any] | None, meta: FileMeta) -
     return meta.modification_time_ms if in_commit is None else in_commit
 
 
-def in_commit_timestamp_ms(commit_info: Mapping[str, Any] | None) -> int | None:
+def in_commit_timestamp_ms(commit_info: Mapping[str, object] | None) -> int | None:
     """What a commit says about its own time, None where it says nothing.
 
     Raises:
@@ -202,97 +357,13 @@ def parse_log_files(files: Iterable[LogFile]) -> LogActions:
         CorruptLogError: A file is empty, or a line is not a JSON object; the error names the file.
         ProtocolViolationError: A known action lacks what the protocol requires.
     """
-    run = _Run()
+    actions = LogActions()
     for file in files:
-        run.add_file(file)
-    return run.finish()
+        actions.read(file)
+    return actions
 
 
-@dataclass(slots=True)
-class _Run:
-    """The state of one pass over log files."""
-
-    protocol: Protocol | None = None
-    metadata: Metadata | None = None
-    txns: dict[str, Txn] = field(default_factory=dict)
-    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
-    commit_info: Mapping[str, Any] | None = None
-    sidecars: list[Sidecar] = field(default_factory=list)
-    adds: FileActionBuilder = field(default_factory=lambda: FileActionBuilder("add", ADD_SCHEMA, ADD_FIELDS))
-    removes: FileActionBuilder = field(
-        default_factory=lambda: FileActionBuilder("remove", REMOVE_SCHEMA, REMOVE_FIELDS)
-    )
-    cdc: FileActionBuilder = field(default_factory=lambda: FileActionBuilder("cdc", CDC_SCHEMA, CDC_FIELDS))
-    num_files: int = 0
-    num_superseded: int = 0
-
-    def add_file(self, file: LogFile) -> None:
-        self.commit_info = None
-        remove_order = 2 * self.num_files
-        self.num_files += 1
-        for objects in _parse_lines(file):
-            for obj in objects:
-                if (body := obj.get("add")) is not None:
-                    self.adds.append(body, remove_order + 1, file.path)
-                elif (body := obj.get("remove")) is not None:
-                    self.removes.append(body, remove_order, file.path)
-                elif (body := obj.get("commitInfo")) is not None:
-                    self.commit_info = body if isinstance(body, dict) else None
-                elif (body := obj.get("cdc")) is not None:
-                    self.cdc.append(body, remove_order, file.path)
-                else:
-                    self._add_small(obj, file)
-
-    def _add_small(self, obj: Mapping[str, Any], file: LogFile) -> None:
-        try:
-            match parse_action(obj):
-                case Protocol() as protocol:
-                    self.num_superseded += self.protocol is not None
-                    self.protocol = protocol
-                case Metadata() as metadata:
-                    self.num_superseded += self.metadata is not None
-                    self.metadata = metadata
-                case Txn() as txn:
-                    self.num_superseded += txn.app_id in self.txns
-                    self.txns[txn.app_id] = txn
-                case DomainMetadata() as domain:
-                    self.num_superseded += domain.domain in self.domain_metadata
-                    self.domain_metadata[domain.domain] = domain
-                case Sidecar() as sidecar:
-                    self.sidecars.append(sidecar)
-        except ProtocolViolationError as e:
-            name = file.path.rpartition("/")[2]
-            raise ProtocolViolationError(
-                f"Log file {name}: {e.problem}",
-                cause=e.cause,
-                remedy="Restore the file from a backup, or read a version before it",
-                path=file.path,
-                version=file.version,
-                **e.context,
-            ) from None
-
-    def finish(self) -> LogActions:
-        adds, add_order = self.adds.finish()
-        removes, remove_order = self.removes.finish()
-        cdc, _ = self.cdc.finish()
-        return LogActions(
-            protocol=self.protocol,
-            metadata=self.metadata,
-            txns=self.txns,
-            domain_metadata=self.domain_metadata,
-            adds=adds,
-            add_order=add_order,
-            removes=removes,
-            remove_order=remove_order,
-            cdc=cdc,
-            commit_info=self.commit_info,
-            sidecars=tuple(self.sidecars),
-            num_superseded=self.num_superseded,
-            num_log_files=self.num_files,
-        )
-
-
-def _parse_lines(file: LogFile) -> Iterator[list[dict[str, Any]]]:
+def _parse_lines(file: LogFile) -> Iterator[list[Mapping[str, object]]]:
     """The objects of a file, some hundred kilobytes of whole lines at a time: many objects alive at once cost more in
     garbage collection than parsing them."""
     data, start = file.data, 0
@@ -307,13 +378,13 @@ def _parse_lines(file: LogFile) -> Iterator[list[dict[str, Any]]]:
         start = end + 1
 
 
-def _parse_block(file: LogFile, block: bytes) -> list[dict[str, Any]]:
+def _parse_block(file: LogFile, block: bytes) -> list[Mapping[str, object]]:
     # A raw line break cannot stand inside a JSON string: the lines become one array, parsed at one go.
     body = block.strip()
     if not body:
         raise _corrupt(file, "The file is empty")
     try:
-        objects: list[dict[str, Any]] = orjson.loads(b"[" + body.replace(b"\n", b",") + b"]")
+        objects: list[Mapping[str, object]] = orjson.loads(b"[" + body.replace(b"\n", b",") + b"]")
     except orjson.JSONDecodeError:
         objects = [_parse_line(file, line) for line in body.split(b"\n") if line.strip()]
     if not all(isinstance(obj, dict) for obj in objects):
@@ -321,9 +392,10 @@ def _parse_block(file: LogFile, block: bytes) -> list[dict[str, Any]]:
     return objects
 
 
-def _parse_line(file: LogFile, line: bytes) -> Any:
+def _parse_line(file: LogFile, line: bytes) -> Mapping[str, object]:
     try:
-        return orjson.loads(line)
+        parsed: Mapping[str, object] = orjson.loads(line)
+        return parsed
     except orjson.JSONDecodeError as e:
         raise _corrupt(file, f"A line is not JSON: {e}") from None
 

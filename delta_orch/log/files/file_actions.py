@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from delta_orch.errors import DeltaError, ProtocolViolationError
 from delta_orch.log.files.arrow_building import (
     bool_array,
     int32_array,
@@ -19,10 +17,12 @@ from delta_orch.log.files.arrow_building import (
     struct_array,
     validity_bitmap,
 )
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, STRING_MAP
+from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA, STRING_MAP
 from delta_orch.protocol.action_json import parse_deletion_vector
+from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS
 
-_FLUSH_ROWS = 1_000
+SCHEMAS: Mapping[str, pa.Schema] = {"add": ADD_SCHEMA, "remove": REMOVE_SCHEMA, "cdc": CDC_SCHEMA}
+_FIELDS: Mapping[str, Mapping[str, str]] = {"add": ADD_FIELDS, "remove": REMOVE_FIELDS, "cdc": CDC_FIELDS}
 _REQUIRED = {"add": ("path", "size"), "remove": ("path",), "cdc": ("path",)}
 _DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("add", "partition_values"): {},
@@ -32,83 +32,28 @@ _DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("cdc", "data_change"): False,
     ("cdc", "partition_values"): {},
 }
-_MALFORMED = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
-class FileActionBuilder:
-    """Gathers the bodies of one kind of file action and turns them into a table, some thousand rows at a time.
+def build_batch(action: str, bodies: Sequence[Any]) -> pa.RecordBatch:
+    """The bodies of one kind of file action (`add`, `remove`, `cdc`) as columns of `SCHEMAS[action]`.
 
-    Args:
-        action: `add`, `remove` or `cdc`.
-        schema: The columns of the table, of `file_columns`.
-        fields: For each column but `dv_id`, its name in JSON.
+    Raises:
+        TypeError, ValueError, AttributeError, KeyError, OverflowError: A body is malformed.
     """
-
-    def __init__(self, action: str, schema: pa.Schema, fields: Mapping[str, str]) -> None:
-        self._action = action
-        self._schema = schema
-        self._fields = fields
-        self._bodies: list[Mapping[str, Any]] = []
-        self._paths: list[str] = []
-        self._orders = array("q")
-        self._batches: list[pa.RecordBatch] = []
-
-    def append(self, body: Any, order: int, path: str) -> None:
-        """Add one action.
-
-        Raises:
-            ProtocolViolationError: This or an earlier action is malformed; the error names the log file.
-        """
-        self._bodies.append(body)
-        self._paths.append(path)
-        self._orders.append(order)
-        if len(self._bodies) >= _FLUSH_ROWS:
-            self._flush()
-
-    def finish(self) -> tuple[pa.Table, pa.ChunkedArray]:
-        """The table, and the order of each row. Raises as `append`."""
-        if self._bodies:
-            self._flush()
-        orders = pa.Array.from_buffers(pa.int64(), len(self._orders), [None, pa.py_buffer(self._orders)])
-        return pa.Table.from_batches(self._batches, self._schema), pa.chunked_array([orders])
-
-    def _flush(self) -> None:
-        try:
-            self._batches.append(self._build(self._bodies))
-        except _MALFORMED:
-            self._raise_first_malformed()
-            raise
-        self._bodies, self._paths = [], []
-
-    def _raise_first_malformed(self) -> None:
-        for body, path in zip(self._bodies, self._paths, strict=True):
-            try:
-                self._build([body])
-            except _MALFORMED as e:
-                raise self._malformed(path, e) from None
-
-    def _malformed(self, path: str, e: Exception) -> DeltaError:
-        name = path.rpartition("/")[2]
-        return ProtocolViolationError(
-            f"Log file {name} holds a malformed {self._action} action",
-            cause=f"{type(e).__name__}: {e}",
-            remedy="Restore the file from a backup, or read a version before it",
-            path=path,
-            action=self._action,
-        )
-
-    def _build(self, bodies: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-        columns = {name: [body.get(key) for body in bodies] for name, key in self._fields.items()}
-        for name in _REQUIRED[self._action]:
-            if None in columns[name]:
-                raise ValueError(f"{self._fields[name]} is missing")
-        vectors = columns.pop("deletion_vector", None)
-        arrays: dict[str, pa.Array] = {} if vectors is None else _vector_columns(vectors)
-        for name, values in columns.items():
-            if (default := _DEFAULTS.get((self._action, name))) is not None and None in values:
-                values = [default if v is None else v for v in values]
-            arrays[name] = _column(self._schema.field(name).type, values)
-        return pa.RecordBatch.from_arrays([arrays[n] for n in self._schema.names], schema=self._schema)
+    schema, fields = SCHEMAS[action], _FIELDS[action]
+    if not all(isinstance(body, dict) for body in bodies):
+        raise TypeError("the action is not a JSON object")
+    columns = {name: [body.get(key) for body in bodies] for name, key in fields.items()}
+    for name in _REQUIRED[action]:
+        if None in columns[name]:
+            raise ValueError(f"{fields[name]} is missing")
+    vectors = columns.pop("deletion_vector", None)
+    arrays: dict[str, pa.Array] = {} if vectors is None else _vector_columns(vectors)
+    for name, values in columns.items():
+        if (default := _DEFAULTS.get((action, name))) is not None and None in values:
+            values = [default if v is None else v for v in values]
+        arrays[name] = _column(schema.field(name).type, values)
+    return pa.RecordBatch.from_arrays([arrays[n] for n in schema.names], schema=schema)
 
 
 def _column(data_type: pa.DataType, values: Sequence[Any]) -> pa.Array:

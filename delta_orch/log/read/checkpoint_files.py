@@ -21,7 +21,7 @@ from delta_orch.log.read.checkpoint_decoding import (
     iter_paths,
 )
 from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, run_parallel
-from delta_orch.log.read.replay import TouchedFiles, file_keys
+from delta_orch.log.read.reconcile import TouchedFiles, file_keys
 from delta_orch.protocol.data_path import canonical_paths
 
 Chooser = Callable[[pa.Table], pa.BooleanArray]

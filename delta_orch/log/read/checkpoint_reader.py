@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from delta_orch.errors import (
     IncompleteCheckpointError,
     ProtocolViolationError,
 )
-from delta_orch.log.files.arrow_plain import plain
+from delta_orch.log.files.arrow_plain import plain, valid_runs
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.protocol.action_json import parse_action
@@ -35,6 +34,8 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 _MAX_THREADS = 8
+# Threads cost more than they save below.
+_QUICK_ROWS = 256 * 1024
 _BATCH_ROWS = 64 * 1024
 # Column chunks are read in pieces of this size instead of whole; large enough for a store across a network.
 _BUFFER_BYTES = 4 << 20
@@ -137,10 +138,9 @@ class RowGroup:
         """All rows of an action that has few, with all its fields, as parsed JSON would look. Raises as `read`."""
         rows = []
         for struct in self.iter_structs(action, None, use_threads=False):
-            present = child_of(struct, PROBE_LEAF[action]).is_valid()
-            if present.true_count:
+            for start, stop in valid_runs(child_of(struct, PROBE_LEAF[action])):
                 with _readable(self.part.path):
-                    rows += plain(struct).filter(present).to_pylist(maps_as_pydicts="strict")
+                    rows += plain(struct.slice(start, stop - start)).to_pylist(maps_as_pydicts="strict")
         return rows
 
     def iter_structs(
@@ -221,7 +221,7 @@ class Checkpoint:
     def sidecars(self) -> tuple[Sidecar, ...]:
         """Of a V2 checkpoint. Raises as `protocol_and_metadata`."""
         if (actions := self.json_actions) is not None:
-            return actions.sidecars
+            return tuple(actions.sidecars)
         return tuple(a for a in self._read_actions("sidecar") if isinstance(a, Sidecar))
 
     @property
@@ -232,7 +232,9 @@ class Checkpoint:
     def _read_actions(self, *names: str) -> list[Any]:
         _prefetch_footers(self.top_level_parts)
         tasks = [(name, group) for part in self.top_level_parts for name in names for group in part.row_groups(name)]
-        rows = run_parallel(lambda task: [{task[0]: row} for row in task[1].read_rows(task[0])], tasks)
+        is_quick = sum(group.num_rows for _, group in tasks) <= _QUICK_ROWS
+        read = map if is_quick else run_parallel
+        rows = read(lambda task: [{task[0]: row} for row in task[1].read_rows(task[0])], tasks)
         try:
             return [parse_action(row) for found in rows for row in found]
         except ProtocolViolationError as e:
@@ -281,6 +283,8 @@ def run_parallel(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
     if len(tasks) < 2:
         return [function(task) for task in tasks]
     threads = min(len(tasks), _MAX_THREADS, max(2, os.cpu_count() or 1))
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads, thread_name_prefix="delta-checkpoint-read") as executor:
         return list(executor.map(function, tasks))
 

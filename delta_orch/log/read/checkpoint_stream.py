@@ -20,7 +20,7 @@ from delta_orch.log.read.checkpoint_decoding import (
     with_parsed_statistics,
 )
 from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, child_of
-from delta_orch.log.read.replay import TouchedFiles, file_keys
+from delta_orch.log.read.reconcile import TouchedFiles, file_keys
 from delta_orch.protocol.checkpoint_schema import STATS_PARSED
 from delta_orch.protocol.data_path import canonical_paths
 

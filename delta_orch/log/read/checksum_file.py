@@ -17,11 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissingInStoreError, ProtocolViolationError
-from delta_orch.log.files.commit_reader import Commit, read_commit
-from delta_orch.log.files.file_actions import FileActionBuilder
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
-from delta_orch.protocol.checkpoint_schema import ADD_FIELDS
 from delta_orch.protocol.data_path import canonical_path
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.version_checksum import (
@@ -256,11 +253,11 @@ def _comparable_txns(snapshot: Snapshot, recorded: tuple[Txn, ...]) -> tuple[dic
 
 
 def _parse_files(bodies: tuple[Mapping[str, Any], ...], path: str) -> pa.Table:
-    builder = FileActionBuilder("add", ADD_SCHEMA, ADD_FIELDS)
+    actions = FileActions("add")
     try:
         for body in bodies:
-            builder.append(body, 0, path)
-        return builder.finish()[0]
+            actions.append(body, 0, path)
+        return actions.table()
     except ProtocolViolationError as e:
         raise CorruptLogError(
             f"Version checksum {path.rpartition('/')[2]} cannot be read", cause=e.cause or e.problem, path=path

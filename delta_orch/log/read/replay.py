@@ -1,81 +1,31 @@
-"""Action reconciliation on Arrow columns (PROTOCOL, "Action Reconciliation").
+"""From the files of a segment to its reconciled tail.
 
-A logical file is keyed by (canonical path, deletion vector id); the newest action of a key wins. The commits after a
-checkpoint (the tail) are reconciled among themselves; of the checkpoint's rows those survive whose key the tail does
-not touch.
+Log compactions stand in for commits where they can be trusted (PROTOCOL, "Log Compaction Files"). A compaction never
+decides anything: whatever is odd about one, the commits it stands for are read instead.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from delta_orch.log.files.arrow_building import int64_range, string_array, string_scalar
-from delta_orch.log.files.commit_reader import LogActions
-from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
-from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.errors import CorruptLogError, StorageError
+from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files, read_commits
+from delta_orch.log.files.listing import CompactionFile
+from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
-from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.storage.base import LogStore
 
-_BEFORE_ALL = -1
-_MAX_CHUNKS = 16
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.log.read.checkpoint_reader import Checkpoint
+    from delta_orch.log.read.reconcile import TailFiles, TouchedFiles
+
 _MAX_PENDING = 64
-
-
-@dataclass(frozen=True, slots=True)
-class TouchedFiles:
-    """The logical files some commits speak of.
-
-    Attributes:
-        paths: Their canonical paths, each once.
-        keys: Their keys (`file_keys`), each once.
-        any_vector: Whether some of them has a deletion vector.
-    """
-
-    paths: pa.StringArray
-    keys: pa.StringArray
-    any_vector: bool
-
-    @classmethod
-    def none(cls) -> TouchedFiles:
-        return cls(string_array([]), string_array([]), False)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def plus(self, other: TouchedFiles) -> TouchedFiles:
-        if not len(self) or not len(other):
-            return self if len(self) else other
-        return TouchedFiles(
-            pc.unique(pa.concat_arrays([self.paths, other.paths])),
-            pc.unique(pa.concat_arrays([self.keys, other.keys])),
-            self.any_vector or other.any_vector,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TailFiles:
-    """The files of a run of commits, reconciled.
-
-    Attributes:
-        adds: Files that are live, columns of `ADD_SCHEMA`.
-        tombstones: Files that are not, columns of `REMOVE_SCHEMA`.
-        touched: Every file some commit added or removed.
-    """
-
-    adds: pa.Table
-    tombstones: pa.Table
-    touched: TouchedFiles
-
-    @classmethod
-    def none(cls) -> TailFiles:
-        return cls(pa.Table.from_batches([], ADD_SCHEMA), pa.Table.from_batches([], REMOVE_SCHEMA), TouchedFiles.none())
+_LOGGER = logging.getLogger(__name__)
 
 
 class _PendingFiles:
@@ -86,12 +36,12 @@ class _PendingFiles:
 
     __slots__ = ("_state",)
 
-    def __init__(self, before: TailFiles, runs: tuple[LogActions, ...]) -> None:
+    def __init__(self, before: TailFiles | None = None, runs: tuple[LogActions, ...] = ()) -> None:
         # Both at once, for who reads them while another thread replaces them.
         self._state = before, runs
 
     def plus(self, actions: LogActions) -> _PendingFiles:
-        if not (actions.adds.num_rows or actions.removes.num_rows):
+        if not actions.has_files:
             return self
         before, runs = self._state
         if len(runs) >= _MAX_PENDING:
@@ -99,9 +49,11 @@ class _PendingFiles:
         return _PendingFiles(before, (*runs, actions))
 
     def reconciled(self) -> TailFiles:
+        from delta_orch.log.read.reconcile import reconcile_files
+
         before, runs = self._state
-        if runs:
-            before = _reconcile(before, runs)
+        if runs or before is None:
+            before = reconcile_files(before, runs)
             self._state = before, ()
         return before
 
@@ -120,8 +72,8 @@ class Tail:
     metadata: Metadata | None = None
     txns: Mapping[str, Txn] = field(default_factory=dict)
     domain_metadata: Mapping[str, DomainMetadata] = field(default_factory=dict)
-    commit_info: Mapping[str, Any] | None = None
-    _files: _PendingFiles = field(default_factory=lambda: _PendingFiles(TailFiles.none(), ()), repr=False)
+    commit_info: Mapping[str, object] | None = None
+    _files: _PendingFiles = field(default_factory=_PendingFiles, repr=False)
 
     @property
     def adds(self) -> pa.Table:
@@ -150,79 +102,77 @@ class Tail:
         )
 
 
-def file_keys(paths: pa.Array | pa.ChunkedArray, dv_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One string for each logical file, from canonical paths and deletion vector ids."""
-    return one_chunk(
-        pc.binary_join_element_wise(paths, dv_ids, string_scalar("\x00"), null_handling="replace", null_replacement="")
-    )
+def replay_segment(store: LogStore, segment: LogSegment, checkpoint: Checkpoint | None) -> Tail:
+    """The reconciled state of everything in a segment that is JSON: its commits, and a V2 checkpoint's own file.
+
+    Raises:
+        CorruptLogError: A commit is damaged or gone; the error names the file.
+    """
+    tail = Tail()
+    if checkpoint is not None and checkpoint.json_actions is not None:
+        tail = tail.fold(checkpoint.json_actions)
+    for compaction, versions in segment.runs():
+        actions = None if compaction is None else _read_trusted(store, compaction, tail, checkpoint)
+        if actions is None:
+            actions = parse_log_files(read_commits(store, segment.commits_of(versions), versions))
+        tail = tail.fold(actions)
+    return tail
 
 
-def _reconcile(before: TailFiles, runs: Sequence[LogActions]) -> TailFiles:
-    """The files after some runs of commits. Older state takes part as if it were one commit before them all."""
-    starts = list(accumulate((2 * run.num_log_files for run in runs), initial=0))
-    adds = pa.concat_tables([before.adds, *(run.adds for run in runs)])
-    removes = pa.concat_tables([before.tombstones, *(run.removes for run in runs)])
-    orders = _concat(
-        _constant(_BEFORE_ALL, before.adds.num_rows),
-        *(_later(run.add_order, start) for run, start in zip(runs, starts, strict=False)),
-        _constant(_BEFORE_ALL, before.tombstones.num_rows),
-        *(_later(run.remove_order, start) for run, start in zip(runs, starts, strict=False)),
-    )
-    paths = _concat(canonical_paths(adds["path"]), canonical_paths(removes["path"]))
-    keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
-    newest = _first_of_each(keys, pc.array_sort_indices(orders, order="descending"))
-    is_winner = pc.is_in(int64_range(0, len(keys)), value_set=newest)
-    return TailFiles(
-        _winners(adds, is_winner[: adds.num_rows]),
-        _winners(removes, is_winner[adds.num_rows :]),
-        before.touched.plus(_touched(runs)),
-    )
+def read_compaction(store: LogStore, compaction: CompactionFile) -> LogActions:
+    """The actions of a compaction.
+
+    Raises:
+        CorruptLogError: It is not JSON, or speaks of one thing twice: then its writer did not reconcile its actions,
+            and as lines of one file have no order, the state after them is unknown.
+        StorageError: It cannot be read.
+    """
+    from delta_orch.log.read.reconcile import names_a_file_twice
+
+    path = compaction.file.path
+    actions = parse_log_files([LogFile(path, compaction.end_version, store.read_bytes(path))])
+    if actions.num_superseded or names_a_file_twice(actions):
+        raise CorruptLogError(
+            f"Log compaction {path.rpartition('/')[2]} is not reconciled",
+            cause="It names something more than once, which leaves open what happened to it last",
+            remedy="Delete the file: the commits say the same",
+            path=path,
+        )
+    # Nobody knows of which commit a commitInfo in here would be.
+    actions.commit_info = None
+    return actions
 
 
-def _touched(runs: Sequence[LogActions]) -> TouchedFiles:
-    files = [*(run.adds for run in runs), *(run.removes for run in runs)]
-    paths = _concat(*(canonical_paths(table["path"]) for table in files))
-    vectors = _concat(*(table["dv_id"] for table in files))
-    return TouchedFiles(pc.unique(paths), pc.unique(file_keys(paths, vectors)), vectors.null_count < len(vectors))
+def _read_trusted(
+    store: LogStore, compaction: CompactionFile, before: Tail, checkpoint: Checkpoint | None
+) -> LogActions | None:
+    try:
+        actions = read_compaction(store, compaction)
+    except (CorruptLogError, StorageError) as e:
+        _LOGGER.warning("Reading the commits instead of a log compaction of %s: %s", store.uri, e)
+        return None
+    forgotten = _forgotten_domains(before, actions, checkpoint)
+    if forgotten:
+        _LOGGER.info(
+            "Reading the commits instead of %s: it does not tell whether the domains %s were removed",
+            compaction.file.path, forgotten,
+        )  # fmt: skip
+        return None
+    return actions
 
 
-def _later(orders: pa.ChunkedArray, start: int) -> pa.ChunkedArray:
-    return pc.add(orders, int64_range(start, start + 1)[0]) if start and len(orders) else orders
+def _forgotten_domains(before: Tail, actions: LogActions, checkpoint: Checkpoint | None) -> list[str]:
+    """Domains that are there before a compaction and that it does not mention.
 
-
-def _winners(files: pa.Table, is_winner: pa.BooleanArray) -> pa.Table:
-    return _compact(files if is_winner.true_count == len(is_winner) else files.filter(is_winner))
-
-
-def _compact(files: pa.Table) -> pa.Table:
-    """Fewer chunks, where folding in one commit after the other has left many: each costs every later step."""
-    chunks = files.column(0).num_chunks
-    return files.combine_chunks() if chunks > _MAX_CHUNKS else files
-
-
-def _first_of_each(keys: pa.Array, sequence: pa.Array) -> pa.Array:
-    """Of each key the row that comes first in a sequence of all rows; int64."""
-    # Codes of a dictionary count up in order of first appearance: a row is the first of its key exactly where the
-    # running maximum of the codes grows.
-    codes = keys.take(sequence).dictionary_encode().indices
-    highest = pc.cumulative_max(codes)
-    grows = pc.not_equal(highest[1:], highest[:-1])
-    first = pa.concat_arrays([one_chunk(grows).slice(0, 0), _one_true(), grows]) if len(keys) else grows
-    return pc.cast(sequence.filter(first), pa.int64())
-
-
-def _one_true() -> pa.BooleanArray:
-    return string_array([""]).is_valid()
-
-
-def _constant(value: int, count: int) -> pa.Array:
-    data = pa.py_buffer(value.to_bytes(8, sys.byteorder, signed=True) * count)
-    return pa.Array.from_buffers(pa.int64(), count, [None, data])
-
-
-def _concat(*columns: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array of all; without columns that are empty it copies once."""
-    chunks = [chunk for c in columns for chunk in (c.chunks if isinstance(c, pa.ChunkedArray) else [c]) if len(chunk)]
-    if len(chunks) == 1:
-        return chunks[0]
-    return pa.concat_arrays(chunks) if chunks else one_chunk(columns[0])
+    They may be untouched, or removed: some writers leave removed domains out of compactions, and so let older metadata
+    come back to life.
+    """
+    domains: dict[str, DomainMetadata] = {}
+    protocol = before.protocol
+    if checkpoint is not None:
+        protocol = protocol or checkpoint.protocol_and_metadata[0]
+        # Without the feature there are none, and the checkpoint need not be read for them.
+        if any(p is not None and "domainMetadata" in (p.writer_features or ()) for p in (protocol, actions.protocol)):
+            domains.update(checkpoint.domain_metadata)
+    domains.update(before.domain_metadata)
+    return sorted(name for name, d in domains.items() if not d.removed and name not in actions.domain_metadata)

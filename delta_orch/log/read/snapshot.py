@@ -7,34 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
-from delta_orch.expressions.nodes import Expression
+from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.commit_reader import commit_timestamp_ms, read_commit
-from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
-from delta_orch.log.read.checkpoint_files import CheckpointFileActions
-from delta_orch.log.read.checkpoint_reader import Checkpoint
-from delta_orch.log.read.checkpoint_stream import iter_live
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment
-from delta_orch.log.read.skipping.pruning import Pruning
-from delta_orch.log.read.time_travel import read_adjusted_file_times
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
 from delta_orch.protocol.log_path import commit_path
-from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
-from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_path, parse_clustering
-from delta_orch.table.column_dependencies import constraints_of
-from delta_orch.table.column_details import ColumnDetails, column_details
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.registry import supported_features
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.read.checkpoint_reader import Checkpoint
     from delta_orch.log.read.checksum_file import ChecksumValidation
+    from delta_orch.log.read.live_files import LiveFiles
+    from delta_orch.protocol.schema_edit import Path
+    from delta_orch.table.column_details import ColumnDetails
 
 
 class Snapshot:
@@ -76,19 +69,16 @@ class Snapshot:
             if known is not None and known.protocol is protocol and known.metadata is metadata
             else self._read_configuration(protocol, metadata)
         )
+        # Files of an older snapshot on the same checkpoint, if it has decoded any.
+        self._older_files: LiveFiles | None = None
         if previous is not None and checkpoint is not None:
-            self._share(previous)
+            self._older_files = previous.__dict__.get("_files", previous._older_files)
 
     def _read_configuration(self, protocol: Protocol, metadata: Metadata) -> TableConfiguration:
         configuration = TableConfiguration.for_reading(protocol, metadata)
         # Now, so that a version whose schema cannot be read fails as it is opened.
         _ = configuration.schema
         return configuration
-
-    def _share(self, previous: Snapshot) -> None:
-        for name in ("_checkpoint_adds", "_checkpoint_removes"):
-            if (decoded := previous.__dict__.get(name)) is not None:
-                self.__dict__[name] = decoded.without(self.tail.touched)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.store.uri} version {self.version}>"
@@ -108,6 +98,8 @@ class Snapshot:
         of its checkpoint as it is.
         """
         if self._has_commit and not self.properties.enable_in_commit_timestamps:
+            from delta_orch.log.read.time_travel import read_adjusted_file_times
+
             times = read_adjusted_file_times(self.store, self.version)
             # Cleaned up since this version was read, or not listed yet: then the time of the file as it was found.
             return times.get(self.version, self.recorded_timestamp_ms)
@@ -198,11 +190,15 @@ class Snapshot:
         Raises:
             ProtocolViolationError: The metadata of a column is malformed.
         """
+        from delta_orch.table.column_details import column_details
+
         return column_details(self.schema)
 
     @property
     def constraints(self) -> Mapping[str, str]:
         """CHECK constraints by name, as text in Spark SQL (PROTOCOL, "CHECK Constraints")."""
+        from delta_orch.table.column_dependencies import constraints_of
+
         return constraints_of(self.metadata.configuration)
 
     @property
@@ -214,6 +210,8 @@ class Snapshot:
             ProtocolViolationError: The metadata domain `delta.clustering` is malformed, or names a column that is not
                 there.
         """
+        from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_path, parse_clustering
+
         stored = parse_clustering(self.domain_metadata.get(CLUSTERING_DOMAIN))
         if stored is None:
             return None
@@ -232,6 +230,8 @@ class Snapshot:
         only read where the table may be clustered. Raises ProtocolViolationError where the domain is malformed."""
         if not self.configuration.supports("clustering"):
             return None
+        from delta_orch.table.clustering import CLUSTERING_DOMAIN, parse_clustering
+
         return parse_clustering(self.domain_metadata.get(CLUSTERING_DOMAIN))
 
     @property
@@ -242,12 +242,12 @@ class Snapshot:
     @cached_property
     def num_files(self) -> int:
         """Number of live files."""
-        return int(self.tail.adds.num_rows) + sum(actions.num_rows for actions in self._adds)
+        return self._files.num_adds
 
     @cached_property
     def size_bytes(self) -> int:
         """Sum of the sizes of the live files."""
-        return int(pc.sum(self.files(["size"])["size"]).as_py() or 0)
+        return self._files.size_bytes
 
     def files(self, columns: Sequence[str] | None = None, where: Expression | None = None) -> pa.Table:
         """The live files, one row each.
@@ -265,29 +265,25 @@ class Snapshot:
             IncompleteCheckpointError: One is gone.
         """
         if where is None:
-            return self._table(self._adds, self.tail.adds, ADD_SCHEMA, columns)
-        pruning = Pruning(where, self.schema, self.partition_columns)
-        adds = [pruning.of_checkpoint(actions) for actions in self._adds]
-        return self._table(adds, pruning.of_table(self.tail.adds), ADD_SCHEMA, columns)
+            return self._files.adds(columns)
+        from delta_orch.log.read.skipping.pruning import Pruning
+
+        return self._files.adds(columns, Pruning(where, self.schema, self.partition_columns))
 
     def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The removed files the log still remembers, columns of `file_columns.REMOVE_SCHEMA`; expired ones included.
 
         Checkpoints keep neither statistics nor tags of them. Raises as `files`.
         """
-        return self._table(self._removes, self.tail.tombstones, REMOVE_SCHEMA, columns)
+        return self._files.tombstones(columns)
 
     def iter_files(self) -> Iterator[pa.Table]:
         """`files()` in pieces, for who must not hold all of it: nothing of a piece is kept."""
-        if self.checkpoint is not None:
-            yield from iter_live(self.checkpoint, "add", ADD_SCHEMA.names, self.tail.touched)
-        yield self.tail.adds
+        return self._files.iter_adds()
 
     def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """`tombstones(columns)` in pieces, as `iter_files`."""
-        if self.checkpoint is not None:
-            yield from iter_live(self.checkpoint, "remove", columns, self.tail.touched)
-        yield self.tail.tombstones.select(list(columns))
+        return self._files.iter_tombstones(columns)
 
     def validate(self) -> ChecksumValidation:
         """Hold this state against its version checksum (PROTOCOL, "State Validation"). Nothing is changed.
@@ -302,39 +298,11 @@ class Snapshot:
 
         return validate_snapshot(self)
 
-    def _table(
-        self, base: list[CheckpointFileActions], tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None
-    ) -> pa.Table:
-        names = list(schema.names if columns is None else columns)
-        if unknown := sorted(set(names) - set(schema.names)):
-            raise ColumnNotFoundError(
-                f"The log has no file column {unknown[0]!r}", remedy=f"Choose from {', '.join(schema.names)}"
-            )
-        decoded = [actions.columns(names) for actions in base]
-        chunks = {
-            name: [chunk for columns in [*decoded, {name: tail[name]}] for chunk in columns[name].chunks]
-            for name in names
-        }
-        arrays = [pa.chunked_array(chunks[name], schema.field(name).type) for name in names]
-        return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
-
-    @property
-    def _adds(self) -> list[CheckpointFileActions]:
-        return [] if self.checkpoint is None else [self._checkpoint_adds]
-
-    @property
-    def _removes(self) -> list[CheckpointFileActions]:
-        return [] if self.checkpoint is None else [self._checkpoint_removes]
-
     @cached_property
-    def _checkpoint_adds(self) -> CheckpointFileActions:
-        assert self.checkpoint is not None
-        return CheckpointFileActions(self.checkpoint, "add", self.tail.touched)
+    def _files(self) -> LiveFiles:
+        from delta_orch.log.read.live_files import LiveFiles
 
-    @cached_property
-    def _checkpoint_removes(self) -> CheckpointFileActions:
-        assert self.checkpoint is not None
-        return CheckpointFileActions(self.checkpoint, "remove", self.tail.touched)
+        return LiveFiles(self.checkpoint, self.tail, self._older_files)
 
 
 def _required(store: LogStore, version: int, checkpoint: Checkpoint | None, tail: Tail) -> tuple[Protocol, Metadata]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.log.files.commit_reader import Commit, parse_log_files, read_commit, read_commits
 from delta_orch.log.files.listing import LogListing, list_log
 from delta_orch.log.read import segment as segments
-from delta_orch.log.read.checkpoint_reader import Checkpoint
-from delta_orch.log.read.history import HistoryEntry, read_history
+from delta_orch.log.read.replay import replay_segment
 from delta_orch.log.read.segment import LogSegment
-from delta_orch.log.read.segment_replay import replay_segment
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.time_travel import resolve_timestamp
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.base import FileMeta, LogStore
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.checkpoint_reader import Checkpoint
+    from delta_orch.log.read.history import HistoryEntry
 
 _MAX_PROBES = 16
 _REBASE_COMMITS = 50
@@ -72,9 +74,11 @@ class TableLog:
         if timestamp_ms is not None:
             if version is not None:
                 raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
+            from delta_orch.log.read.time_travel import resolve_timestamp
+
             version = resolve_timestamp(self.store, self._list_all(), self.snapshot().properties, timestamp_ms)
         segment = segments.resolve_segment(self.store, version)
-        checkpoint = None if segment.checkpoint is None else Checkpoint(self.store, segment.checkpoint)
+        checkpoint = self._checkpoint_of(segment)
         return self._load(segment, checkpoint)
 
     def _load(self, segment: LogSegment, checkpoint: Checkpoint | None) -> Snapshot:
@@ -113,11 +117,18 @@ class TableLog:
     def _rebase(self, version: int, protocol: Protocol, metadata: Metadata) -> Snapshot:
         """A version from its newest checkpoint, which need not be read for what the commits have told."""
         segment = segments.resolve_segment(self.store, version)
-        checkpoint = None if segment.checkpoint is None else Checkpoint(self.store, segment.checkpoint)
+        checkpoint = self._checkpoint_of(segment)
         tail = replay_segment(self.store, segment, checkpoint)
         return self._snapshot_class(
             self.store, segment, checkpoint, replace(tail, protocol=protocol, metadata=metadata)
         )
+
+    def _checkpoint_of(self, segment: LogSegment) -> Checkpoint | None:
+        if segment.checkpoint is None:
+            return None
+        from delta_orch.log.read.checkpoint_reader import Checkpoint
+
+        return Checkpoint(self.store, segment.checkpoint)
 
     def _should_rebase(self, segment: LogSegment, version: int) -> bool:
         """Whether a snapshot of `version` is better loaded from a checkpoint newer than the segment's."""
@@ -180,6 +191,8 @@ class TableLog:
         """
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise InvalidRequestError(f"A limit is an integer from 0, not {limit!r}")
+        from delta_orch.log.read.history import read_history
+
         return read_history(self.store, self._list_all().commits, limit)
 
     def _list_all(self) -> LogListing:

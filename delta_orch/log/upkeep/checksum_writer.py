@@ -120,7 +120,7 @@ class StateCounter:
             num_protocol=1,
             metadata=snapshot.metadata,
             protocol=snapshot.protocol,
-            txn_id=info.get("txnId") if isinstance(info.get("txnId"), str) else None,
+            txn_id=txn_id if isinstance(txn_id := info.get("txnId"), str) else None,
             in_commit_timestamp_ms=snapshot.timestamp_ms if enabled and "inCommitTimestamp" in info else None,
             txns=_unless_many(tuple(snapshot.txn_actions.values())),
             domain_metadata=_unless_many(domains),

@@ -25,7 +25,7 @@ from delta_orch.log.files.arrow_plain import plain
 from delta_orch.log.read.checkpoint_decoding import has_deletion_vectors
 from delta_orch.log.read.checkpoint_reader import Checkpoint, ParquetPart, RowGroup, child_of, run_parallel
 from delta_orch.log.read.checkpoint_stream import live_mask
-from delta_orch.log.read.replay import TouchedFiles
+from delta_orch.log.read.reconcile import TouchedFiles
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns
 from delta_orch.protocol.actions import Sidecar
 from delta_orch.protocol.log_path import commit_path

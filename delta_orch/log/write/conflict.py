@@ -53,7 +53,7 @@ class Intent:
         reads: Its read set.
         keys_read: The keys of the files of its snapshot that its read set touches. Called only where a commit that won
             has removed rows.
-        removed_keys: `replay.file_keys` of the files it removes.
+        removed_keys: `reconcile.file_keys` of the files it removes.
         added_again: Canonical paths of data files of the table that it adds once more (with another deletion vector).
         changes_data: False if it only rearranges rows.
         changes_metadata: Whether it replaces the table's metadata.

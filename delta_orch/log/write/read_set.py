@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.partition_columns import file_partition_keys, one_chunk, partition_keys
-from delta_orch.log.read.replay import file_keys
+from delta_orch.log.read.reconcile import file_keys
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.types import StructType
@@ -31,7 +31,7 @@ class ReadSet:
         whole_table: Every row.
         predicates: The rows for which one of them is true; resolved against the table's schema.
         partitions: The rows of these partitions: tables of string columns, spelled as in the log.
-        files: Keys (`replay.file_keys`) of single files.
+        files: Keys (`reconcile.file_keys`) of single files.
         moved: Keys of files into which others have moved rows that may have been read (compaction).
     """
 
@@ -87,7 +87,7 @@ class ReadSet:
 
 
 def keys_of(files: pa.Table) -> pa.Array:
-    """`replay.file_keys` of a table of files; without a column `dv_id`, no file has a deletion vector."""
+    """`reconcile.file_keys` of a table of files; without a column `dv_id`, no file has a deletion vector."""
     dv_ids = files["dv_id"] if "dv_id" in files.column_names else pa.nulls(files.num_rows, pa.string())
     return file_keys(canonical_paths(files["path"]), dv_ids)
 

@@ -65,7 +65,7 @@ class StagedActions:
         return not small and not self.num_added and not self.num_removed
 
     def removed_keys(self) -> pa.Array:
-        """`replay.file_keys` of every file removed."""
+        """`reconcile.file_keys` of every file removed."""
         return (
             pa.concat_arrays([keys_of(files) for files, _ in self.removes])
             if self.removes

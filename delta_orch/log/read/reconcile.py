@@ -1,0 +1,168 @@
+"""Action reconciliation on Arrow columns (PROTOCOL, "Action Reconciliation").
+
+A logical file is keyed by (canonical path, deletion vector id); the newest action of a key wins. The commits after a
+checkpoint (the tail) are reconciled among themselves; of the checkpoint's rows those survive whose key the tail does
+not touch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.log.files.arrow_building import int64_range, string_array, string_scalar
+from delta_orch.log.files.commit_reader import LogActions
+from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.protocol.data_path import canonical_paths
+
+_BEFORE_ALL = -1
+_MAX_CHUNKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedFiles:
+    """The logical files some commits speak of.
+
+    Attributes:
+        paths: Their canonical paths, each once.
+        keys: Their keys (`file_keys`), each once.
+        any_vector: Whether some of them has a deletion vector.
+    """
+
+    paths: pa.StringArray
+    keys: pa.StringArray
+    any_vector: bool
+
+    @classmethod
+    def none(cls) -> TouchedFiles:
+        return cls(string_array([]), string_array([]), False)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def plus(self, other: TouchedFiles) -> TouchedFiles:
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        return TouchedFiles(
+            pc.unique(pa.concat_arrays([self.paths, other.paths])),
+            pc.unique(pa.concat_arrays([self.keys, other.keys])),
+            self.any_vector or other.any_vector,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TailFiles:
+    """The files of a run of commits, reconciled.
+
+    Attributes:
+        adds: Files that are live, columns of `ADD_SCHEMA`.
+        tombstones: Files that are not, columns of `REMOVE_SCHEMA`.
+        touched: Every file some commit added or removed.
+    """
+
+    adds: pa.Table
+    tombstones: pa.Table
+    touched: TouchedFiles
+
+    @classmethod
+    def none(cls) -> TailFiles:
+        return cls(pa.Table.from_batches([], ADD_SCHEMA), pa.Table.from_batches([], REMOVE_SCHEMA), TouchedFiles.none())
+
+
+def file_keys(paths: pa.Array | pa.ChunkedArray, dv_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One string for each logical file, from canonical paths and deletion vector ids."""
+    return one_chunk(
+        pc.binary_join_element_wise(paths, dv_ids, string_scalar("\x00"), null_handling="replace", null_replacement="")
+    )
+
+
+def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> TailFiles:
+    """The files after some runs of commits. Older state takes part as if it were one commit before them all.
+
+    Raises:
+        ProtocolViolationError: A file action is malformed; the error names the log file.
+    """
+    before = TailFiles.none() if before is None else before
+    if not runs:
+        return before
+    starts = list(accumulate((2 * run.num_log_files for run in runs), initial=0))
+    adds = pa.concat_tables([before.adds, *(run.adds for run in runs)])
+    removes = pa.concat_tables([before.tombstones, *(run.removes for run in runs)])
+    orders = _concat(
+        _constant(_BEFORE_ALL, before.adds.num_rows),
+        *(_later(run.add_order, start) for run, start in zip(runs, starts, strict=False)),
+        _constant(_BEFORE_ALL, before.tombstones.num_rows),
+        *(_later(run.remove_order, start) for run, start in zip(runs, starts, strict=False)),
+    )
+    paths = _concat(canonical_paths(adds["path"]), canonical_paths(removes["path"]))
+    keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
+    newest = _first_of_each(keys, pc.array_sort_indices(orders, order="descending"))
+    is_winner = pc.is_in(int64_range(0, len(keys)), value_set=newest)
+    return TailFiles(
+        _winners(adds, is_winner[: adds.num_rows]),
+        _winners(removes, is_winner[adds.num_rows :]),
+        before.touched.plus(_touched(runs)),
+    )
+
+
+def names_a_file_twice(actions: LogActions) -> bool:
+    """Whether two file actions are of one logical file."""
+    adds, removes = actions.adds, actions.removes
+    paths = _concat(canonical_paths(adds["path"]), canonical_paths(removes["path"]))
+    keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
+    return len(keys.unique()) < len(keys)
+
+
+def _touched(runs: Sequence[LogActions]) -> TouchedFiles:
+    files = [*(run.adds for run in runs), *(run.removes for run in runs)]
+    paths = _concat(*(canonical_paths(table["path"]) for table in files))
+    vectors = _concat(*(table["dv_id"] for table in files))
+    return TouchedFiles(pc.unique(paths), pc.unique(file_keys(paths, vectors)), vectors.null_count < len(vectors))
+
+
+def _later(orders: pa.ChunkedArray, start: int) -> pa.ChunkedArray:
+    return pc.add(orders, int64_range(start, start + 1)[0]) if start and len(orders) else orders
+
+
+def _winners(files: pa.Table, is_winner: pa.BooleanArray) -> pa.Table:
+    return _compact(files if is_winner.true_count == len(is_winner) else files.filter(is_winner))
+
+
+def _compact(files: pa.Table) -> pa.Table:
+    """Fewer chunks, where folding in one commit after the other has left many: each costs every later step."""
+    chunks = files.column(0).num_chunks
+    return files.combine_chunks() if chunks > _MAX_CHUNKS else files
+
+
+def _first_of_each(keys: pa.Array, sequence: pa.Array) -> pa.Array:
+    """Of each key the row that comes first in a sequence of all rows; int64."""
+    # Codes of a dictionary count up in order of first appearance: a row is the first of its key exactly where the
+    # running maximum of the codes grows.
+    codes = keys.take(sequence).dictionary_encode().indices
+    highest = pc.cumulative_max(codes)
+    grows = pc.not_equal(highest[1:], highest[:-1])
+    first = pa.concat_arrays([one_chunk(grows).slice(0, 0), _one_true(), grows]) if len(keys) else grows
+    return pc.cast(sequence.filter(first), pa.int64())
+
+
+def _one_true() -> pa.BooleanArray:
+    return string_array([""]).is_valid()
+
+
+def _constant(value: int, count: int) -> pa.Array:
+    data = pa.py_buffer(value.to_bytes(8, sys.byteorder, signed=True) * count)
+    return pa.Array.from_buffers(pa.int64(), count, [None, data])
+
+
+def _concat(*columns: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One array of all; without columns that are empty it copies once."""
+    chunks = [chunk for c in columns for chunk in (c.chunks if isinstance(c, pa.ChunkedArray) else [c]) if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else one_chunk(columns[0])
