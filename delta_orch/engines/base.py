@@ -6,12 +6,13 @@ Verbs plan files and say what rows they want; an engine scans, runs SQL, writes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.protocol.types import StructField, StructType
+from delta_orch.protocol.types import DataType, StructField, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 
 if TYPE_CHECKING:
@@ -63,6 +64,42 @@ class OutputColumn:
 
     name: str
     path: tuple[str, ...]
+
+
+def output_columns_schema(output: Iterable[OutputColumn], schema: StructType) -> StructType:
+    """What is returned, as a schema; a field may be null where a struct around it may."""
+    return StructType(tuple(_output_field(column, schema) for column in output))
+
+
+def _output_field(column: OutputColumn, schema: StructType) -> StructField:
+    fields = list(fields_on(column.path, schema))
+    innermost = fields[-1]
+    if len(fields) == 1:
+        return replace(innermost, name=column.name)
+    nullable = any(step.nullable for step in fields)
+    return StructField(column.name, innermost.data_type, nullable, innermost.metadata)
+
+
+def column_indexes(path: Sequence[str], schema: StructType) -> list[int]:
+    """The position of the column in the schema, and of each field on the way in the struct around it."""
+    found = []
+    current: DataType = schema
+    for step in fields_on(path, schema):
+        assert isinstance(current, StructType)
+        found.append(current.names.index(step.name))
+        current = step.data_type
+    return found
+
+
+def fields_on(path: Sequence[str], schema: StructType) -> Iterator[StructField]:
+    """The column a path begins with, and the fields it leads through."""
+    current: DataType = schema
+    for name in path:
+        assert isinstance(current, StructType)
+        found = current.find(name)
+        assert found is not None
+        yield found
+        current = found.data_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +187,14 @@ class StatisticsPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ComputedColumn:
-    """A column the relation lacks.
+    """A column with a value for each row.
 
-    Attributes:
-        name: As in the schema.
-        sql: Its value in each row, in Spark SQL: over the other columns of the table as they will be written for a
-            generated column, over none for a default.
+    In a `WriteSpec` it is a column the relation lacks: `name` is that of the schema, and `value` is over no column for
+    a default, over the other columns of the table as they will be written for a generated column.
     """
 
     name: str
-    sql: str
+    value: Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +276,55 @@ class WriteSpec:
         return StructType((*self.schema, *self.extra_columns)) if self.extra_columns else self.schema
 
 
+@dataclass(frozen=True, slots=True)
+class JoinSide:
+    """One side of a join: its rows, and the name they have in the join's expressions."""
+
+    alias: str
+    relation: Relation
+
+
+JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What `aggregate` computes of the rows of a group.
+
+    Attributes:
+        name: The column of the result.
+        function: With Spark's meaning and result type. `count` counts rows for which `value` is not null.
+        value: None counts every row.
+    """
+
+    name: str
+    function: Literal["count", "sum", "min", "max"]
+    value: Expression | None = None
+
+
+def join_schema(sides: Mapping[str, StructType]) -> StructType:
+    """What the expressions of a join are resolved against: a struct for each side, under its alias."""
+    return StructType(tuple(StructField(alias, schema) for alias, schema in sides.items()))
+
+
+def ensure_distinct(names: Sequence[str]) -> None:
+    """Raises InvalidRequestError where two columns of a result have the same name, without regard to case."""
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidRequestError(
+            "Two columns of the result have the same name", remedy="Give each its own name", columns=list(names)
+        )
+
+
 class Engine(Protocol):
-    """The seam between verbs and rows."""
+    """The seam between verbs and rows.
+
+    Requests hold expressions as trees, resolved against the schema of what they are evaluated over. An engine compiles
+    a tree once: to Arrow or DuckDB, or to the text Spark takes. Text comes in with `Opaque` nodes alone, in the words
+    of the user or of the table's metadata.
+
+    Relations are lazy. A request raises UnsupportedExpressionError where the engine does not evaluate an expression.
+    Pulling rows raises InvalidExpressionError where Spark, under ANSI, fails for a row (overflow, division by zero).
+    """
 
     name: str
 
@@ -261,11 +343,30 @@ class Engine(Protocol):
         Raises MissingFileError (at the latest when rows are pulled) where a file is not there.
         """
 
+    def filter(self, relation: Relation, where: Expression) -> Relation:
+        """The rows for which `where` is true, neither false nor null."""
+
+    def project(self, relation: Relation, columns: Sequence[ComputedColumn]) -> Relation:
+        """Exactly these columns, in this order. Names differ in more than case."""
+
+    def join(
+        self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
+    ) -> Relation:
+        """The pairs of rows for which `on` is true, and for an outer join the rows without a partner.
+
+        Expressions are over `join_schema`: each side is a struct under its alias, null where a row has no partner.
+        The columns of a `semi` or `anti` join are over the left side.
+        """
+
     def union(self, relations: Sequence[Relation]) -> Relation:
         """All rows of relations of one schema."""
 
+    def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
+        """One row for each group of rows with the same keys: the keys, then the measures. Nulls are one group; without
+        keys there is exactly one row."""
+
     def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
-        """Run one Spark SQL query over named relations."""
+        """Run a query that the user wrote in Spark SQL over named relations. Verbs use the requests above."""
 
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; none existing is touched.
@@ -286,8 +387,8 @@ class Engine(Protocol):
         Returns and raises as `write`.
         """
 
-    def to_arrow(self, relation: Relation) -> pa.Table:
-        """Collect all rows. Timestamps in UTC at microseconds."""
+    def to_arrow(self, relation: Relation, limit: int | None = None) -> pa.Table:
+        """Collect all rows, or any `limit` of them. Timestamps in UTC at microseconds."""
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
         """The rows as a stream in bounded memory."""

@@ -1,8 +1,8 @@
-"""Predicates as immutable trees: what `where` and `replace_where` become before anything looks at them.
+"""Expressions as immutable trees: what `where`, a constraint or a default becomes before anything looks at it.
 
-The nodes are few on purpose: what the planner can reason about (prune partitions, skip files, decide conflicts). All
-else a user may write stays `Opaque` text, which prunes nothing and which only an engine evaluates. Semantics are Spark
-SQL's: three-valued logic, NaN equal to itself and above every number.
+The nodes are few on purpose. They cover what the planner can reason about: prune partitions, skip files, decide
+conflicts. Everything else stays an `Opaque` or a `Coerced` node, which prunes nothing and which only an engine
+evaluates. Semantics are those of Spark SQL: three-valued logic; NaN equals itself and is greater than every number.
 """
 
 from __future__ import annotations
@@ -81,7 +81,17 @@ class Or(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Opaque(Expression):
-    """Text in Spark SQL, with the columns it mentions."""
+    """A predicate or a value that has no node of its own: the user's text in Spark SQL, and the columns it mentions.
+
+    The text was parsed once, so it is known to be one expression, unless `columns` is empty: then only Spark can say.
+    """
 
     sql: str
     columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coerced(Expression):
+    """A resolved predicate that Spark evaluates with a cast of a column, or that looks into an array or a map."""
+
+    predicate: Expression

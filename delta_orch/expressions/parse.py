@@ -7,6 +7,7 @@ The text is cut at its AND, OR and NOT; sqlglot then reads each remaining predic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from delta_orch.errors import InvalidExpressionError
@@ -14,7 +15,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsN
 from delta_orch.expressions.parse_literals import parse_literal
 from delta_orch.expressions.spark_literals import quote_string
 from delta_orch.expressions.tree import conjunction, disjunction
-from delta_orch.protocol.types import BOOLEAN
+from delta_orch.protocol.types import BOOLEAN, TIMESTAMP
 
 _NON_DETERMINISTIC = frozenset({
     "current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp",
@@ -86,17 +87,40 @@ def parse_spark_statement(text: str) -> Any:
         ) from error
 
 
-def parse_spark_scalar(text: str) -> Any:
-    """One scalar expression of Spark SQL as sqlglot's tree. Raises InvalidExpressionError if it cannot be read."""
-    from sqlglot import exp
+def parse_value(text: str) -> Expression:
+    """One value in Spark SQL: a constant, a column, or `Opaque`. A constant that depends on a time zone is opaque.
+
+    Raises:
+        InvalidExpressionError: The text is not one scalar expression, or a constant that Spark refuses.
+    """
+    tree = _parse(text)
+    operand = _operand(tree)
+    if operand is None or (isinstance(operand, Literal) and operand.data_type == TIMESTAMP):
+        return Opaque(text, _mentioned_columns(tree))
+    return operand
+
+
+def syntax_of(node: Opaque) -> Any:
+    """sqlglot's tree of a node's text. It is shared: read it only. Raises InvalidExpressionError if there is none."""
+    return _parse(node.sql)
+
+
+def _parse(text: str) -> Any:
     from sqlglot.errors import SqlglotError
 
     try:
-        return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect="spark")
+        return _syntax_tree(text)
     except (SqlglotError, RecursionError) as error:
         raise InvalidExpressionError(
             f"Cannot read the expression {_shorten(text)}", cause=_explain(error), expression=text
         ) from error
+
+
+@lru_cache(maxsize=256)
+def _syntax_tree(text: str) -> Any:
+    from sqlglot import exp
+
+    return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect="spark")
 
 
 def _tokenize(text: str) -> list[Any]:
@@ -176,14 +200,12 @@ class _Splitter:
         yield start, high
 
     def _leaf(self, low: int, high: int) -> Expression:
-        from sqlglot import exp
-
         if low >= high:
             raise InvalidExpressionError(
                 f"An operand is missing in the expression {_shorten(self._text)}", expression=self._text
             )
         source = self._text[self._tokens[low].start : self._tokens[high - 1].end + 1]
-        tree = exp.maybe_parse(source, into=exp.Condition, dialect="spark")
+        tree = _syntax_tree(source)
         _refuse_foreign_nodes(tree, source)
         mapped = _map_predicate(tree)
         return Opaque(source, _mentioned_columns(tree)) if mapped is None else mapped

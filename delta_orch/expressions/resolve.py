@@ -7,7 +7,7 @@ After resolution
 - the constants of an `In` have the column's type, or are null;
 - a `Literal` that stands for a predicate is a boolean or null;
 - a predicate that may itself be the left side of a `Comparison` has TRUE or FALSE on its right (`(a < 5) <=> TRUE`);
-- a predicate that would need a cast of the column became `Opaque`.
+- a predicate that would need a cast of the column became `Coerced`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.fit_literal import compare_with_number, compare_with_timestamp, grid_of
 from delta_orch.expressions.nodes import (
     And,
+    Coerced,
     Column,
     Comparison,
     Expression,
@@ -44,8 +45,7 @@ from delta_orch.expressions.spark_literals import (
     parse_spark_timestamp_ntz,
     round_to_float,
 )
-from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -134,6 +134,8 @@ class _Resolver:
                 return self._boolean_column(node)
             case Opaque():
                 return self._opaque(node)
+            case Coerced(child):
+                return self.predicate(child)
             case IsNull(child):
                 return self._is_null(child)
             case Comparison():
@@ -151,7 +153,7 @@ class _Resolver:
     def _boolean_column(self, node: Column) -> Expression:
         column, data_type = self._column(node)
         if data_type is None:
-            return _as_text(column)
+            return Coerced(column)
         if data_type == VOID:
             return _NULL
         if data_type != BOOLEAN:
@@ -174,7 +176,7 @@ class _Resolver:
             return self._is_null(resolved) if isinstance(resolved, Literal) else IsNull(resolved)
         column, data_type = self._column(child)
         if data_type is None:
-            return _as_text(IsNull(column))
+            return Coerced(IsNull(column))
         return Literal(True, BOOLEAN) if data_type == VOID else IsNull(column)
 
     def _starts_with(self, node: StartsWith) -> Expression:
@@ -184,7 +186,7 @@ class _Resolver:
         if data_type == VOID:
             return _NULL
         resolved = StartsWith(column, node.prefix)
-        return resolved if data_type == STRING else _as_text(resolved)
+        return resolved if data_type == STRING else Coerced(resolved)
 
     def _comparison(self, node: Comparison) -> Expression:
         if node.op not in _OPERATORS:
@@ -198,6 +200,8 @@ class _Resolver:
             return self._compare_literal(node.op, left, right)
         if isinstance(left, Literal) and isinstance(right, Literal):
             return _compare_literals(node)
+        if isinstance(left, Column) and isinstance(right, Opaque):
+            return Coerced(Comparison(node.op, self._column(left)[0], self._opaque(right)))
         return self._compare_predicates(node.op, left, right)
 
     def _compare_predicates(self, op: str, left: Expression, right: Expression) -> Expression:
@@ -207,7 +211,7 @@ class _Resolver:
         if isinstance(left, Literal) and isinstance(right, Literal):
             return _compare_literals(Comparison(op, left, right))
         if not isinstance(right, Literal):
-            return _as_text(Comparison(op, left, right))
+            return Coerced(Comparison(op, left, right))
         if right.value is None:
             return IsNull(left) if op == "<=>" else _NULL
         return Comparison(op, left, right)
@@ -215,7 +219,7 @@ class _Resolver:
     def _compare_columns(self, op: str, left: Column, right: Column) -> Expression:
         (left, left_type), (right, right_type) = self._column(left), self._column(right)
         if left_type is None or right_type is None:
-            return _as_text(Comparison(op, left, right))
+            return Coerced(Comparison(op, left, right))
         if VOID in (left_type, right_type):
             return _compare_with_void(op, left, left_type, right, right_type)
         _ensure_comparable(left_type, right_type, op, left)
@@ -223,12 +227,12 @@ class _Resolver:
             return Comparison(op, left, right)
         if left_type in INTEGRAL_RANGES and right_type in INTEGRAL_RANGES:
             return Comparison(op, left, right)
-        return _as_text(Comparison(op, left, right))
+        return Coerced(Comparison(op, left, right))
 
     def _compare_literal(self, op: str, column: Column, literal: Literal) -> Expression:
         column, data_type = self._column(column)
         if data_type is None:
-            return _as_text(Comparison(op, column, literal))
+            return Coerced(Comparison(op, column, literal))
         if literal.value is None:
             return self._is_null(column) if op == "<=>" else _NULL
         if data_type == VOID:
@@ -249,14 +253,10 @@ class _Resolver:
                 column=".".join(column.path),
             )
         if data_type is None:
-            return _as_text(In(column, node.values))
+            return Coerced(In(column, node.values))
         if data_type == VOID:
             return _NULL
         return _fit_in(column, data_type, node.values)
-
-
-def _as_text(expression: Expression) -> Opaque:
-    return Opaque(to_spark_sql(expression), columns_of(expression))
 
 
 def _boolean_literal(literal: Literal) -> Literal:
@@ -282,8 +282,8 @@ def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...]) ->
             fitted.append(Literal(None, data_type))
             continue
         comparison = fit_comparison("=", column, data_type, value)
-        if isinstance(comparison, Opaque):
-            return _as_text(In(column, values))
+        if isinstance(comparison, Coerced):
+            return Coerced(In(column, values))
         if isinstance(comparison, Comparison) and comparison.op == "=" and isinstance(comparison.right, Literal):
             fitted.append(comparison.right)
         else:
@@ -311,7 +311,7 @@ def fit_comparison(op: str, column: Column, data_type: DataType, literal: Litera
     if data_type == kind and not isinstance(kind, DecimalType):
         return Comparison(op, column, Literal(_canonical(literal.value, data_type), data_type))
     if data_type == STRING:
-        return _as_text(Comparison(op, column, literal)) if kind != BINARY else _refuse(op, column, data_type, kind)
+        return Coerced(Comparison(op, column, literal)) if kind != BINARY else _refuse(op, column, data_type, kind)
     fit = _FITS.get(type(data_type) if isinstance(data_type, DecimalType) else data_type)
     fitted = fit(op, column, data_type, literal.value) if fit is not None else None
     return fitted if fitted is not None else _refuse(op, column, data_type, kind)
@@ -443,4 +443,4 @@ def _compare_literals(node: Comparison) -> Expression:
             ">": left > right, ">=": left >= right,
         }  # fmt: skip
         return Literal(holds[node.op], BOOLEAN)
-    return _as_text(node)
+    return Coerced(node)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import (
     And,
+    Coerced,
     Column,
     Comparison,
     Expression,
@@ -31,6 +32,7 @@ from delta_orch.expressions.nodes import (
 )
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
+from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.protocol.arrow_types import string_array, type_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
@@ -143,9 +145,10 @@ class _Translator:
                 return self._in(child, values)
             case Column():
                 return self._operand(node)
-            case Opaque(sql, _):
+            case Opaque() | Coerced():
+                text = to_spark_sql(node)
                 raise UnsupportedExpressionError(
-                    f"Arrow cannot evaluate {sql!r}", remedy="Use an engine: DuckDB or Spark", expression=sql
+                    f"Arrow cannot evaluate {text!r}", remedy="Use an engine: DuckDB or Spark", expression=text
                 )
         raise InvalidExpressionError(f"{type(node).__name__} is no expression", type=type(node).__name__)
 

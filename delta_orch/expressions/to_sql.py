@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import UTC
 from typing import Any
 
-from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
+from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
     And,
+    Coerced,
     Column,
     Comparison,
     Expression,
@@ -49,21 +50,19 @@ _DUCKDB_TYPES: dict[DataType, str] = {
 def to_spark_sql(expression: Expression) -> str:
     """The predicate in Spark SQL, with names quoted and constants of exactly their type; independent of the session's
     time zone except where the user's own text (`Opaque`) depends on it."""
-    return _Printer(_spark_column, spark_literal, _spark_starts_with, lambda sql: sql).print(expression)
+    return _Printer(_spark_column, spark_literal, _spark_starts_with, None).print(expression)
 
 
 def print_duckdb(
-    expression: Expression, column: Callable[[Column], str], translate: Callable[[str], str] | None = None
+    expression: Expression, column: Callable[[Column], str], evaluate: Callable[[Opaque | Coerced], str] | None = None
 ) -> str:
     """The predicate in DuckDB's SQL. Resolve it first: DuckDB's own coercions differ from Spark's.
 
     Args:
         column: How a column is written.
-        translate: Turns Spark SQL text (`Opaque`) into DuckDB's; it needs to know the columns' types.
-
-    Raises UnsupportedExpressionError for text, if there is no `translate`.
+        evaluate: How a part is written for which the types of the columns must be known; None where there is none.
     """
-    return _Printer(column, duckdb_literal, _duckdb_starts_with, translate or _refuse_opaque).print(expression)
+    return _Printer(column, duckdb_literal, _duckdb_starts_with, evaluate).print(expression)
 
 
 def _spark_column(column: Column) -> str:
@@ -71,19 +70,25 @@ def _spark_column(column: Column) -> str:
 
 
 class _Printer:
-    def __init__(self, column: Any, literal: Any, starts_with: Any, opaque: Any) -> None:
+    def __init__(
+        self,
+        column: Callable[[Column], str],
+        literal: Callable[[Any, DataType | None], str],
+        starts_with: Callable[[str, str], str],
+        evaluate: Callable[[Opaque | Coerced], str] | None,
+    ) -> None:
         self._column = column
         self._literal = literal
         self._starts_with = starts_with
-        self._opaque = opaque
+        self._evaluate = evaluate
         self._null_safe = "<=>" if literal is spark_literal else "IS NOT DISTINCT FROM"
 
     def print(self, node: Expression) -> str:
         match node:
             case Column():
-                return str(self._column(node))
+                return self._column(node)
             case Literal(value, data_type):
-                return str(self._literal(value, data_type))
+                return self._literal(value, data_type)
             case Comparison(op, left, right):
                 operator = self._null_safe if op == "<=>" else op
                 return f"{self._operand(left)} {operator} {self._operand(right)}"
@@ -92,15 +97,19 @@ class _Printer:
             case IsNull(child):
                 return f"{self._operand(child)} IS NULL"
             case StartsWith(child, prefix):
-                return str(self._starts_with(self._operand(child), prefix))
+                return self._starts_with(self._operand(child), prefix)
             case Not(child):
                 return f"NOT ({self.print(child)})"
             case And(children):
                 return " AND ".join(f"({self.print(child)})" for child in children) or "TRUE"
             case Or(children):
                 return " OR ".join(f"({self.print(child)})" for child in children) or "FALSE"
+            case Opaque() | Coerced() if self._evaluate is not None:
+                return self._evaluate(node)
             case Opaque(sql, _):
-                return str(self._opaque(sql))
+                return sql
+            case Coerced(predicate):
+                return self.print(predicate)
         raise InvalidExpressionError(f"{type(node).__name__} is no expression", type=type(node).__name__)
 
     def _operand(self, node: Expression) -> str:
@@ -115,15 +124,6 @@ def _spark_starts_with(child: str, prefix: str) -> str:
 
 def _duckdb_starts_with(child: str, prefix: str) -> str:
     return f"starts_with({child}, {quote_duckdb_string(prefix)})"
-
-
-def _refuse_opaque(sql: str) -> str:
-    raise UnsupportedExpressionError(
-        f"The local engine cannot evaluate {sql!r}",
-        cause="It runs only what is proven to mean the same in DuckDB as in Spark",
-        remedy='Use the Spark engine (engine="spark")',
-        expression=sql,
-    )
 
 
 def quote_duckdb_identifier(name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from delta_orch.expressions.nodes import (
     And,
+    Coerced,
     Column,
     Comparison,
     Expression,
@@ -27,7 +28,7 @@ def children_of(expression: Expression) -> tuple[Expression, ...]:
             return (left, right)
         case In(child, values):
             return (child, *values)
-        case IsNull(child) | Not(child) | StartsWith(child, _):
+        case IsNull(child) | Not(child) | StartsWith(child, _) | Coerced(child):
             return (child,)
         case And(children) | Or(children):
             return children
@@ -66,6 +67,8 @@ def with_columns(expression: Expression, replacement: Callable[[Column], Express
             return StartsWith(replaced(child), prefix)
         case Not(child):
             return Not(replaced(child))
+        case Coerced(child):
+            return Coerced(replaced(child))
         case And(children):
             return And(tuple(map(replaced, children)))
         case Or(children):
@@ -75,8 +78,8 @@ def with_columns(expression: Expression, replacement: Callable[[Column], Express
 
 
 def is_opaque(expression: Expression) -> bool:
-    """Whether any part of the expression is text that only an engine can evaluate."""
-    return any(isinstance(node, Opaque) for node in _walk(expression))
+    """Whether only an engine can evaluate some part of the expression."""
+    return any(isinstance(node, Opaque | Coerced) for node in _walk(expression))
 
 
 def conjunction(*expressions: Expression | None) -> Expression:

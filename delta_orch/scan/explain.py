@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from delta_orch.expressions.nodes import And, Column, Expression, Not, Opaque, Or
+from delta_orch.expressions.nodes import And, Coerced, Column, Expression, Not, Opaque, Or
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files
@@ -138,7 +138,7 @@ def _used(snapshot: Snapshot, part: Expression) -> tuple[str, ...]:
 def _compared_columns(node: Expression) -> set[Column]:
     """The columns whose values tell something about the answer; text that only an engine evaluates may be anything."""
     match node:
-        case Opaque():
+        case Opaque() | Coerced():
             return set()
         case Or(children):
             found = [_compared_columns(child) for child in children]

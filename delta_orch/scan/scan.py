@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import Engine, OutputColumn, RowTracking, ScanPlan
-from delta_orch.engines.output_columns import output_columns_schema
+from delta_orch.engines.base import Engine, OutputColumn, RowTracking, ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import columns_of

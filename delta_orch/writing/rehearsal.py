@@ -7,8 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.engines.base import Engine, Relation, ScanPlan, WriteSpec
+from delta_orch.engines.base import (
+    ComputedColumn,
+    Engine,
+    JoinKind,
+    JoinSide,
+    Measure,
+    Relation,
+    ScanPlan,
+    WriteSpec,
+)
 from delta_orch.engines.select import local_engine
+from delta_orch.expressions.nodes import Expression
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
 
@@ -40,6 +50,20 @@ class RehearsalEngine:
     def scan(self, plan: ScanPlan) -> Relation:
         return self._engine.scan(plan)
 
+    def filter(self, relation: Relation, where: Expression) -> Relation:
+        return self._engine.filter(relation, where)
+
+    def project(self, relation: Relation, columns: Sequence[ComputedColumn]) -> Relation:
+        return self._engine.project(relation, columns)
+
+    def join(
+        self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
+    ) -> Relation:
+        return self._engine.join(left, right, on, kind, columns)
+
+    def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
+        return self._engine.aggregate(relation, keys, measures)
+
     def union(self, relations: Sequence[Relation]) -> Relation:
         return self._engine.union(relations)
 
@@ -59,8 +83,8 @@ class RehearsalEngine:
         engine = self._engine if _runs_here(self._engine) else local_engine()
         return _in_scratch(spec, lambda scratch: engine.rewrite(plans, scratch))
 
-    def to_arrow(self, relation: Relation) -> pa.Table:
-        return self._engine.to_arrow(relation)
+    def to_arrow(self, relation: Relation, limit: int | None = None) -> pa.Table:
+        return self._engine.to_arrow(relation, limit)
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
         return self._engine.to_reader(relation)

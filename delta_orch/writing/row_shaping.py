@@ -14,8 +14,10 @@ import orjson
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, WriteSpec
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError, ProtocolViolationError
-from delta_orch.expressions.nodes import Expression, Opaque
-from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Opaque
+from delta_orch.expressions.parse import parse_expression, parse_value
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructField, StructType, fields_of
 from delta_orch.table.column_definitions import CURRENT_DEFAULT
@@ -82,7 +84,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = Fa
             continue
         if "generatedColumns" in features and (sql := _text(field, GENERATION_EXPRESSION)) is not None:
             if field.name in lacking:
-                generated.append(ComputedColumn(field.name, sql))
+                generated.append(ComputedColumn(field.name, value_of(sql)))
             else:
                 checks.append(_generation_check(field, sql, target.schema))
         elif "identityColumns" in features and (identity := identity_of(field)) is not None:
@@ -100,7 +102,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = Fa
             and field.name in lacking
             and (sql := _text(field, CURRENT_DEFAULT)) is not None
         ):
-            defaults.append(ComputedColumn(field.name, sql))
+            defaults.append(ComputedColumn(field.name, value_of(sql)))
     filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
     ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=fill_nulls)
     checks.extend(table_checks(target.table))
@@ -131,21 +133,37 @@ def condition_of(text: str, schema: StructType, name: str) -> Expression:
     Raises:
         ProtocolViolationError: It names a column the table does not have.
     """
-    from delta_orch.expressions.parse import parse_expression
-    from delta_orch.expressions.resolve import resolve_expression
-
     try:
-        return resolve_expression(parse_expression(text), schema)
+        return _resolved_rule(parse_expression(text), schema, name)
+    except InvalidExpressionError:
+        return Opaque(text, ())
+
+
+def _resolved_rule(rule: Expression, schema: StructType, name: str) -> Expression:
+    try:
+        return resolve_expression(rule, schema)
     except ColumnNotFoundError as e:
         raise ProtocolViolationError(
-            f"The table's rule {name} is about a column that is not there", cause=f"{text}: {e.problem}", rule=name
+            f"The table's rule {name} is about a column that is not there",
+            cause=f"{to_spark_sql(rule)}: {e.problem}",
+            rule=name,
         ) from e
+
+
+def value_of(text: str) -> Expression:
+    """A value of a table's rule. What this package's parser refuses stays text: Spark may know what to do with it."""
+    try:
+        return parse_value(text)
     except InvalidExpressionError:
         return Opaque(text, ())
 
 
 def _generation_check(field: StructField, sql: str, schema: StructType) -> RowCheck:
-    condition = condition_of(f"{quote_identifier(field.name)} <=> ({sql})", schema, field.name)
+    rule = Comparison("<=>", Column((field.name,)), value_of(sql))
+    try:
+        condition = _resolved_rule(rule, schema, field.name)
+    except InvalidExpressionError:
+        condition = Opaque(to_spark_sql(rule), ())
     return RowCheck(f"the generation expression of column {field.name}", condition)
 
 

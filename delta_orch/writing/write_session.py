@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine, Relation, RowCheck
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
-from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import columns_of, disjunction
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.skipping.data_skipping import match_files
@@ -132,8 +132,7 @@ def begin_write(
     stale_scope = any_of(stale_scopes) if stale_scopes else None
     if stale_scope is not None and all(source.find(column.path[0]) for column in columns_of(stale_scope)):
         # Otherwise the files of those partitions are left out of the commit, as they are in any case.
-        condition = to_spark_sql(is_not_true(stale_scope))
-        relation = engine.sql(f"SELECT * FROM source WHERE {condition}", {"source": relation})
+        relation = engine.filter(relation, resolve_expression(is_not_true(stale_scope), source))
     return WriteSession(engine, target, transaction, txns, relation, stale_scope, shape)
 
 

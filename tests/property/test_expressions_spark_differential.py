@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pytest
 from expression_samples import OPERATORS, SCHEMA, constants_of, random_predicates, sample_table
 
-from delta_orch.engines.local.duckdb_query import connect
-from delta_orch.engines.local.sql_predicate import predicate_sql
+from delta_orch.engines.local.duckdb_input import predicate_sql
+from delta_orch.engines.local.duckdb_session import connect
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression

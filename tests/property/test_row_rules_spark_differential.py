@@ -13,7 +13,7 @@ import pytest
 from expression_samples import SCHEMA, random_predicates, sample_table
 
 from delta_orch.engines.base import ComputedColumn, RowCheck, WriteSpec
-from delta_orch.engines.local.duckdb_scalars import scalar_evaluator
+from delta_orch.engines.local.duckdb_requests import evaluator
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.engines.spark.engine import SparkEngine
@@ -21,7 +21,7 @@ from delta_orch.errors import ConstraintViolationError, UnsupportedExpressionErr
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.open import open_store
-from delta_orch.writing.row_shaping import condition_of
+from delta_orch.writing.row_shaping import condition_of, value_of
 
 pytestmark = pytest.mark.spark
 
@@ -58,7 +58,7 @@ def test_generated_columns(spark: Any, table: pa.Table, tmp_path: Path) -> None:
     kept = [i for i, sql in enumerate(GENERATED) if _runs_locally(sql)]
     assert len(kept) > 35
     schema = StructType((*SCHEMA, *(StructField(f"g{i}", types.fields[i].data_type) for i in kept)))
-    generated = tuple(ComputedColumn(f"g{i}", GENERATED[i]) for i in kept)
+    generated = tuple(ComputedColumn(f"g{i}", value_of(GENERATED[i])) for i in kept)
     found = []
     for name, writer, rows in (("local", LocalEngine(), table), ("spark", engine, source)):
         store = open_store(str(tmp_path / name))
@@ -70,12 +70,12 @@ def test_generated_columns(spark: Any, table: pa.Table, tmp_path: Path) -> None:
         found.append(read.cast(pa.schema(list(zip(read.column_names, days, strict=True)))).to_pylist())
     for ours, theirs in zip(*found, strict=True):
         for column in generated:
-            assert comparable(ours[column.name]) == comparable(theirs[column.name]), (column.sql, ours["id"])
+            assert comparable(ours[column.name]) == comparable(theirs[column.name]), (column.value, ours["id"])
 
 
 def _runs_locally(sql: str) -> bool:
     try:
-        scalar_evaluator([ComputedColumn("c", sql)], SCHEMA)
+        evaluator([ComputedColumn("c", value_of(sql))], SCHEMA)
     except UnsupportedExpressionError:
         return False
     return True

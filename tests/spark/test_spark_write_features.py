@@ -15,6 +15,7 @@ from delta_orch.engines.base import ComputedColumn, IdentityValues, RowCheck
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError, SchemaMismatchError
 from delta_orch.expressions.nodes import Opaque
+from delta_orch.expressions.parse import parse_value
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.protocol.types import (
     DATE,
@@ -91,8 +92,8 @@ def test_absent_columns_are_filled(engine: SparkEngine, files: Files) -> None:
         rows,
         schema=FILLED,
         partition_by=("day",),
-        defaults=(ComputedColumn("kind", "'it''s'"),),
-        generated=(ComputedColumn("day", "CAST(at AS DATE)"),),
+        defaults=(ComputedColumn("kind", parse_value("'it''s'")),),
+        generated=(ComputedColumn("day", parse_value("CAST(at AS DATE)")),),
         identities=(IdentityValues("key", 10, -3),),
         checks=(RowCheck("key", Opaque("key <= 10 AND n * 2 > 0", ())),),
     )

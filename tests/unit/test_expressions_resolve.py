@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.nodes import And, Column, Comparison, In, IsNull, Literal, Not, Opaque, Or, StartsWith
+from delta_orch.expressions.nodes import (
+    And,
+    Coerced,
+    Column,
+    Comparison,
+    In,
+    IsNull,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+    StartsWith,
+)
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -120,10 +132,10 @@ def compare(op: str, column: str, value: Any, data_type: Any) -> Comparison:
         ("1 = 1", Literal(True, BOOLEAN)),
         ("NOT (flag) IS NULL", Not(IsNull(Column(("flag",))))),
         # What needs a cast of the column stays text.
-        ("name = 5", Opaque("`name` = 5", (Column(("name",)),))),
-        ("i LIKE '1%'", Opaque("`i` LIKE '1%'", (Column(("i",)),))),
-        ("i = x", Opaque("`i` = `x`", (Column(("i",)), Column(("x",))))),
-        ("tags.k = 'v'", Opaque("`tags`.`k` = 'v'", (Column(("tags", "k")),))),
+        ("name = 5", Coerced(Comparison("=", Column(("name",)), Literal(5)))),
+        ("i LIKE '1%'", Coerced(StartsWith(Column(("i",)), "1"))),
+        ("i = x", Coerced(Comparison("=", Column(("i",)), Column(("x",))))),
+        ("tags.k = 'v'", Coerced(Comparison("=", Column(("tags", "k")), Literal("v")))),
         ("LENGTH(NAME) > 1", Opaque("LENGTH(NAME) > 1", (Column(("name",)),))),
     ],
 )  # fmt: skip

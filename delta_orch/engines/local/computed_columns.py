@@ -1,13 +1,12 @@
 """Columns that the data of a write lacks: defaults, identity values and generated columns, batch by batch.
 
-Expressions are Spark SQL; constants are evaluated once, others in DuckDB where they are proven to mean the same there.
+Constants are evaluated once, other values in DuckDB where they are proven to mean the same as in Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +14,8 @@ import pyarrow as pa
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.conform import conform_column
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.expressions.nodes import Column, Comparison, Literal
-from delta_orch.expressions.parse import parse_spark_scalar
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
+from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.parse_literals import parse_literal
 from delta_orch.expressions.resolve import fit_comparison
 from delta_orch.expressions.spark_literals import natural_type
@@ -53,7 +52,7 @@ def _put(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
 def _default(column: ComputedColumn, schema: StructType) -> Filler:
     field = schema.find(column.name)
     assert field is not None
-    literal = _constant(parse_spark_scalar(column.sql))
+    literal = _constant(column.value)
     if literal is None:
         value = _evaluated(column)
     elif literal.value is None:
@@ -73,34 +72,33 @@ def _fitted(literal: Literal, data_type: DataType) -> pa.Array:
     return literal_array([literal.value], literal.data_type or natural_type(literal.value))
 
 
-def _constant(tree: Any) -> Literal | None:
-    literal = parse_literal(tree.unnest())
-    if literal is not None:
-        return literal
+def _constant(value: Expression) -> Literal | None:
+    if not isinstance(value, Opaque):
+        return value if isinstance(value, Literal) else None
+    tree = syntax_of(value).unnest()
     # Spark, too, gives all rows of a query the same moment.
     now = datetime.now(UTC)
-    name = type(tree.unnest()).__name__
-    if name in ("CurrentTimestamp", "Localtimestamp") and not any(tree.unnest().args.values()):
+    name = type(tree).__name__
+    if any(tree.args.values()):
+        return parse_literal(tree)
+    if name in ("CurrentTimestamp", "Localtimestamp"):
         return Literal(now, TIMESTAMP) if name == "CurrentTimestamp" else Literal(now.replace(tzinfo=None))
-    if name == "CurrentDate" and not any(tree.unnest().args.values()):
-        return Literal(now.date(), DATE)
-    return None
+    return Literal(now.date(), DATE) if name == "CurrentDate" else None
 
 
 def _evaluated(column: ComputedColumn) -> pa.Array:
-    from delta_orch.engines.local.duckdb_scalars import scalar_evaluator
+    from delta_orch.engines.local.duckdb_requests import evaluator
 
-    evaluate = scalar_evaluator([column], StructType(()))
-    (values,) = evaluate(pa.RecordBatch.from_arrays([pa.nulls(1)], names=["row"]))
+    (values,) = evaluator([column], StructType(()))(pa.RecordBatch.from_arrays([pa.nulls(1)], names=["row"]))
     return values
 
 
 def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Filler:
-    from delta_orch.engines.local.duckdb_scalars import scalar_evaluator
+    from delta_orch.engines.local.duckdb_requests import evaluator
 
     names = {column.name for column in columns}
     others = StructType(tuple(f for f in schema if f.name not in names and f.data_type != VOID))
-    evaluate = scalar_evaluator(columns, others)
+    evaluate = evaluator(columns, others)
 
     def fill(batch: pa.RecordBatch) -> pa.RecordBatch:
         for column, values in zip(columns, evaluate(batch), strict=True):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from delta_orch.engines.base import OutputColumn, ScanPlan
+from delta_orch.engines.base import OutputColumn, ScanPlan, fields_on
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
 from delta_orch.engines.local.duckdb_deletions import (
@@ -31,7 +31,6 @@ from delta_orch.engines.local.duckdb_deletions import (
 )
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.scan import output_schema, partition_constants
-from delta_orch.engines.output_columns import fields_on
 from delta_orch.engines.read_errors import read_error
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string

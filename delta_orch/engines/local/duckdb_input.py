@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.duckdb_files import NativeScan, native_scan
-from delta_orch.engines.local.duckdb_package import import_duckdb
+from delta_orch.engines.local.duckdb_session import ensure_duckdb, reads_as_tested
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import output_schema
-from delta_orch.engines.local.sql_predicate import predicate_sql
-from delta_orch.engines.local.sql_query import qualified
-from delta_orch.expressions.to_sql import quote_duckdb_identifier
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import STRING, StructType
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection as Connection
+    from duckdb import DuckDBPyRelation as Relation
+
 _LOG = logging.getLogger(__name__)
-_ROWS = "rows"
-_OLDEST = (1, 5)
-"""The first release of DuckDB of which it is tested that its reader does what `duckdb_files` takes for granted."""
+_ROWS = "scanned"
+
+
+def predicate_sql(where: Expression, schema: StructType, label: str) -> str:
+    """A resolved predicate over a relation that a query calls `label`, in parentheses.
+
+    Raises UnsupportedExpressionError where it is not proven to mean the same in DuckDB as in Spark.
+    """
+    if is_opaque(where):
+        from delta_orch.engines.local.sql_scalars import Scalars, Source
+
+        return Scalars(Source(label, schema)).predicate(where)
+    return f"({print_duckdb(where, lambda column: '.'.join(map(quote_duckdb_identifier, (label, *column.path))))})"
 
 
 def native_input(relation: LocalRelation) -> NativeScan | None:
     """The relation as a query over data files, where it is a scan that DuckDB can do. Raises as `native_scan`."""
-    return native_scan(relation.plan) if relation.plan is not None and _is_tested() else None
+    return native_scan(relation.plan) if relation.plan is not None and reads_as_tested() else None
 
 
-def register_native(connection: Any, scan: NativeScan, plan: ScanPlan) -> str:
+def register_native(connection: Connection, scan: NativeScan, plan: ScanPlan) -> str:
     """Make the scan's tables known to a connection. Returns: the query whose rows are the plan's."""
     for name, table in scan.tables.items():
         connection.register(name, table)
@@ -36,12 +49,14 @@ def register_native(connection: Any, scan: NativeScan, plan: ScanPlan) -> str:
         connection.execute(statement)
     names = [column.name for column in plan.output] if plan.output else output_schema(plan).names
     columns = zip(scan.output, names, strict=True)
-    selected = ", ".join(f"{qualified(_ROWS, found)} AS {quote_duckdb_identifier(name)}" for found, name in columns)
+    selected = ", ".join(
+        f"{_ROWS}.{quote_duckdb_identifier(found)} AS {quote_duckdb_identifier(name)}" for found, name in columns
+    )
     where = "" if plan.where is None else f" WHERE {predicate_sql(plan.where, scan.schema, _ROWS)}"
-    return f"SELECT {selected} FROM ({scan.sql}) AS {quote_duckdb_identifier(_ROWS)}{where}"
+    return f"SELECT {selected} FROM ({scan.sql}) AS {_ROWS}{where}"
 
 
-def duckdb_relation(relation: LocalRelation, connection: Any = None) -> Any:
+def duckdb_relation(relation: LocalRelation, connection: Connection | None = None) -> Relation:
     """The rows as a lazy relation of a DuckDB connection, by default DuckDB's own default one.
 
     It can be read any number of times. What is wrong with files is found here or while it is read.
@@ -49,7 +64,9 @@ def duckdb_relation(relation: LocalRelation, connection: Any = None) -> Any:
     Raises:
         MissingDependencyError: DuckDB is not installed.
     """
-    duckdb = import_duckdb()
+    ensure_duckdb()
+    import duckdb
+
     connection = duckdb.default_connection() if connection is None else connection
     plan = relation.plan
     if plan is not None and _means_the_same(connection, plan) and (scan := native_input(relation)) is not None:
@@ -66,14 +83,14 @@ class _Rows:
     def __init__(self, relation: LocalRelation) -> None:
         self._relation = relation
 
-    def __arrow_c_schema__(self) -> Any:
+    def __arrow_c_schema__(self) -> object:
         return schema_to_arrow(self._relation.schema).__arrow_c_schema__()
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._relation.to_reader().__arrow_c_stream__(requested_schema)
 
 
-def _means_the_same(connection: Any, plan: ScanPlan) -> bool:
+def _means_the_same(connection: Connection, plan: ScanPlan) -> bool:
     """Whether the plan's predicate does not depend on how somebody else's connection is set up."""
     if plan.where is None or is_opaque(plan.where):
         return plan.where is None
@@ -82,7 +99,3 @@ def _means_the_same(connection: Any, plan: ScanPlan) -> bool:
         return True  # only text is compared by a collation
     ((is_default,),) = connection.sql("SELECT current_setting('default_collation') = ''").fetchall()
     return bool(is_default)
-
-
-def _is_tested() -> bool:
-    return tuple(int(part) for part in import_duckdb().__version__.split(".")[:2] if part.isdigit()) >= _OLDEST

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.base import (
+    ComputedColumn,
+    JoinKind,
+    JoinSide,
+    Measure,
+    OutputColumn,
+    ScanPlan,
+    WriteSpec,
+    ensure_distinct,
+)
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
+from delta_orch.expressions.nodes import And, Column, Expression
+from delta_orch.expressions.resolve import find_column
+from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from delta_orch.engines.local.file_writer import WrittenFile
 
 
 class LocalEngine:
@@ -25,12 +41,12 @@ class LocalEngine:
 
     name = "local"
 
-    def accepts(self, data: Any) -> bool:
+    def accepts(self, data: object) -> bool:
         from delta_orch.engines.local.sources import accepts_value
 
         return accepts_value(data)
 
-    def relation(self, data: Any) -> LocalRelation:
+    def relation(self, data: object) -> LocalRelation:
         """See `sources.relation_of` for what is taken and how."""
         from delta_orch.engines.local.sources import relation_of
 
@@ -40,9 +56,50 @@ class LocalEngine:
         return relation.schema
 
     def scan(self, plan: ScanPlan) -> LocalRelation:
-        from delta_orch.engines.local.scan import scan_relation
+        from delta_orch.engines.local.scan import output_relation, output_schema, scan_relation
 
-        return scan_relation(plan)
+        parts = plan.where.children if isinstance(plan.where, And) else () if plan.where is None else (plan.where,)
+        opaque = [part for part in parts if is_opaque(part)]
+        if not opaque:
+            return scan_relation(plan)
+        from delta_orch.engines.local.duckdb_requests import filtered
+
+        plain = [part for part in parts if not is_opaque(part)]
+        schema, condition = output_schema(plan), conjunction(*opaque)
+        used = {*schema.names, *(column.path[0] for column in columns_of(condition))}
+        columns = tuple(name for name in plan.schema.names if name in used)
+        inner = replace(plan, columns=columns, where=conjunction(*plain) if plain else None, output=None)
+        rows = filtered(scan_relation(inner), condition, schema)
+        return rows if plan.output is None else output_relation(rows, plan.output)
+
+    def filter(self, relation: LocalRelation, where: Expression) -> LocalRelation:
+        if is_opaque(where):
+            from delta_orch.engines.local.duckdb_requests import filtered
+
+            return filtered(relation, where, relation.schema)
+        plan = relation.plan
+        if plan is not None and plan.output is None:
+            return self.scan(replace(plan, where=conjunction(plan.where, where)))
+        from delta_orch.expressions.to_arrow import to_arrow_expression
+
+        keep = to_arrow_expression(where, relation.schema)
+        return LocalRelation(relation.schema, lambda: _kept(relation.to_reader(), keep))
+
+    def project(self, relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
+        from delta_orch.engines.local.scan import output_relation
+
+        if all(isinstance(column.value, Column) for column in columns):
+            return output_relation(relation, _output(columns, relation.schema))
+        from delta_orch.engines.local.duckdb_requests import projected
+
+        return projected(relation, columns)
+
+    def join(
+        self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
+    ) -> LocalRelation:
+        from delta_orch.engines.local.duckdb_requests import joined
+
+        return joined(left, right, on, kind, columns)
 
     def union(self, relations: Sequence[LocalRelation]) -> LocalRelation:
         if not relations:
@@ -53,10 +110,18 @@ class LocalEngine:
             relations[0].schema, lambda: chain.from_iterable(relation.to_reader() for relation in relations)
         )
 
-    def sql(self, query: str, relations: Mapping[str, LocalRelation]) -> LocalRelation:
-        from delta_orch.engines.local.duckdb_query import run_query
+    def aggregate(
+        self, relation: LocalRelation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]
+    ) -> LocalRelation:
+        from delta_orch.engines.local.duckdb_requests import aggregated
 
-        return run_query(query, relations)
+        return aggregated(relation, keys, measures)
+
+    def sql(self, query: str, relations: Mapping[str, LocalRelation]) -> LocalRelation:
+        from delta_orch.engines.local.duckdb_query import query_relation
+        from delta_orch.engines.local.sql_query import translate_query
+
+        return query_relation(translate_query(query, relations))
 
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.local.file_writer import add_table
@@ -73,14 +138,41 @@ class LocalEngine:
         from delta_orch.engines.local.prefetch import map_ahead
         from delta_orch.engines.local.write import write_relation
 
-        def rewrite_one(plan: ScanPlan) -> Any:
+        def rewrite_one(plan: ScanPlan) -> list[WrittenFile]:
             return write_relation(self.scan(plan), spec, file_size_bytes=spec.target_file_size_bytes, threads=1)
 
         files = chain.from_iterable(written for _, written in map_ahead(rewrite_one, plans))
         return add_table(list(files), spec.partition_names)
 
-    def to_arrow(self, relation: LocalRelation) -> pa.Table:
-        return relation.to_reader().read_all()
+    def to_arrow(self, relation: LocalRelation, limit: int | None = None) -> pa.Table:
+        reader = relation.to_reader()
+        if limit is None:
+            return reader.read_all()
+        import pyarrow as pa
+
+        batches, found = [], 0
+        while found < limit and (batch := next(reader, None)) is not None:
+            batches.append(batch)
+            found += batch.num_rows
+        return pa.Table.from_batches(batches, reader.schema).slice(0, limit)
 
     def to_reader(self, relation: LocalRelation) -> pa.RecordBatchReader:
         return relation.to_reader()
+
+
+def _output(columns: Sequence[ComputedColumn], schema: StructType) -> list[OutputColumn]:
+    ensure_distinct([column.name for column in columns])
+    found = [(c.name, *find_column(c.value.path, schema)) for c in columns if isinstance(c.value, Column)]
+    for name, _, data_type in found:
+        if data_type is None:
+            raise UnsupportedExpressionError(
+                f"The column {name} comes from inside an array or a map", remedy="Project the whole column"
+            )
+    return [OutputColumn(name, path) for name, path, _ in found]
+
+
+def _kept(batches: Iterable[pa.RecordBatch], keep: pc.Expression) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        yield from pa.Table.from_batches([batch]).filter(keep).to_batches()

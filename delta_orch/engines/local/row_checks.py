@@ -173,7 +173,7 @@ def _row_check(check: RowCheck, schema: StructType) -> BatchCheck:
 
 def _violation_finder(check: RowCheck, schema: StructType) -> Callable[[pa.RecordBatch], pa.Table]:
     if is_opaque(check.condition):
-        from delta_orch.engines.local.duckdb_query import violation_finder
+        from delta_orch.engines.local.duckdb_requests import violation_finder
 
         return violation_finder(check.condition, schema)
     false = pc.scalar(literal_array([False], BOOLEAN)[0])

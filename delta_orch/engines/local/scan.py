@@ -12,16 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from delta_orch.engines.base import OutputColumn, ScanPlan
+from delta_orch.engines.base import OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.engines.local.parquet_read import WHOLE_BYTES, FileReader, FileTask, ordered_columns
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_group_skipping import row_group_skipping
-from delta_orch.engines.output_columns import column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.expressions.nodes import And, Expression
+from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
-from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
+from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.protocol.arrow_types import schema_to_arrow
@@ -34,31 +33,14 @@ _MANY_FILES, _FILES_TOGETHER = 32, 64
 
 
 def scan_relation(plan: ScanPlan) -> LocalRelation:
-    """The rows of a plan, read when they are asked for.
-
-    Raises:
-        UnsupportedExpressionError: `plan.where` holds text that is not proven to mean the same in DuckDB.
-    """
-    if plan.output is not None:
-        inner = scan_relation(replace(plan, output=None))
-        return replace(_output_relation(inner, plan.output), plan=plan if inner.plan is not None else None)
-    schema = output_schema(plan)
-    opaque = _opaque_part(plan.where)
-    if opaque is None:
-        return LocalRelation(schema, lambda: read_batches(plan), plan)
-    from delta_orch.engines.local.duckdb_query import filter_relation
-
-    wanted = _used_columns(opaque)
-    columns = tuple(name for name in plan.schema.names if name in wanted or name in schema.names)
-    inner = scan_relation(replace(plan, columns=columns, where=_arrow_part(plan.where)))
-    if schema.fields:
-        return filter_relation(inner, opaque, schema)
-    # SQL has no rows without columns.
-    return _without_columns(filter_relation(inner, opaque, inner.schema))
+    """The rows of a plan whose `where` Arrow can evaluate, read when they are asked for."""
+    if plan.output is None:
+        return LocalRelation(output_schema(plan), lambda: read_batches(plan), plan)
+    return replace(output_relation(scan_relation(replace(plan, output=None)), plan.output), plan=plan)
 
 
-def _output_relation(relation: LocalRelation, output: Sequence[OutputColumn]) -> LocalRelation:
-    """The columns and fields that `output` names, in its order."""
+def output_relation(relation: LocalRelation, output: Sequence[OutputColumn]) -> LocalRelation:
+    """The columns and fields that `output` names, in its order. Nothing is copied."""
     paths = [column_indexes(column.path, relation.schema) for column in output]
     names = [column.name for column in output]
 
@@ -73,10 +55,6 @@ def _value_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
     column = batch.column(path[0])
     # Null where a struct on the way is.
     return pc.struct_field(column, path[1:]) if len(path) > 1 else column
-
-
-def _without_columns(relation: LocalRelation) -> LocalRelation:
-    return LocalRelation(StructType(()), lambda: (batch.select([]) for batch in relation.open_batches()))
 
 
 def output_schema(plan: ScanPlan) -> StructType:
@@ -184,16 +162,3 @@ def _partition_field(schema: StructType, name: str) -> StructField:
             column=name,
         )
     return field
-
-
-def _opaque_part(where: Expression | None) -> Expression | None:
-    if where is None or not is_opaque(where):
-        return None
-    parts = where.children if isinstance(where, And) else (where,)
-    return conjunction(*(part for part in parts if is_opaque(part)))
-
-
-def _arrow_part(where: Expression | None) -> Expression | None:
-    parts = where.children if isinstance(where, And) else ()
-    plain = [part for part in parts if not is_opaque(part)]
-    return conjunction(*plain) if plain else None

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from delta_orch.engines.local.sql_scalars import Scalars, describe, struct_field
+from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
+from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.local.sql_scalars import Scalars, Source, describe, qualified
 from delta_orch.engines.local.sql_types import Typed, is_atomic, is_number, unsupported, widen
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.parse import has_only, parse_spark_scalar, parse_spark_statement
+from delta_orch.expressions.parse import has_only, parse_spark_statement
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
@@ -30,48 +32,17 @@ _JOINS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedQuery:
-    """A query for DuckDB.
-
-    Attributes:
-        schema: What it returns.
-        inputs: Where relations are read, by DuckDB's name of the place.
-    """
-
-    sql: str
-    schema: StructType
-    inputs: Mapping[str, QueryInput]
-
-
-@dataclass(frozen=True, slots=True)
-class QueryInput:
-    """One mention of a relation in a query, with the top-level columns it uses there. A stream serves one mention."""
-
-    relation: str
-    columns: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """One relation in FROM; `used` gathers the columns that are looked at."""
-
-    alias: str
-    schema: StructType
-    used: set[str] = field(default_factory=set)
-
-
 @dataclass(slots=True)
 class _Context:
     """Names that can stand in FROM, and the inputs found so far (shared by nested queries)."""
 
-    relations: Mapping[str, tuple[str, StructType]]
+    relations: Mapping[str, tuple[str, LocalRelation]]
     inputs: dict[str, QueryInput]
     with_queries: dict[str, tuple[Any, _Context]] = field(default_factory=dict)
 
 
-def translate_query(query: str, schemas: Mapping[str, StructType]) -> TranslatedQuery:
-    """Translate one query over relations of the given schemas; their names match without regard to case.
+def translate_query(query: str, relations: Mapping[str, LocalRelation]) -> DuckDBQuery:
+    """Translate one query over named relations; their names match without regard to case.
 
     Raises:
         InvalidExpressionError: It is no query, or Spark would refuse it.
@@ -79,8 +50,7 @@ def translate_query(query: str, schemas: Mapping[str, StructType]) -> Translated
         UnsupportedExpressionError: It is valid, but not proven to mean the same in DuckDB.
     """
     tree = parse_spark_statement(query)
-    relations = {name.lower(): (name, schema) for name, schema in schemas.items()}
-    context = _Context(relations, {})
+    context = _Context({name.lower(): (name, relation) for name, relation in relations.items()}, {})
     try:
         translated = _query(tree, context)
     except RecursionError:
@@ -89,54 +59,20 @@ def translate_query(query: str, schemas: Mapping[str, StructType]) -> Translated
             remedy="Write long alternatives as IN (…)",
             query=query,
         ) from None
-    return TranslatedQuery(translated.sql, translated.schema, context.inputs)
-
-
-def translate_predicate(sql: str, columns: Mapping[str, str], schema: StructType) -> str:
-    """A predicate in Spark SQL over `schema`, in DuckDB's; `columns` holds DuckDB's text of each top-level column."""
-    from sqlglot import exp
-
-    tree = exp.maybe_parse(sql, into=exp.Condition, dialect="spark")
-    return Scalars(_FlatColumns(columns, schema)).boolean(tree)
-
-
-def translate_scalar(sql: str, columns: Mapping[str, str], schema: StructType) -> Typed:
-    """Any scalar expression in Spark SQL over `schema`, in DuckDB's; see `translate_predicate`."""
-    return Scalars(_FlatColumns(columns, schema)).scalar(parse_spark_scalar(sql))
-
-
-class _FlatColumns:
-    def __init__(self, columns: Mapping[str, str], schema: StructType) -> None:
-        self._columns = columns
-        self._schema = schema
-
-    def find(self, path: tuple[str, ...]) -> Typed:
-        return _descend(self._columns, self._schema, path)
-
-
-def _descend(columns: Mapping[str, str], schema: StructType, path: tuple[str, ...]) -> Typed:
-    spelled, data_type = find_column(path, schema)
-    if data_type is None:
-        raise unsupported(f"a field of an array or map: {'.'.join(path)}")
-    top = schema.find(spelled[0])
-    assert top is not None
-    value = Typed(columns[top.name], top.data_type)
-    for name in spelled[1:]:
-        value = struct_field(value, name)
-    return value
+    return translated
 
 
 class _SourceColumns:
     """Columns of the relations in FROM."""
 
-    def __init__(self, sources: list[_Source]) -> None:
+    def __init__(self, sources: list[Source]) -> None:
         self._sources = sources
 
     def find(self, path: tuple[str, ...]) -> Typed:
         if len(path) > 1:
             for source in self._sources:
                 if source.alias.lower() == path[0].lower():
-                    return self._in(source, path[1:])
+                    return source.find(path[1:])
         matches = [source for source in self._sources if source.schema.find(path[0]) is not None]
         if len(matches) > 1:
             raise InvalidExpressionError(
@@ -149,19 +85,7 @@ class _SourceColumns:
             names = [f.name for source in self._sources for f in source.schema]
             find_column(path, StructType(tuple(f for source in self._sources for f in source.schema)))
             raise ColumnNotFoundError(f"There is no column {path[0]!r}", remedy=f"Columns: {', '.join(names[:20])}")
-        return self._in(matches[0], path)
-
-    def _in(self, source: _Source, path: tuple[str, ...]) -> Typed:
-        columns = {f.name: qualified(source.alias, f.name) for f in source.schema}
-        value = _descend(columns, source.schema, path)
-        top = source.schema.find(path[0])
-        assert top is not None
-        source.used.add(top.name)
-        return value
-
-
-def qualified(alias: str, name: str) -> str:
-    return f"{quote_duckdb_identifier(alias)}.{quote_duckdb_identifier(name)}"
+        return matches[0].find(path)
 
 
 class _Aggregates(Scalars):
@@ -183,19 +107,11 @@ class _Aggregates(Scalars):
         value = Scalars(self._columns).scalar(argument)
         if distinct and not is_atomic(value.data_type):
             raise unsupported(describe(tree))
-        return Typed(f"count({distinct}{value.sql})", LONG)
+        return count_of(value, distinct)
 
     def sum(self, tree: Any) -> Typed:
         argument, distinct = _aggregate_argument(tree)
-        value = Scalars(self._columns).scalar(argument)
-        if value.data_type in INTEGRAL_RANGES:
-            return Typed(f"CAST(sum({distinct}{value.sql}) AS BIGINT)", LONG)
-        if value.data_type in (FLOAT, DOUBLE):
-            return Typed(f"sum({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
-        if isinstance(value.data_type, DecimalType):
-            kind = DecimalType(min(value.data_type.precision + 10, MAX_DECIMAL_DIGITS), value.data_type.scale)
-            return Typed(f"CAST(sum({distinct}{value.sql}) AS {duckdb_type(kind)})", kind)
-        raise unsupported(describe(tree))
+        return sum_of(Scalars(self._columns).scalar(argument), distinct)
 
     def average(self, tree: Any) -> Typed:
         argument, distinct = _aggregate_argument(tree)
@@ -207,10 +123,31 @@ class _Aggregates(Scalars):
     def extreme_of(self, tree: Any) -> Typed:
         if tree.expressions:
             raise unsupported(describe(tree))
-        value = Scalars(self._columns).scalar(tree.this)
-        if not is_atomic(value.data_type):
-            raise unsupported(describe(tree))
-        return Typed(f"{type(tree).__name__.lower()}({value.sql})", value.data_type)
+        return extreme_of(type(tree).__name__.lower(), Scalars(self._columns).scalar(tree.this))
+
+
+def count_of(value: Typed, distinct: str = "") -> Typed:
+    """How many values are not null. `distinct` is empty or `DISTINCT `."""
+    return Typed(f"count({distinct}{value.sql})", LONG)
+
+
+def sum_of(value: Typed, distinct: str = "") -> Typed:
+    """The sum in Spark's type. Raises UnsupportedExpressionError for what is not a number."""
+    if value.data_type in INTEGRAL_RANGES:
+        return Typed(f"CAST(sum({distinct}{value.sql}) AS BIGINT)", LONG)
+    if value.data_type in (FLOAT, DOUBLE):
+        return Typed(f"sum({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
+    if isinstance(value.data_type, DecimalType):
+        kind = DecimalType(min(value.data_type.precision + 10, MAX_DECIMAL_DIGITS), value.data_type.scale)
+        return Typed(f"CAST(sum({distinct}{value.sql}) AS {duckdb_type(kind)})", kind)
+    raise unsupported(f"a sum of {value.data_type}")
+
+
+def extreme_of(function: str, value: Typed) -> Typed:
+    """`min` or `max`. Raises UnsupportedExpressionError for arrays, maps, structs and variants."""
+    if not is_atomic(value.data_type):
+        raise unsupported(f"{function} of {value.data_type}")
+    return Typed(f"{function}({value.sql})", value.data_type)
 
 
 def _aggregate_argument(tree: Any) -> tuple[Any, str]:
@@ -233,7 +170,7 @@ _AGGREGATES: dict[str, Callable[[_Aggregates, Any], Typed]] = {
 }
 
 
-def _query(tree: Any, context: _Context) -> TranslatedQuery:
+def _query(tree: Any, context: _Context) -> DuckDBQuery:
     name = type(tree).__name__
     context = _with_queries(tree, context)
     if name == "Subquery":
@@ -260,7 +197,7 @@ def _with_queries(tree: Any, context: _Context) -> _Context:
     return replace(context, with_queries=known)
 
 
-def _union(tree: Any, context: _Context) -> TranslatedQuery:
+def _union(tree: Any, context: _Context) -> DuckDBQuery:
     if not has_only(tree, "this", "expression", "distinct", "with", "with_"):
         raise unsupported(describe(tree))
     left, right = _query(tree.this, context), _query(tree.expression, context)
@@ -277,7 +214,7 @@ def _union(tree: Any, context: _Context) -> TranslatedQuery:
     if tree.args.get("distinct") and not all(is_atomic(f.data_type) for f in fields):
         raise unsupported("a UNION that compares arrays, maps or structs")
     keyword = "UNION" if tree.args.get("distinct") else "UNION ALL"
-    return TranslatedQuery(f"({left.sql}) {keyword} ({right.sql})", StructType(tuple(fields)), context.inputs)
+    return DuckDBQuery(f"({left.sql}) {keyword} ({right.sql})", StructType(tuple(fields)), context.inputs)
 
 
 class _Select:
@@ -286,10 +223,10 @@ class _Select:
             raise unsupported(describe(tree))
         self._tree = tree
         self._context = context
-        self._sources: list[_Source] = []
-        self._visible: list[_Source] = []
+        self._sources: list[Source] = []
+        self._visible: list[Source] = []
 
-    def translate(self) -> TranslatedQuery:
+    def translate(self) -> DuckDBQuery:
         tree = self._tree
         parts = self._from()
         columns = _SourceColumns(self._sources)
@@ -307,7 +244,7 @@ class _Select:
             parts.append(f"LIMIT {_row_count(limit.expression)}")
         distinct = self._distinct(fields)
         sql = " ".join([f"SELECT {distinct}{', '.join(projection)}", *parts])
-        return TranslatedQuery(sql, StructType(tuple(fields)), self._context.inputs)
+        return DuckDBQuery(sql, StructType(tuple(fields)), self._context.inputs)
 
     def _from(self) -> list[str]:
         clause = self._tree.args.get("from_") or self._tree.args.get("from")
@@ -324,7 +261,7 @@ class _Select:
             raise unsupported(describe(tree))
         if name == "Subquery":
             inner = _query(tree, self._context)
-            source = _Source(tree.alias or f"q{len(self._sources)}", inner.schema)
+            source = Source(tree.alias or f"q{len(self._sources)}", inner.schema)
             text = f"({inner.sql})"
         else:
             source, text = self._table(tree)
@@ -336,14 +273,14 @@ class _Select:
             self._visible.append(source)
         return f"{text} AS {quote_duckdb_identifier(alias)}"
 
-    def _table(self, tree: Any) -> tuple[_Source, str]:
+    def _table(self, tree: Any) -> tuple[Source, str]:
         name = tree.name
         if type(tree.this).__name__ != "Identifier" or (tree.args.get("alias") and tree.args["alias"].columns):
             raise unsupported(describe(tree))
         alias = tree.alias or name
         if (found_query := self._context.with_queries.get(name.lower())) is not None:
             inner = _query(*found_query)
-            return _Source(alias, inner.schema), f"({inner.sql})"
+            return Source(alias, inner.schema), f"({inner.sql})"
         found = self._context.relations.get(name.lower())
         if found is None:
             raise InvalidExpressionError(
@@ -352,8 +289,8 @@ class _Select:
                 relation=name,
             )
         label = f"input_{len(self._context.inputs)}"
-        source = _Source(alias, found[1])
-        self._context.inputs[label] = QueryInput(found[0], source.used)
+        source = Source(alias, found[1].schema)
+        self._context.inputs[label] = QueryInput(found[1], source.used)
         return source, quote_duckdb_identifier(label)
 
     def _join(self, tree: Any) -> str:

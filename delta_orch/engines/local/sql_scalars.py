@@ -7,6 +7,7 @@ transpiling is not equality. Sessions run in UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from delta_orch.engines.local.sql_types import (
@@ -21,12 +22,28 @@ from delta_orch.engines.local.sql_types import (
     widen,
 )
 from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.nodes import Column, Literal, Opaque
-from delta_orch.expressions.parse import has_only, like_parts
+from delta_orch.expressions.nodes import (
+    Coerced,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    Literal,
+    Opaque,
+    StartsWith,
+)
+from delta_orch.expressions.parse import has_only, like_parts, syntax_of
 from delta_orch.expressions.parse_literals import parse_literal
-from delta_orch.expressions.resolve import fit_comparison
+from delta_orch.expressions.resolve import find_column, fit_comparison
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
-from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, print_duckdb, quote_duckdb_string
+from delta_orch.expressions.to_sql import (
+    duckdb_literal,
+    duckdb_type,
+    print_duckdb,
+    quote_duckdb_identifier,
+    quote_duckdb_string,
+    to_spark_sql,
+)
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -61,20 +78,69 @@ class Columns(Protocol):
         """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The columns of one relation that a query reads. `used` gathers the top-level ones that are looked at."""
+
+    alias: str
+    schema: StructType
+    used: set[str] = field(default_factory=set)
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        """See `Columns.find`."""
+        spelled, data_type = find_column(path, self.schema)
+        if data_type is None:
+            raise unsupported(f"a field of an array or map: {'.'.join(path)}")
+        top = self.schema.find(spelled[0])
+        assert top is not None
+        self.used.add(top.name)
+        value = Typed(qualified(self.alias, top.name), top.data_type)
+        for name in spelled[1:]:
+            value = struct_field(value, name)
+        return value
+
+
+def qualified(alias: str, name: str) -> str:
+    """A column of a relation."""
+    return f"{quote_duckdb_identifier(alias)}.{quote_duckdb_identifier(name)}"
+
+
 class Scalars:
-    """Translates sqlglot's trees; one instance for one place in a query."""
+    """Translates expressions, and sqlglot's trees of those that are text; one instance for one place in a query."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
+    def predicate(self, node: Expression) -> str:
+        """A resolved predicate, in parentheses. Raises UnsupportedExpressionError outside the allow-list."""
+        return f"({print_duckdb(node, lambda column: self._columns.find(column.path).sql, self._evaluated)})"
+
+    def _evaluated(self, node: Opaque | Coerced) -> str:
+        return _as_boolean(self.value(node), lambda: to_spark_sql(node))
+
+    def value(self, node: Expression) -> Typed:
+        """A value or a resolved predicate with its type. Raises UnsupportedExpressionError outside the allow-list."""
+        match node:
+            case Column(path):
+                return self._columns.find(path)
+            case Literal():
+                return _literal(node)
+            case Opaque():
+                return self.scalar(syntax_of(node))
+            case Coerced(Comparison(op, left, right)):
+                return self._compare(op, self.value(left), self.value(right))
+            case Coerced(In(child, values)):
+                return self._any_equal(self.value(child), [_literal(value) for value in values])
+            case Coerced(StartsWith(child, prefix)):
+                text = _as_text(self.value(child))
+                return Typed(f"starts_with({text}, {quote_duckdb_string(prefix)})", BOOLEAN)
+            case Coerced(predicate):
+                return self.value(predicate)
+        return Typed(self.predicate(node), BOOLEAN)
+
     def boolean(self, tree: Any) -> str:
         """A predicate. Raises InvalidExpressionError if it is none."""
-        value = self.scalar(tree)
-        if value.data_type not in (BOOLEAN, VOID):
-            raise InvalidExpressionError(
-                f"{tree.sql(dialect='spark')!r} is no predicate", cause=f"Its type is {value.data_type}, not boolean"
-            )
-        return widen(value, BOOLEAN).sql
+        return _as_boolean(self.scalar(tree), lambda: tree.sql(dialect="spark"))
 
     def scalar(self, tree: Any) -> Typed:
         """Any expression. Raises UnsupportedExpressionError outside the allow-list."""
@@ -133,7 +199,9 @@ class Scalars:
     def membership(self, tree: Any) -> Typed:
         if not tree.expressions:
             raise unsupported("IN with a subquery")
-        child, values = self.scalar(tree.this), [self.scalar(value) for value in tree.expressions]
+        return self._any_equal(self.scalar(tree.this), [self.scalar(value) for value in tree.expressions])
+
+    def _any_equal(self, child: Typed, values: list[Typed]) -> Typed:
         if any(value.data_type in (FLOAT, DOUBLE) for value in values):
             # Spark finds one common type for the whole list.
             values = [widen(value, DOUBLE) if is_number(value.data_type) else value for value in values]
@@ -253,10 +321,7 @@ class Scalars:
 
     def text(self, tree: Any) -> str:
         """A string operand. Raises UnsupportedExpressionError for any other type: Spark would cast it to text."""
-        value = self.scalar(tree)
-        if value.data_type not in (STRING, VOID):
-            raise unsupported(f"a text function on {value.data_type}")
-        return widen(value, STRING).sql
+        return _as_text(self.scalar(tree))
 
     def length(self, tree: Any) -> Typed:
         return Typed(f"CAST(length({self.text(tree.this)}) AS INTEGER)", INTEGER)
@@ -314,6 +379,20 @@ class Scalars:
         return Typed(f"CAST({self.day(tree.this).sql} - {self.day(tree.expression).sql} AS INTEGER)", INTEGER)
 
 
+def _as_boolean(value: Typed, text: Callable[[], str]) -> str:
+    if value.data_type not in (BOOLEAN, VOID):
+        raise InvalidExpressionError(
+            f"{text()!r} is not a predicate", cause=f"Its type is {value.data_type}, not boolean"
+        )
+    return widen(value, BOOLEAN).sql
+
+
+def _as_text(value: Typed) -> str:
+    if value.data_type not in (STRING, VOID):
+        raise unsupported(f"a text function on {value.data_type}")
+    return widen(value, STRING).sql
+
+
 def _literal(literal: Literal) -> Typed:
     if literal.value is None:
         kind = VOID if literal.data_type is None else literal.data_type
@@ -327,7 +406,7 @@ def _compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
     if right.literal.value is None:
         return Typed(f"({left.sql} IS NULL)" if op == "<=>" else null_of(BOOLEAN), BOOLEAN)
     fitted = fit_comparison(op, Column((_SELF,)), left.data_type, right.literal)
-    if isinstance(fitted, Opaque):
+    if isinstance(fitted, Coerced):
         raise unsupported(f"a comparison of {left.data_type} with {right.data_type}")
     return Typed(f"({print_duckdb(fitted, lambda _: left.sql)})", BOOLEAN)
 

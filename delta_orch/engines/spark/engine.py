@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from delta_orch.engines.base import Relation, ScanPlan, WriteSpec
+from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, Relation, ScanPlan, WriteSpec
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
 from delta_orch.engines.spark.errors import spark_errors
@@ -23,6 +23,7 @@ from delta_orch.engines.spark.sql_text import escape_braces
 from delta_orch.engines.spark.values import is_arrow_like, is_spark_frame, value_to_frame
 from delta_orch.engines.spark.write import write_rows
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
+from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.protocol.schema import parse_schema
@@ -144,6 +145,33 @@ class SparkEngine:
             pending = [pair[0].unionByName(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
         return pending[0]
 
+    def filter(self, relation: Relation, where: Expression) -> Relation:
+        """The rows for which `where` is true; see `Engine.filter`."""
+        return self.sql(f"SELECT * FROM rows WHERE {to_spark_sql(where)}", {"rows": relation})
+
+    def project(self, relation: Relation, columns: Sequence[ComputedColumn]) -> Relation:
+        """Exactly these columns; see `Engine.project`."""
+        return self.sql(f"SELECT {_select_list(columns)} FROM rows", {"rows": relation})
+
+    def join(
+        self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
+    ) -> Relation:
+        """The pairs of rows for which `on` is true; see `Engine.join`."""
+        condition = to_spark_sql(on)
+        names = [quote_identifier(side.alias) for side in (left, right)]
+        text = f"SELECT {_select_list(columns)} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {condition}"
+        return self.sql(text, {left.alias: left.relation, right.alias: right.relation})
+
+    def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
+        """One row for each group; see `Engine.aggregate`."""
+        measured = (
+            f"{m.function}({'*' if m.value is None else to_spark_sql(m.value)}) AS {quote_identifier(m.name)}"
+            for m in measures
+        )
+        listed = ", ".join([*([_select_list(keys)] if keys else []), *measured])
+        grouped = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
+        return self.sql(f"SELECT {listed} FROM rows{grouped}", {"rows": relation})
+
     def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
         """Run one Spark SQL query over named relations; views of the session stay as they are.
 
@@ -175,16 +203,20 @@ class SparkEngine:
         """Rewrite files without evaluating an expression; see `Engine.rewrite`."""
         return rewrite_files(self.host, plans, spec)
 
-    def to_arrow(self, relation: Relation) -> pa.Table:
-        """Collect all rows. Timestamps in UTC at microseconds.
+    def to_arrow(self, relation: Relation, limit: int | None = None) -> pa.Table:
+        """Collect all rows, or any `limit` of them. Timestamps in UTC at microseconds.
 
         Raises MissingFileError: A file the log names is not there.
         """
-        return collect_arrow(self.host, relation)
+        return collect_arrow(self.host, relation if limit is None else relation.limit(limit))
 
     def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
         """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
         return stream_arrow(self.host, relation)
+
+
+def _select_list(columns: Sequence[ComputedColumn]) -> str:
+    return ", ".join(f"{to_spark_sql(column.value)} AS {quote_identifier(column.name)}" for column in columns)
 
 
 def spark_engine_for(value: Any) -> Engine:

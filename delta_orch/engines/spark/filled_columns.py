@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.spark.sql_text import convert_sql, type_sql
-from delta_orch.errors import InvalidExpressionError, SchemaMismatchError
-from delta_orch.expressions.parse import parse_spark_scalar
+from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.types import VOID, DataType, StructType, holds_variant
 
 SelectList = tuple[str, ...]
@@ -56,20 +57,15 @@ def is_known_before_numbers(spec: WriteSpec) -> bool:
 def _needs_identity(column: ComputedColumn, spec: WriteSpec) -> bool:
     if not spec.identities:
         return False
-    from sqlglot import exp
-
     names = {identity.name.lower() for identity in spec.identities}
-    try:
-        tree = parse_spark_scalar(column.sql)
-    except InvalidExpressionError:
-        # Spark may read what we cannot: then later is the safe moment.
-        return True
-    return any(part.name.lower() in names for node in tree.find_all(exp.Column) for part in node.parts)
+    columns = columns_of(column.value)
+    # Text that only Spark can read names no columns: then later is the safe moment.
+    return not columns or any(part.lower() in names for node in columns for part in node.path)
 
 
 def _converted(source: StructType, spec: WriteSpec) -> Iterator[str]:
     folded = [name.lower() for name in source.names]
-    values = {column.name: f"({column.sql})" for column in spec.defaults}
+    values = {column.name: f"({to_spark_sql(column.value)})" for column in spec.defaults}
     later = {*(column.name for column in spec.generated), *(identity.name for identity in spec.identities)}
     for f in spec.written_schema:
         if f.name in later:
@@ -120,6 +116,8 @@ def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Iterato
     for column in columns:
         field = schema.find(column.name)
         assert field is not None
-        texts.append(f"CAST(({column.sql}) AS {type_sql(field.data_type)}) AS {quote_identifier(field.name)}")
+        texts.append(
+            f"CAST(({to_spark_sql(column.value)}) AS {type_sql(field.data_type)}) AS {quote_identifier(field.name)}"
+        )
     if texts:
         yield ("*", *texts)

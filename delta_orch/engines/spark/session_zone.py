@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from delta_orch.engines.spark.host import SparkHost
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.expressions.nodes import Expression, Opaque
+from delta_orch.expressions.nodes import Coerced, Expression, Opaque
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.tree import children_of
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import children_of, columns_of
 from delta_orch.protocol.types import TIMESTAMP, StructType
 
 _ZONE = "spark.sql.session.timeZone"
@@ -27,7 +28,7 @@ def ensure_zone_does_not_matter(host: SparkHost, where: Expression, schema: Stru
     """
     if host.is_time_zone_pinned:
         return
-    texts = [node.sql for node in _opaque_parts(where) if _looks_at_instants(node, schema)]
+    texts = [text for node in _opaque_parts(where) if _looks_at_instants(node, text := to_spark_sql(node), schema)]
     if texts and (zone := host.session.conf.get(_ZONE)).lower() not in _UTC:
         raise UnsupportedExpressionError(
             f"The session's time zone {zone} would change what {texts[0]!r} means",
@@ -37,14 +38,14 @@ def ensure_zone_does_not_matter(host: SparkHost, where: Expression, schema: Stru
         )
 
 
-def _opaque_parts(expression: Expression) -> Iterator[Opaque]:
-    if isinstance(expression, Opaque):
+def _opaque_parts(expression: Expression) -> Iterator[Expression]:
+    if isinstance(expression, Opaque | Coerced):
         yield expression
         return
     for child in children_of(expression):
         yield from _opaque_parts(child)
 
 
-def _looks_at_instants(node: Opaque, schema: StructType) -> bool:
-    types = (find_column(column.path, schema)[1] for column in node.columns)
-    return _MAKES_INSTANTS.search(node.sql) is not None or TIMESTAMP in types
+def _looks_at_instants(node: Expression, text: str, schema: StructType) -> bool:
+    types = (find_column(column.path, schema)[1] for column in columns_of(node))
+    return _MAKES_INSTANTS.search(text) is not None or TIMESTAMP in types

@@ -44,8 +44,7 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfigur
         where=proof.violation,
         column_mapping=table.column_mapping,
     )
-    rows = engine.sql("SELECT * FROM source LIMIT 1", {"source": engine.scan(plan)})
-    found = engine.to_arrow(rows)
+    found = engine.to_arrow(engine.scan(plan), limit=1)
     if found.num_rows:
         row = {key: _shorten(value) for key, value in found.slice(0, 1).to_pylist()[0].items()}
         shown = ", ".join(f"{key}={value!r}" for key, value in row.items())

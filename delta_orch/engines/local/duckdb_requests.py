@@ -1,0 +1,145 @@
+"""Requests that take DuckDB: expressions that Arrow does not evaluate, joins and aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, ensure_distinct, join_schema
+from delta_orch.engines.local.duckdb_query import BATCH, DuckDBQuery, QueryInput, on_batches, query_relation
+from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.local.sql_query import count_of, extreme_of, sum_of
+from delta_orch.engines.local.sql_scalars import Scalars, Source, qualified
+from delta_orch.engines.local.sql_types import Typed, is_atomic, unsupported
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.resolve import find_column
+from delta_orch.expressions.to_sql import quote_duckdb_identifier
+from delta_orch.protocol.types import LONG, StructField, StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_INPUT = "input_0"
+
+
+def filtered(relation: LocalRelation, where: Expression, schema: StructType) -> LocalRelation:
+    """The rows for which a resolved predicate is true, with the columns of `schema`.
+
+    Raises UnsupportedExpressionError where it is not proven to mean the same in DuckDB as in Spark.
+    """
+    if not schema.fields:
+        # SQL has no rows without columns.
+        rows = filtered(relation, where, relation.schema)
+        return LocalRelation(schema, lambda: (batch.select([]) for batch in rows.open_batches()))
+    source = Source(_INPUT, relation.schema, set(schema.names))
+    columns = ", ".join(qualified(_INPUT, name) for name in schema.names)
+    sql = f"SELECT {columns} FROM {_INPUT} WHERE {Scalars(source).predicate(where)}"
+    return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))
+
+
+def violation_finder(condition: Expression, schema: StructType) -> Callable[[pa.RecordBatch], pa.Table]:
+    """A function that returns rows of a batch for which a resolved condition is false or null. Raises as `filtered`."""
+    holds = Scalars(Source(BATCH, schema)).predicate(condition)
+    return on_batches(f"SELECT * FROM {BATCH} WHERE NOT coalesce({holds}, FALSE) LIMIT 1")
+
+
+def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Callable[[pa.RecordBatch], list[pa.Array]]:
+    """A function that evaluates values over the columns of `schema`, for each row of a batch in its order.
+
+    Raises:
+        UnsupportedExpressionError: A value is not proven to mean the same in DuckDB as in Spark.
+        InvalidExpressionError, ColumnNotFoundError: Spark refuses it, too. While it runs, InvalidExpressionError for
+            what Spark refuses then: overflow, division by zero.
+    """
+    scalars = Scalars(Source(BATCH, schema))
+    values = ", ".join(f"{scalars.value(column.value).sql} AS c{i}" for i, column in enumerate(columns))
+    names = ", ".join(column.name for column in columns)
+    run = on_batches(f"SELECT {values} FROM {BATCH}", f"The expression of column {names} failed for a row")
+    known = set(schema.names)
+
+    def evaluate(batch: pa.RecordBatch) -> list[pa.Array]:
+        used = [name for name in batch.schema.names if name in known] or batch.schema.names[:1]
+        return [column.combine_chunks() for column in run(batch.select(used)).columns]
+
+    return evaluate
+
+
+def projected(relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
+    """See `Engine.project`."""
+    source = Source(_INPUT, relation.schema)
+    selected, schema = _selected(Scalars(source), columns)
+    return query_relation(
+        DuckDBQuery(f"SELECT {selected} FROM {_INPUT}", schema, {_INPUT: QueryInput(relation, source.used)})
+    )
+
+
+def joined(
+    left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
+) -> LocalRelation:
+    """See `Engine.join`."""
+    sources = [Source(side.alias, side.relation.schema) for side in (left, right)]
+    scalars = Scalars(_Sides(sources))
+    condition = scalars.predicate(on)
+    selected, schema = _selected(Scalars(_Sides(sources[:1])) if kind in ("semi", "anti") else scalars, columns)
+    names = [quote_duckdb_identifier(side.alias) for side in (left, right)]
+    sql = f"SELECT {selected} FROM input_0 AS {names[0]} {kind.upper()} JOIN input_1 AS {names[1]} ON {condition}"
+    sides = zip((left, right), sources, strict=True)
+    inputs = {f"input_{i}": QueryInput(side.relation, source.used) for i, (side, source) in enumerate(sides)}
+    return query_relation(DuckDBQuery(sql, schema, inputs))
+
+
+def aggregated(relation: LocalRelation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> LocalRelation:
+    """See `Engine.aggregate`."""
+    source = Source(_INPUT, relation.schema)
+    scalars = Scalars(source)
+    values = [(key.name, scalars.value(key.value)) for key in keys]
+    for name, value in values:
+        if not is_atomic(value.data_type):
+            raise unsupported(f"groups by {name} of type {value.data_type}")
+    selected, schema = _typed_columns([*values, *((m.name, _measured(scalars, m)) for m in measures)])
+    # By position: a constant is a column of the result here, too.
+    groups = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
+    sql = f"SELECT {selected} FROM {_INPUT}{groups}"
+    return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))
+
+
+def _measured(scalars: Scalars, measure: Measure) -> Typed:
+    if measure.value is None:
+        if measure.function != "count":
+            raise InvalidRequestError(f"{measure.function} of {measure.name} needs a value")
+        return Typed("count(*)", LONG)
+    value = scalars.value(measure.value)
+    match measure.function:
+        case "count":
+            return count_of(value)
+        case "sum":
+            return sum_of(value)
+    return extreme_of(measure.function, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The columns of a join, each after the alias of its side."""
+
+    sources: Sequence[Source]
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        for source in self.sources:
+            if source.alias.lower() == path[0].lower() and len(path) > 1:
+                return source.find(path[1:])
+        find_column(path, join_schema({source.alias: source.schema for source in self.sources}))
+        raise unsupported(f"a whole side of a join as a value: {path[0]}")
+
+
+def _selected(scalars: Scalars, columns: Sequence[ComputedColumn]) -> tuple[str, StructType]:
+    return _typed_columns([(column.name, scalars.value(column.value)) for column in columns])
+
+
+def _typed_columns(values: Sequence[tuple[str, Typed]]) -> tuple[str, StructType]:
+    if not values:
+        raise InvalidRequestError("A request needs at least one column")
+    ensure_distinct([name for name, _ in values])
+    texts = [f"{value.sql} AS {quote_duckdb_identifier(name)}" for name, value in values]
+    return ", ".join(texts), StructType(tuple(StructField(name, value.data_type) for name, value in values))

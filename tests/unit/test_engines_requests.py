@@ -1,0 +1,119 @@
+"""The requests of the seam on the local engine; tests/spark asks the other engine the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Measure, Relation, join_schema
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError, UnsupportedExpressionError
+from delta_orch.expressions.nodes import Column
+from delta_orch.expressions.parse import parse_expression, parse_value
+from delta_orch.expressions.resolve import resolve_expression
+
+TARGET = pa.table({"id": [1, 2, 2, None], "v": ["a", "b", "c", "d"], "n": [1.5, None, 2.5, 4.0]})
+SOURCE = pa.table({"id": [2, 3], "v": ["x", None], "st": [{"k": 7}, None]})
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return LocalEngine()
+
+
+def columns(**values: str) -> list[ComputedColumn]:
+    return [ComputedColumn(name, parse_value(text)) for name, text in values.items()]
+
+
+def rows_of(engine: Engine, relation: Relation) -> list[tuple[Any, ...]]:
+    found = [tuple(row.values()) for row in engine.to_arrow(relation).to_pylist()]
+    return sorted(found, key=lambda row: [(value is None, str(value)) for value in row])
+
+
+def joined(engine: Engine, on: str, kind: JoinKind, values: Sequence[ComputedColumn]) -> list[tuple[Any, ...]]:
+    left, right = JoinSide("t", engine.relation(TARGET)), JoinSide("s", engine.relation(SOURCE))
+    scope = join_schema({side.alias: engine.schema(side.relation) for side in (left, right)})
+    condition = resolve_expression(parse_expression(on), scope)
+    return rows_of(engine, engine.join(left, right, condition, kind, values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("inner", [("b", "x"), ("c", "x")]),
+        ("left", [("a", None), ("b", "x"), ("c", "x"), ("d", None)]),
+        ("right", [("b", "x"), ("c", "x"), (None, None)]),
+        ("full", [("a", None), ("b", "x"), ("c", "x"), ("d", None), (None, None)]),
+    ],
+)
+def test_joins(engine: Engine, kind: JoinKind, expected: list[Any]) -> None:
+    assert joined(engine, "t.id = s.id", kind, columns(v="t.v", w="s.v")) == expected
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("semi", [("b",), ("c",)]), ("anti", [("a",), ("d",)])])
+def test_joins_that_choose_rows(engine: Engine, kind: JoinKind, expected: list[Any]) -> None:
+    assert joined(engine, "T.ID = S.id", kind, columns(v="t.v")) == expected
+
+
+def test_a_join_on_text_with_computed_columns(engine: Engine) -> None:
+    found = joined(engine, "t.id + 1 = s.id AND s.v IS NULL", "inner", columns(k="s.id * 10", v="coalesce(s.v, t.v)"))
+    assert found == [(30, "b"), (30, "c")]
+    assert joined(engine, "t.id <=> s.st.k", "inner", columns(v="t.v")) == [("d",)]
+
+
+def test_a_projection_computes_and_renames(engine: Engine) -> None:
+    rows = engine.relation(TARGET)
+    found = engine.project(rows, columns(n="id", twice="n * 2", c="'it''s'"))
+    assert [field.name for field in engine.schema(found)] == ["n", "twice", "c"]
+    assert rows_of(engine, found)[0] == (1, 3.0, "it's")
+    assert rows_of(engine, engine.project(rows, columns(key="ID", v="v")))[0] == (1, "a")
+    nested = engine.project(engine.relation(SOURCE), [ComputedColumn("k", Column(("st", "k")))])
+    assert rows_of(engine, nested) == [(7,), (None,)]
+
+
+def test_aggregates(engine: Engine) -> None:
+    rows = engine.relation(TARGET)
+    measures = [
+        Measure("rows", "count"),
+        Measure("numbers", "count", parse_value("n")),
+        Measure("total", "sum", parse_value("n + 1")),
+        Measure("last", "max", parse_value("v")),
+        Measure("first", "min", parse_value("v")),
+    ]
+    assert rows_of(engine, engine.aggregate(rows, columns(id="id"), measures)) == [
+        (1, 1, 1, 2.5, "a", "a"),
+        (2, 2, 1, 3.5, "c", "b"),
+        (None, 1, 1, 5.0, "d", "d"),
+    ]
+    assert rows_of(engine, engine.aggregate(rows, [], measures[:1])) == [(4,)]
+    nothing = engine.filter(rows, resolve_expression(parse_expression("id = 9"), engine.schema(rows)))
+    assert rows_of(engine, engine.aggregate(nothing, [], measures[:3])) == [(0, 0, None)]
+    assert rows_of(engine, engine.aggregate(nothing, columns(id="id"), measures)) == []
+
+
+def test_a_limit_reads_no_more_than_that(engine: Engine) -> None:
+    read = []
+
+    def batches() -> Any:
+        for number in range(3):
+            read.append(number)
+            yield pa.record_batch({"a": [number, number]})
+
+    rows = engine.relation(pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), batches()))
+    assert engine.to_arrow(rows, limit=1).to_pylist() == [{"a": 0}]
+    assert read == [0]
+
+
+def test_what_is_refused(engine: Engine) -> None:
+    rows = engine.relation(TARGET)
+    with pytest.raises(InvalidRequestError, match="same name"):
+        engine.project(rows, columns(a="id", A="v"))
+    with pytest.raises(UnsupportedExpressionError):
+        engine.project(rows, columns(a="reverse(v)"))
+    with pytest.raises(InvalidRequestError, match="needs a value"):
+        engine.aggregate(rows, [], [Measure("x", "sum")])
+    with pytest.raises(InvalidExpressionError):
+        engine.to_arrow(engine.project(rows, columns(a="id % 0")))
