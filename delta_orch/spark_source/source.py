@@ -18,10 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.conform import conform_batch
-from delta_orch.engines.spark.scan_files import plain_schema
-from delta_orch.engines.spark.sent_types import schema_as_sent
-from delta_orch.engines.spark.sql_text import same_values
-from delta_orch.engines.spark.values import spark_schema
+from delta_orch.engines.spark.frames import spark_schema
+from delta_orch.engines.spark.sql_text import plain_schema, same_values, schema_as_sent
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import StructType

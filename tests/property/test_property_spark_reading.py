@@ -20,7 +20,7 @@ from random_tables import random_table
 
 from delta_orch import DeltaTable
 from delta_orch.engines.select import spark_engine
-from delta_orch.engines.spark.host import is_connect
+from delta_orch.engines.spark.frames import is_connect
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.protocol.arrow_types import type_to_arrow

@@ -13,7 +13,7 @@ from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
 from delta_orch.engines.select import spark_engine
-from delta_orch.engines.spark.host import is_connect
+from delta_orch.engines.spark.frames import is_connect
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
 from delta_orch.protocol.variant.arrays import json_to_variant
 from delta_orch.spark_source.source import DeltaOrchSource

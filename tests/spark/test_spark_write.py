@@ -16,7 +16,7 @@ from spark_files import Files, rows_of
 
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, write_settings
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, write_settings
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, StorageError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.spark.host import DataFrame, is_connect
+from delta_orch.engines.spark.frames import is_connect
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.udf import UserDefinedFunction
 
 
 def arrow_filtered(rows: DataFrame, expression: pc.Expression, schema: StructType) -> DataFrame:
@@ -55,13 +59,9 @@ def _ensure_can_travel(expression: pc.Expression) -> None:
 
 def used_columns(expression: pc.Expression, schema: pa.Schema) -> pa.Schema:
     """The columns an expression names, at least one."""
-    # pyarrow does not tell: what does not bind without a column uses it.
-    used = [field for index, field in enumerate(schema) if not _binds(expression, _without_name(schema, index))]
+    # pyarrow does not tell. An expression uses a column if it does not bind without it.
+    used = [f for i, f in enumerate(schema) if not _binds(expression, schema.set(i, f.with_name("\0")))]
     return pa.schema(used or list(schema)[:1])
-
-
-def _without_name(schema: pa.Schema, index: int) -> pa.Schema:
-    return schema.set(index, schema.field(index).with_name("\0"))
 
 
 def _binds(expression: pc.Expression, schema: pa.Schema) -> bool:
@@ -107,10 +107,11 @@ def _arrow_udf_type() -> int | None:
     return found
 
 
-def _udf_class(session: Any) -> Any:
+def _udf_class(session: SparkSession) -> Callable[..., UserDefinedFunction]:
     # `pyspark.sql.functions.arrow_udf` would choose by an environment variable, not by the session.
     if is_connect(session):
         from pyspark.sql.connect.udf import UserDefinedFunction
     else:
         from pyspark.sql.udf import UserDefinedFunction
-    return UserDefinedFunction
+    made: Callable[..., UserDefinedFunction] = UserDefinedFunction
+    return made

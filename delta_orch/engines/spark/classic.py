@@ -1,35 +1,165 @@
-"""Classic Spark: scan and write inside the JVM, through the bridge."""
+"""Classic Spark: scan and write inside the JVM, through Java that Janino, which Spark ships, compiles in the driver.
+
+No jar has to be installed anywhere, and executors never see these classes: they make plans and keep manifests, both of
+which live on the driver only.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from importlib import resources
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
 
-from delta_orch.engines.spark.bridge import Bridge
-from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
-from delta_orch.engines.spark.live_rows import with_position
-from delta_orch.engines.spark.scan_files import ScanFiles, file_rows, partition_rows
-from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, READ_OPTIONS
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.spark.frames import with_position
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, READ_OPTIONS, SparkHost, WrittenFile
+from delta_orch.engines.spark.pushed_filters import PushedFilters
+from delta_orch.engines.spark.scan_files import ScanFiles
+from delta_orch.errors import DeltaError
+from delta_orch.log.files.arrow_building import int32_array, string_array
+from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.types import StructType
+from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from py4j.java_gateway import JavaGateway, JavaObject
+    from pyspark.sql import DataFrame, SparkSession
 
-    from delta_orch.storage.base import LogStore
+logger = logging.getLogger(__name__)
+
+# The class moved between releases of Spark: 4.1 and later first, then 4.0.
+_SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
+
+_bridges: WeakKeyDictionary[JavaGateway, Bridge] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class BridgeUnavailable(Exception):
+    """The session's JVM cannot be extended. The portable host works without."""
+
+
+class _Skipping:
+    """Answers the JVM, when a query is planned, which files its filters need. It knows no session: the JVM keeps it for
+    as long as there is a plan with the scan."""
+
+    def __init__(self, pushed: PushedFilters) -> None:
+        self._pushed = pushed
+
+    def apply(self, text: str) -> bytes | None:
+        try:
+            return self._pushed.kept(text)
+        except DeltaError as e:
+            # E.g. a checkpoint that was cleaned up meanwhile. The rows are right without it.
+            logger.warning("All files of %s are read, for its log cannot be asked again: %s", self._pushed.uri, e)
+            return None
+
+    class Java:
+        implements: ClassVar[list[str]] = ["java.util.function.Function"]
+
+
+class Bridge:
+    """The compiled classes of one JVM."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._gateway = session.sparkContext._gateway
+        self._jvm = session._jvm
+        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        filters = self._compile("FilterText", loader)
+        self._index_class = self._compile("LogFileIndex", filters.getClassLoader())
+        self._bridge_class = self._compile("Bridge", loader)
+
+    def new_java(self) -> JavaObject:
+        """An instance of `Bridge.java`: one a session, as it keeps that session's clones."""
+        return self._new(self._bridge_class)
+
+    def file_index(self, files: ScanFiles) -> JavaObject:
+        """A Spark `FileIndex` of the files of one scan."""
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        partition_schema = self.struct_type(files.partition_schema)
+        texts = _partition_rows(files), _file_rows(files)
+        index = self._new(self._index_class, files.root_uri, partition_schema, *texts)
+        if files.pushed is not None:
+            # What pyspark itself starts for `foreachBatch`; once a gateway.
+            ensure_callback_server_started(self._gateway)
+            index.skipWith(_Skipping(files.pushed))
+        return index
+
+    def struct_type(self, schema: StructType) -> JavaObject:
+        """The schema as Spark's own `StructType`."""
+        return self._jvm.org.apache.spark.sql.types.DataType.fromJson(serialize_schema(schema))
+
+    def string_array(self, values: list[str]) -> JavaObject:
+        array = self._gateway.new_array(self._jvm.java.lang.String, len(values))
+        for i, value in enumerate(values):
+            array[i] = value
+        return array
+
+    def _compile(self, name: str, loader: JavaObject) -> JavaObject:
+        source = (resources.files("delta_orch.engines.spark") / "java" / f"{name}.java").read_text("utf-8")
+        compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook(source.replace("${SINK_PACKAGE}", self._sink_package(loader)))
+        return compiler.getClassLoader().loadClass(f"delta_orch.spark.{name}")
+
+    def _sink_package(self, loader: JavaObject) -> str:
+        from py4j.protocol import Py4JJavaError
+
+        for package in _SINK_PACKAGES:
+            try:
+                loader.loadClass(f"{package}.FileStreamSinkLog")
+            except Py4JJavaError:
+                continue
+            return package
+        raise BridgeUnavailable("this release of Spark has no FileStreamSinkLog")
+
+    def _new(self, java_class: JavaObject, *arguments: object) -> JavaObject:
+        values = self._gateway.new_array(self._jvm.java.lang.Object, len(arguments))
+        for i, argument in enumerate(arguments):
+            values[i] = argument
+        return java_class.getConstructors()[0].newInstance(values)
+
+
+def bridge_of(session: SparkSession) -> Bridge:
+    """The bridge of the session's JVM, compiled on first use (0.3 s) and shared by all its sessions.
+
+    Raises BridgeUnavailable: e.g. a release of Spark whose internals moved.
+    """
+    from py4j.protocol import Py4JError
+
+    # The JVM outlives a stopped session, and py4j remembers methods by class name: compiled twice, they would be
+    # mixed up.
+    gateway = session.sparkContext._gateway
+    with _lock:
+        bridge = _bridges.get(gateway)
+        if bridge is None:
+            try:
+                bridge = Bridge(session)
+            except (Py4JError, TypeError, AttributeError) as e:
+                raise BridgeUnavailable(str(e).splitlines()[0]) from e
+            _bridges[gateway] = bridge
+        return bridge
 
 
 class ClassicHost(SparkHost):
     """A session in this process's own JVM.
 
-    A plan that is analysed can be run by any session of the same JVM. So what needs pinned settings is moved into a
-    clone of the user's session that has them, and back: the user's own settings are never touched, not even for the
-    time of a write.
+    Any session of a JVM can run a plan that another one has analysed. So what needs pinned settings is moved into a
+    clone of the user's session that has them, and back. The user's own settings are never touched, not even during a
+    write.
     """
 
     is_time_zone_pinned = True
 
-    def __init__(self, session: Any, bridge: Bridge) -> None:
+    def __init__(self, session: SparkSession, bridge: Bridge) -> None:
         self.session = session
         self._bridge = bridge
         self._java = bridge.new_java()
@@ -43,34 +173,30 @@ class ClassicHost(SparkHost):
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def pinned_session(self) -> Any:
+    def pinned_session(self) -> SparkSession:
         return self._pinned_session(ANALYSIS_SETTINGS)
 
-    def _pinned_session(self, settings: Mapping[str, str]) -> Any:
+    def _pinned_session(self, settings: Mapping[str, str]) -> SparkSession:
         from pyspark.sql import SparkSession
 
         java = self._java.pinnedSession(self.session._jsparkSession, dict(settings))
         return SparkSession(self.session.sparkContext, java)
 
-    def _rehome(self, rows: DataFrame, session: Any) -> DataFrame:
+    def _rehome(self, rows: DataFrame, session: SparkSession) -> DataFrame:
         return self._frame(self._java.rehome(rows._jdf, session._jsparkSession), session)
 
-    def _frame(self, java_rows: Any, session: Any) -> DataFrame:
+    def _frame(self, java_rows: JavaObject, session: SparkSession) -> DataFrame:
         from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
         return ClassicDataFrame(java_rows, session)
 
+    def analysed(self, rows: DataFrame) -> DataFrame:
+        return rows
+
     def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
-        bridge = self._bridge
         self._ensure_connector(files.root_uri)
-        index = bridge.file_index(
-            files.root_uri,
-            bridge.struct_type(serialize_schema(files.partition_schema)),
-            partition_rows(files),
-            file_rows(files),
-            files.pushed,
-        )
-        data_schema = bridge.struct_type(serialize_schema(files.data_schema))
+        index = self._bridge.file_index(files)
+        data_schema = self._bridge.struct_type(files.data_schema)
         options = {**READ_OPTIONS, **files.store.hadoop_options()}
         java = self._java.scan(self.session._jsparkSession, index, data_schema, options)
         rows = self._frame(java, self.session)
@@ -79,11 +205,9 @@ class ClassicHost(SparkHost):
     def _ensure_connector(self, root_uri: str) -> None:
         """Ask for the class of the file system now: rows are pulled later, by the user's own calls."""
         scheme = root_uri.partition(":")[0]
-        if scheme == "file":
-            return
-        session = self.session
-        configuration = session._jsparkSession.sessionState().newHadoopConf()
-        session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, configuration)
+        if scheme != "file":
+            configuration = self.session._jsparkSession.sessionState().newHadoopConf()
+            self.session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, configuration)
 
     def write_files(
         self,
@@ -102,7 +226,6 @@ class ClassicHost(SparkHost):
         return [WrittenFile(prefix + path, int(size), int(written)) for size, written, path in lines]
 
     def arrow_batches(self, rows: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
         from pyspark.serializers import NoOpSerializer
         from pyspark.util import _local_iterator_from_socket
 
@@ -110,3 +233,55 @@ class ClassicHost(SparkHost):
         socket = rows.sparkSession._jvm.PythonRDD.toLocalIteratorAndServe(messages, False)
         for message in _local_iterator_from_socket(socket, NoOpSerializer()):
             yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+
+
+def _file_rows(files: ScanFiles) -> str:
+    """The text of `LogFileIndex.java`: partition, size, modification time and path, a line a file."""
+    columns = files.files
+    if columns.num_rows == 0:
+        return ""
+    return _join_rows(
+        [
+            files.partition_index.cast(pa.string()),
+            pc.fill_null(one_chunk(columns.column("size")), 0).cast(pa.string()),
+            pc.fill_null(one_chunk(columns.column("modification_time")), 0).cast(pa.string()),
+            # A raw line break would end the row; the JVM decodes its escape like any other.
+            pc.replace_substring(one_chunk(columns.column("path")), pattern="\n", replacement="%0A"),
+        ]
+    )
+
+
+def _partition_rows(files: ScanFiles) -> str:
+    """The text of `LogFileIndex.java`: Catalyst's values, a line a partition."""
+    if not len(files.partition_schema) or files.partitions.num_rows == 0:
+        return ""
+    return _join_rows([_catalyst_text(one_chunk(column)) for column in files.partitions.columns])
+
+
+def _join_rows(columns: Sequence[pa.Array]) -> str:
+    tab, newline = string_array(["\t", "\n"])
+    lines = pc.binary_join_element_wise(*columns, tab)
+    as_list = pa.ListArray.from_arrays(int32_array([0, len(lines)]), lines)
+    text: str = pc.binary_join(as_list, newline)[0].as_py()
+    return text
+
+
+def _catalyst_text(values: pa.Array) -> pa.Array:
+    """Dates as days, timestamps as microseconds, binary in base64; null is `\\N`, and the rest is escaped."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        texts = values.cast(pa.int32()).cast(pa.string())
+    elif pa.types.is_timestamp(kind):
+        texts = values.cast(pa.int64()).cast(pa.string())
+    elif pa.types.is_binary(kind):
+        texts = string_array([None if v is None else b64encode(v).decode() for v in values.to_pylist()])
+    elif pa.types.is_floating(kind):
+        texts = values.cast(pa.string())
+        for arrow, java in (("nan", "NaN"), ("inf", "Infinity")):
+            texts = pc.replace_substring(texts, pattern=arrow, replacement=java)
+    else:
+        texts = values.cast(pa.string())
+    if pa.types.is_string(kind):
+        for plain, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n")):
+            texts = pc.replace_substring(texts, pattern=plain, replacement=escaped)
+    return pc.fill_null(texts, string_array(["\\N"])[0])

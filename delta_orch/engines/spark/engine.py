@@ -1,36 +1,52 @@
-"""The engine on Spark DataFrames."""
+"""The engine on Spark DataFrames, classic or Connect, without a jar."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, Relation, ScanPlan, WriteSpec
-from delta_orch.engines.spark.arrow_filter import arrow_filtered
-from delta_orch.engines.spark.collect import collect_arrow, stream_arrow
+from delta_orch.engines.base import (
+    ComputedColumn,
+    JoinKind,
+    JoinSide,
+    Measure,
+    ScanPlan,
+    WriteSpec,
+    ensure_distinct,
+    join_schema,
+)
+from delta_orch.engines.conform import conform_batch
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.spark.classic import BridgeUnavailable, ClassicHost, bridge_of
 from delta_orch.engines.spark.errors import spark_errors
-from delta_orch.engines.spark.file_names import scans_by_name
-from delta_orch.engines.spark.host import SparkHost, host_for, is_connect, session_of
-from delta_orch.engines.spark.live_rows import live_rows
-from delta_orch.engines.spark.rewrite import rewrite_files
-from delta_orch.engines.spark.scan_files import output_column_sql, prepare_scan, table_columns
-from delta_orch.engines.spark.session_zone import ensure_zone_does_not_matter
-from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS
-from delta_orch.engines.spark.sql_text import escape_braces
-from delta_orch.engines.spark.values import is_arrow_like, is_spark_frame, value_to_frame
-from delta_orch.engines.spark.write import write_rows
-from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
-from delta_orch.expressions.nodes import Expression
+from delta_orch.engines.spark.frames import is_connect, is_spark_frame, session_of, union_by_name, value_to_frame
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, SparkHost
+from delta_orch.engines.spark.portable import PortableHost
+from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
+from delta_orch.engines.spark.sql_text import escape_braces, schema_as_sent
+from delta_orch.engines.spark.write import rewrite_files, write_rows
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import columns_of
+from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema import parse_schema
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructType, holds_variant
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from delta_orch.engines.base import Engine
+
+logger = logging.getLogger(__name__)
+
+_HOST_ATTRIBUTE = "_delta_orch_host"
+_lock = threading.Lock()
 
 
 class SparkEngine:
@@ -45,7 +61,7 @@ class SparkEngine:
 
     name = "spark"
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: SparkSession | DataFrame) -> None:
         self.host: SparkHost = host_for(session_of(session))
 
     @property
@@ -54,11 +70,11 @@ class SparkEngine:
         session = self.host.session
         return not is_connect(session) and str(session.conf.get("spark.master", "")).startswith("local")
 
-    def accepts(self, data: Any) -> bool:
-        """Spark DataFrames, and what Arrow can take over: Arrow tables and readers, pandas, Polars."""
-        return is_spark_frame(data) or is_arrow_like(data)
+    def accepts(self, data: object) -> bool:
+        """Spark DataFrames, and what the local engine takes: Arrow tables and readers, pandas, Polars, …"""
+        return is_spark_frame(data) or LocalEngine().accepts(data)
 
-    def relation(self, data: Any) -> Relation:
+    def relation(self, data: object) -> DataFrame:
         """A user's value as a DataFrame of this engine's session.
 
         Raises:
@@ -68,14 +84,15 @@ class SparkEngine:
         if not is_spark_frame(data):
             # createDataFrame makes its session the active one, so it has to be the user's own.
             return value_to_frame(self.host.session, data)
-        if data.isStreaming:
+        frame: DataFrame = data
+        if frame.isStreaming:
             raise InvalidRequestError(
                 "A streaming DataFrame cannot be written by a batch verb",
                 remedy="Write inside foreachBatch, with a txn made of the query's id and the batch id",
             )
-        return data
+        return frame
 
-    def schema(self, relation: Relation) -> StructType:
+    def schema(self, relation: DataFrame) -> StructType:
         """The relation's schema.
 
         Raises UnsupportedFeatureError for a Spark type that Delta does not have, e.g. an interval.
@@ -83,7 +100,7 @@ class SparkEngine:
         with spark_errors("analyse the data"):
             return parse_schema(relation.schema.json())
 
-    def scan(self, plan: ScanPlan) -> Relation:
+    def scan(self, plan: ScanPlan) -> DataFrame:
         """The rows of a plan, lazily; see `Engine.scan`. `_metadata` works on the result.
 
         Raises:
@@ -93,86 +110,50 @@ class SparkEngine:
                 Arrow filter cannot be sent to workers.
             ProtocolViolationError: Row tracking is asked for, and the log lacks what it takes (when rows are pulled).
         """
-        names = plan.schema.names if plan.columns is None else plan.columns
-        fields = [plan.schema.find(name) for name in names]
-        missing = [name for name, f in zip(names, fields, strict=True) if f is None]
-        if missing:
-            raise ColumnNotFoundError(
-                f"The table has no column {missing[0]}",
-                remedy=f"Its columns are {', '.join(plan.schema.names)}",
-                columns=missing,
-            )
-        with spark_errors(f"read {plan.store.uri}", is_analysis=True):
-            parts = [
-                self._live_rows(part, names).selectExpr(*table_columns(part, names))
-                for part, names in scans_by_name(plan)
-            ]
-            rows = self.union(parts)
-            if plan.where is not None:
-                ensure_zone_does_not_matter(self.host, plan.where, plan.schema)
-                rows = self.host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where))
-                rows = self.host.unpinned(rows)
-            if plan.arrow_filter is not None:
-                rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
-            columns = [quote_identifier(f.name) for f in fields if f is not None]
-            if plan.output is not None:
-                columns = [output_column_sql(column) for column in plan.output]
-            return self.host.analysed(rows.selectExpr(*columns))
+        return scan_rows(self.host, plan)
 
-    def _live_rows(self, plan: ScanPlan, names: StructType) -> Relation:
-        """The rows under the names files have, positioned under row tracking. Only files with a deletion vector pay
-        for it."""
-        tracked = plan.row_tracking is not None
-        vectors = plan.files.column("deletion_vector") if "deletion_vector" in plan.files.column_names else None
-        if vectors is None or vectors.null_count == len(vectors):
-            return self.host.scan_files(prepare_scan(plan, names), positioned=tracked)
-        marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
-        whole = replace(plan, files=plan.files.filter(vectors.is_null()))
-        positioned = self.host.scan_files(prepare_scan(marked, names, numbered=True), positioned=True)
-        rows = live_rows(self.host.session, positioned, plan.store, marked.files, keep_position=tracked)
-        if not whole.files.num_rows:
-            return rows
-        return rows.unionByName(self.host.scan_files(prepare_scan(whole, names), positioned=tracked))
-
-    def union(self, relations: Sequence[Relation]) -> Relation:
+    def union(self, relations: Sequence[DataFrame]) -> DataFrame:
         """All rows of relations of one schema, matched by column name."""
         if not relations:
             raise InvalidRequestError("A union needs at least one relation")
-        pending = list(relations)
-        # Pairwise, so that the plan stays flat enough for the analyser.
-        while len(pending) > 1:
-            pairs = [pending[i : i + 2] for i in range(0, len(pending), 2)]
-            pending = [pair[0].unionByName(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-        return pending[0]
+        return union_by_name(relations)
 
-    def filter(self, relation: Relation, where: Expression) -> Relation:
+    def filter(self, relation: DataFrame, where: Expression) -> DataFrame:
         """The rows for which `where` is true; see `Engine.filter`."""
-        return self.sql(f"SELECT * FROM rows WHERE {to_spark_sql(where)}", {"rows": relation})
+        self._ensure_zone([where], lambda: self.schema(relation))
+        with spark_errors("run a query", is_analysis=True):
+            return self._analysed(self._pinned(relation).where(to_spark_sql(where)))
 
-    def project(self, relation: Relation, columns: Sequence[ComputedColumn]) -> Relation:
+    def project(self, relation: DataFrame, columns: Sequence[ComputedColumn]) -> DataFrame:
         """Exactly these columns; see `Engine.project`."""
-        return self.sql(f"SELECT {_select_list(columns)} FROM rows", {"rows": relation})
+        items = _select_list(columns)
+        self._ensure_zone([column.value for column in columns], lambda: self.schema(relation))
+        with spark_errors("run a query", is_analysis=True):
+            return self._analysed(self._pinned(relation).selectExpr(*items))
 
     def join(
         self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
-    ) -> Relation:
-        """The pairs of rows for which `on` is true; see `Engine.join`."""
-        condition = to_spark_sql(on)
-        names = [quote_identifier(side.alias) for side in (left, right)]
-        text = f"SELECT {_select_list(columns)} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {condition}"
-        return self.sql(text, {left.alias: left.relation, right.alias: right.relation})
-
-    def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
-        """One row for each group; see `Engine.aggregate`."""
-        measured = (
-            f"{m.function}({'*' if m.value is None else to_spark_sql(m.value)}) AS {quote_identifier(m.name)}"
-            for m in measures
+    ) -> DataFrame:
+        """The pairs of rows for which `on` is true; see `Engine.join`. Spark broadcasts a side by its size."""
+        items = ", ".join(_select_list(columns))
+        sides = {side.alias: side.relation for side in (left, right)}
+        self._ensure_zone(
+            [on, *(column.value for column in columns)],
+            lambda: join_schema({alias: self.schema(relation) for alias, relation in sides.items()}),
         )
-        listed = ", ".join([*([_select_list(keys)] if keys else []), *measured])
-        grouped = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
-        return self.sql(f"SELECT {listed} FROM rows{grouped}", {"rows": relation})
+        names = [quote_identifier(alias) for alias in sides]
+        text = f"SELECT {items} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {to_spark_sql(on)}"
+        return self.sql(text, sides)
 
-    def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
+    def aggregate(self, relation: DataFrame, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> DataFrame:
+        """One row for each group; see `Engine.aggregate`."""
+        computed = [*keys, *(ComputedColumn(m.name, _measured(m)) for m in measures)]
+        items = ", ".join(_select_list(computed))
+        self._ensure_zone([column.value for column in computed], lambda: self.schema(relation))
+        grouped = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
+        return self.sql(f"SELECT {items} FROM rows{grouped}", {"rows": relation})
+
+    def sql(self, query: str, relations: Mapping[str, DataFrame]) -> DataFrame:
         """Run one Spark SQL query over named relations; views of the session stay as they are.
 
         Raises InvalidExpressionError, ColumnNotFoundError: The query does not fit the relations.
@@ -185,10 +166,20 @@ class SparkEngine:
         ]
         text = f"WITH {', '.join(tables)} (\n{escape_braces(query)}\n)" if tables else query
         with spark_errors("run a query", is_analysis=True):
-            pinned = {key: self.host.pinned(relation, ANALYSIS_SETTINGS) for key, relation in frames.items()}
-            return self.host.analysed(self.host.unpinned(self.host.pinned_session().sql(text, **pinned)))
+            pinned = {key: self._pinned(relation) for key, relation in frames.items()}
+            return self._analysed(self.host.pinned_session().sql(text, **pinned))
 
-    def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
+    def _pinned(self, relation: DataFrame) -> DataFrame:
+        return self.host.pinned(relation, ANALYSIS_SETTINGS)
+
+    def _analysed(self, pinned: DataFrame) -> DataFrame:
+        return self.host.analysed(self.host.unpinned(pinned))
+
+    def _ensure_zone(self, expressions: Sequence[Expression], schema: Callable[[], StructType]) -> None:
+        if not self.host.is_time_zone_pinned:
+            ensure_zone_does_not_matter(self.host, expressions, schema())
+
+    def write(self, relation: DataFrame, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; see `Engine.write`.
 
         Raises:
@@ -203,22 +194,75 @@ class SparkEngine:
         """Rewrite files without evaluating an expression; see `Engine.rewrite`."""
         return rewrite_files(self.host, plans, spec)
 
-    def to_arrow(self, relation: Relation, limit: int | None = None) -> pa.Table:
+    def to_arrow(self, relation: DataFrame, limit: int | None = None) -> pa.Table:
         """Collect all rows, or any `limit` of them. Timestamps in UTC at microseconds.
 
         Raises MissingFileError: A file the log names is not there.
         """
-        return collect_arrow(self.host, relation if limit is None else relation.limit(limit))
+        with spark_errors("read the rows"):
+            if limit is not None:
+                relation = relation.limit(limit)
+            schema = self.schema(relation)
+            if holds_variant(schema):
+                # pyspark's own `toArrow` fails on variants under a null.
+                return self.to_reader(relation).read_all()
+            # The session's time zone only labels Arrow's columns: the cast puts UTC there.
+            return relation.toArrow().cast(schema_to_arrow(schema))
 
-    def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
+    def to_reader(self, relation: DataFrame) -> pa.RecordBatchReader:
         """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
-        return stream_arrow(self.host, relation)
+        schema = self.schema(relation)
+        with spark_errors("read the rows"):
+            pinned = self.host.pinned(relation, STREAM_SETTINGS)
+        sent, target = schema_as_sent(schema), schema_to_arrow(schema)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with spark_errors("read the rows"), self.host.settings(STREAM_SETTINGS):
+                for batch in self.host.arrow_batches(pinned, sent):
+                    yield batch.cast(target) if sent.equals(target) else conform_batch(batch, target, lossless=True)
+
+        return pa.RecordBatchReader.from_batches(target, batches())
 
 
-def _select_list(columns: Sequence[ComputedColumn]) -> str:
-    return ", ".join(f"{to_spark_sql(column.value)} AS {quote_identifier(column.name)}" for column in columns)
+def _select_list(columns: Sequence[ComputedColumn]) -> list[str]:
+    """Raises InvalidRequestError: There is no column, or two have the same name."""
+    if not columns:
+        raise InvalidRequestError("A request needs at least one column")
+    ensure_distinct([column.name for column in columns])
+    return [f"{to_spark_sql(column.value)} AS {quote_identifier(column.name)}" for column in columns]
 
 
-def spark_engine_for(value: Any) -> Engine:
+def _measured(measure: Measure) -> Expression:
+    if measure.value is None and measure.function != "count":
+        raise InvalidRequestError(f"{measure.function} of {measure.name} needs a value")
+    value = measure.value
+    text = "*" if value is None else to_spark_sql(value)
+    return Opaque(f"{measure.function}({text})", () if value is None else columns_of(value))
+
+
+def spark_engine_for(value: object) -> Engine:
     """The engine on the session of a DataFrame, or on a session; what it needs of the JVM is made once a session."""
     return SparkEngine(session_of(value))
+
+
+def host_for(session: SparkSession) -> SparkHost:
+    """The host of a session, made once: classic with the JVM bridge where that works, portable otherwise.
+
+    It is kept on the session itself, and so lives exactly as long.
+    """
+    with _lock:
+        host: SparkHost | None = getattr(session, _HOST_ATTRIBUTE, None)
+        if host is None:
+            host = _new_host(session)
+            setattr(session, _HOST_ATTRIBUTE, host)
+        return host
+
+
+def _new_host(session: SparkSession) -> SparkHost:
+    if is_connect(session):
+        return PortableHost(session)
+    try:
+        return ClassicHost(session, bridge_of(session))
+    except BridgeUnavailable as e:
+        logger.warning("The native scan and write are not available on this Spark session (%s): using portable ones", e)
+        return PortableHost(session)

@@ -2,9 +2,11 @@
 
 Without column mapping these are the table's own names, in mode `name` the physical ones. In mode `id` each file
 decides: its columns carry field ids, and their names may be any. Spark can match by id itself, but then gives null for
-nested columns it prunes; so files are asked for their schema, and those that agree are scanned together, by name.
+nested columns it prunes. So files are asked for their schema, and those that agree are scanned together, by name.
 
-In every mode some files are asked for the unit of their timestamps, too (`nanoseconds`).
+In every mode some files are asked for the unit of their timestamps, too. Spark's Parquet reader refuses nanoseconds
+(Parquet's TIMESTAMP with the unit NANOS, which Arrow writes by default) as timestamps, and reads them as the integers
+they are. Only a footer tells which files have any, and few tables do: mostly those made from files of other programs.
 """
 
 from __future__ import annotations
@@ -14,21 +16,36 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file
 from delta_orch.engines.read_errors import read_error
-from delta_orch.engines.spark.nanoseconds import files_of_other_writers, type_in_file
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.log.files.arrow_building import int64_array
-from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.protocol.types import (
+    LONG,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructField,
+    StructType,
+    types_of,
+)
 from delta_orch.storage.base import LogStore
 from delta_orch.table.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
 from delta_orch.table.type_widening import TYPE_CHANGES
 
 _READERS = 16
 _SAMPLE = 64
+_TIMESTAMPS = (TIMESTAMP, TIMESTAMP_NTZ)
+# How Spark, and after it delta-rs and this package, name what they write: in microseconds always.
+_DELTA_WRITERS_NAME = r"(?:^|/)part-\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[-.]c\d{3}[^/]*$"
 _INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """How many digits before the point Spark's Parquet reader asks of a decimal, by the integer that it is read from."""
 
@@ -54,14 +71,24 @@ def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
 
 
 def _files_to_ask(plan: ScanPlan, physical: StructType) -> Sequence[int]:
-    """By number. A file that should have been asked cannot be read then, as Spark says itself; nothing is misread."""
+    """By number. If a file that should have been asked was not, Spark refuses to read it; nothing is misread."""
     if plan.column_mapping is ColumnMappingMode.ID:
         return range(plan.files.num_rows)
-    suspects = files_of_other_writers(plan)
+    suspects = _files_of_other_writers(plan)
     # Too many to be asked for what is so rare, unless some of them have it.
     sample = suspects[:: -(-len(suspects) // _SAMPLE) or 1].to_pylist()
     has_any = any(schema != physical for schema in _ask(plan, physical, sample))
     return suspects.to_pylist() if has_any else ()
+
+
+def _files_of_other_writers(plan: ScanPlan) -> pa.Array:
+    """The files of a plan, by number, that may hold nanoseconds as far as schema and names tell."""
+    partitions = {name.lower() for name in plan.partition_columns}
+    stored = (f.data_type for f in plan.schema if f.name.lower() not in partitions)
+    if not any(inner in _TIMESTAMPS for data_type in stored for inner in types_of(data_type)):
+        return int64_array([])
+    is_known = pc.match_substring_regex(one_chunk(plan.files.column("path")), _DELTA_WRITERS_NAME)
+    return pc.indices_nonzero(pc.invert(is_known))
 
 
 def _ask(plan: ScanPlan, physical: StructType, rows: Sequence[int]) -> list[StructType]:
@@ -78,7 +105,7 @@ def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
     except DeltaError:
         if plan.column_mapping is ColumnMappingMode.ID:
             raise
-        # Spark may not need the file, and tells what is wrong with it where it does.
+        # Spark may not need the file. Where it does, it says what is wrong with it.
         return physical
     try:
         return _names_in_file(plan, physical, schema)
@@ -89,7 +116,7 @@ def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
 def physical_schema(plan: ScanPlan) -> StructType:
     """The schema under physical names, as partition values and statistics have it."""
     mode = plan.column_mapping
-    # Columns that are none of the table's (`_change_type`) go by their own name.
+    # Columns that do not belong to the table (`_change_type`) go by their own name.
     physical = (physical_field(f, mode) if PHYSICAL_NAME in f.metadata else f for f in plan.schema)
     return StructType(
         tuple(
@@ -101,7 +128,7 @@ def physical_schema(plan: ScanPlan) -> StructType:
 
 def _type_spark_follows(field: StructField, data_type: DataType) -> DataType:
     """The type to read a column in. Spark reads an integer as a decimal only where the decimal holds every integer of
-    its width; a table may have fewer digits (`is_followable`), then the rows are cast on."""
+    its width. A table's decimal may have fewer digits; the rows are then cast to it."""
     if isinstance(field.data_type, StructType) and isinstance(data_type, StructType):
         pairs = zip(field.data_type, data_type, strict=True)
         return StructType(tuple(replace(to, data_type=_type_spark_follows(by, to.data_type)) for by, to in pairs))
@@ -166,4 +193,5 @@ def _named_type(logical: DataType, physical: DataType, found: pa.DataType, mode:
             value = _named_type(logical.value_type, physical.value_type, found.item_type, mode)
             return MapType(key, value, physical.value_contains_null)
         case _:
-            return type_in_file(physical, found)
+            is_nanoseconds = physical in _TIMESTAMPS and pa.types.is_timestamp(found) and found.unit == "ns"
+            return LONG if is_nanoseconds else physical

@@ -1,27 +1,75 @@
-"""What the engine asks of a Spark session, and the choice of who answers."""
+"""What the engine asks of a Spark session, and the settings under which its own expressions and files are made."""
 
 from __future__ import annotations
 
-import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.engines.spark.scan_files import ScanFiles
+from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
-    from delta_orch.engines.spark.scan_files import ScanFiles
-    from delta_orch.storage.base import LogStore
+ANALYSIS_SETTINGS: Mapping[str, str] = {
+    # Casts of timestamps to dates and strings must not depend on who runs them.
+    "spark.sql.session.timeZone": "UTC",
+    # How our SQL text is read.
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+"""For the analysis of SQL this package makes or is given; once analysed, a plan keeps what it was analysed with."""
 
-logger = logging.getLogger(__name__)
+STREAM_SETTINGS: Mapping[str, str] = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
+"""For the layout in which rows travel to Python."""
 
-DataFrame = Any
-"""A pyspark DataFrame, classic or Connect: they share no useful base class at run time."""
+_WRITE_SETTINGS: Mapping[str, str] = {
+    # INT96, the default, has no statistics in footers.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Days before 1582-10-15 are written as they are named in the proleptic Gregorian calendar.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+}
+
+READ_OPTIONS: Mapping[str, str] = {
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    # A file the log names must be there and whole: leaving its rows out would be silent loss.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+}
+"""Options of a scan, which win over the session's settings."""
+
+WRITE_OPTIONS: Mapping[str, str] = {
+    # Without this every local data file gets a `.crc` twin that no log names.
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "parquet.summary.metadata.level": "NONE",
+}
+
+
+def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool = False) -> dict[str, str]:
+    """The settings under which the rows of one write are pulled and become files."""
+    # Shredded variants need a table feature of their own; Spark finds the shredding schema in the rows of each file.
+    shredding = "true" if shred_variants else "false"
+    settings = {
+        **_WRITE_SETTINGS,
+        "spark.sql.variant.writeShredding.enabled": shredding,
+        "spark.sql.variant.inferShreddingSchema": shredding,
+    }
+    if target_file_size_bytes is not None:
+        settings["spark.sql.adaptive.enabled"] = "true"
+        settings["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{target_file_size_bytes}b"
+        settings["spark.sql.adaptive.coalescePartitions.parallelismFirst"] = "false"
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +84,34 @@ class WrittenFile:
 class SparkHost(ABC):
     """A session, with what differs between classic and Connect behind one interface."""
 
-    session: Any
+    session: SparkSession
     is_time_zone_pinned: bool
     """Whether SQL over `pinned` rows is analysed in UTC whatever the session's time zone is."""
 
     @abstractmethod
     def pinned(self, rows: DataFrame, settings: Mapping[str, str]) -> DataFrame:
-        """The same rows, under the settings given instead of the user's."""
+        """The same rows, under the given settings instead of the user's."""
 
     @abstractmethod
     def unpinned(self, rows: DataFrame) -> DataFrame:
         """The same rows in the user's session, as a user may get them."""
 
+    @abstractmethod
     def analysed(self, rows: DataFrame) -> DataFrame:
-        """The same rows, with whatever is wrong with their plan raised now. Classic Spark always does that."""
-        return rows
+        """The same rows. What is wrong with their plan is raised now."""
 
     @abstractmethod
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
         """Holds where the rows of `pinned` are pulled; afterwards the session is as it was."""
 
     @abstractmethod
-    def pinned_session(self) -> Any:
+    def pinned_session(self) -> SparkSession:
         """The session in which SQL text over `pinned` rows is analysed."""
 
     @abstractmethod
     def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
-        """All rows of the files: data columns, then partition columns, then on request where each row stands
-        (`live_rows.with_position`)."""
+        """All rows of the files: data columns, then partition columns, then on request where each row is
+        (`frames.with_position`)."""
 
     @abstractmethod
     def write_files(
@@ -75,62 +123,11 @@ class SparkHost(ABC):
         partition_columns: Sequence[str],
         options: Mapping[str, str],
     ) -> list[WrittenFile]:
-        """Write Parquet files below a directory of the root ("" for the root itself); only files of task attempts that
-        count are returned."""
+        """Write Parquet files below a directory of the root ("" for the root itself).
+
+        Returns: The files of task attempts that count, and no others.
+        """
 
     @abstractmethod
     def arrow_batches(self, rows: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows as a stream; of classic Spark at most one partition is held at a time."""
-
-
-_HOST_ATTRIBUTE = "_delta_orch_host"
-_lock = threading.Lock()
-
-
-def host_for(session: Any) -> SparkHost:
-    """The host of a session, made once: classic with the JVM bridge where that works, portable otherwise.
-
-    It is kept on the session itself, and so lives exactly as long.
-    """
-    with _lock:
-        host: SparkHost | None = getattr(session, _HOST_ATTRIBUTE, None)
-        if host is None:
-            host = _new_host(session)
-            setattr(session, _HOST_ATTRIBUTE, host)
-        return host
-
-
-def _new_host(session: Any) -> SparkHost:
-    from delta_orch.engines.spark.bridge import BridgeUnavailable, connect_bridge
-    from delta_orch.engines.spark.classic import ClassicHost
-    from delta_orch.engines.spark.portable import PortableHost
-
-    if is_connect(session):
-        return PortableHost(session)
-    try:
-        return ClassicHost(session, connect_bridge(session))
-    except BridgeUnavailable as e:
-        logger.warning("The native scan and write are not available on this Spark session (%s): using portable ones", e)
-        return PortableHost(session)
-
-
-def is_connect(session: Any) -> bool:
-    """Whether this is a Spark Connect session."""
-    return type(session).__module__.startswith("pyspark.sql.connect")
-
-
-def session_of(value: Any) -> Any:
-    """The session of a DataFrame, or the session itself.
-
-    Raises InvalidRequestError for anything else.
-    """
-    module = type(value).__module__
-    if module.startswith("pyspark.sql"):
-        if hasattr(value, "sparkSession"):
-            return value.sparkSession
-        if hasattr(value, "createDataFrame"):
-            return value
-    raise InvalidRequestError(
-        f"A {type(value).__name__} is neither a Spark DataFrame nor a Spark session",
-        remedy="Pass a pyspark DataFrame or SparkSession",
-    )

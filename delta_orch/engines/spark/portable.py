@@ -1,21 +1,49 @@
-"""Any Spark session, through public DataFrame calls only: Spark Connect, and classic sessions without the bridge."""
+"""Any Spark session, through public DataFrame calls only: Spark Connect, and classic sessions without the bridge.
+
+Spark lists the files of a scan itself. A broadcast join on `_metadata.file_path` brings in the log's partition values.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile, is_connect
-from delta_orch.engines.spark.scan_portable import portable_scan
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.spark.errors import missing_file_error
+from delta_orch.engines.spark.frames import (
+    FILE_COLUMN,
+    POSITION_FIELDS,
+    arrow_to_frame,
+    is_connect,
+    spark_schema,
+    with_position,
+)
+from delta_orch.engines.spark.host import READ_OPTIONS, SparkHost, WrittenFile
+from delta_orch.engines.spark.scan_files import ScanFiles
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.log.files.arrow_building import string_array
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.protocol.data_path import decode_path, is_absolute
+from delta_orch.protocol.types import BOOLEAN, STRING, StructField, StructType
+from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
-    from delta_orch.engines.spark.scan_files import ScanFiles
-    from delta_orch.storage.base import LogStore
+# Columns that only exist inside a plan.
+_KEY = "delta_orch_file_key"
+_LEFT_KEY = "delta_orch_file_key_left"
+_FOUND = "delta_orch_partition_found"
+_KEY_FIELDS = (StructField(_KEY, STRING), StructField(_FOUND, BOOLEAN))
+_LOCAL = re.compile("^file:/+")
+_GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
 class PortableHost(SparkHost):
@@ -23,9 +51,9 @@ class PortableHost(SparkHost):
 
     is_time_zone_pinned = False
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: SparkSession) -> None:
         self.session = session
-        self._overlay = _SettingsOverlay(session.conf)
+        self._overlay = _SettingsOverlay(session)
 
     def pinned(self, rows: DataFrame, settings: Mapping[str, str]) -> DataFrame:
         return rows
@@ -41,11 +69,42 @@ class PortableHost(SparkHost):
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
         return self._overlay.hold(settings)
 
-    def pinned_session(self) -> Any:
+    def pinned_session(self) -> SparkSession:
         return self.session
 
     def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
-        return portable_scan(self.session, files, positioned=positioned)
+        """Raises MissingFileError where Spark's listing lacks a file that the log names."""
+        if files.files.num_rows == 0:
+            positions = POSITION_FIELDS if positioned else ()
+            empty = StructType((*files.data_schema, *files.partition_schema, *positions))
+            return self.session.createDataFrame([], spark_schema(empty))
+        paths = _decoded_paths(files)
+        options = {**READ_OPTIONS, **files.store.hadoop_options()}
+        reader = self.session.read.schema(spark_schema(files.data_schema)).options(**options)
+        # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
+        # latter too, but Connect folds its case on the way and Spark then does not know it.)
+        rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])
+        uris = _listed_uris(rows, paths)
+        if positioned:
+            rows = with_position(rows)
+        return self._join_partitions(files, rows, uris) if len(files.partition_schema) else rows
+
+    def _join_partitions(self, files: ScanFiles, rows: DataFrame, uris: list[str]) -> DataFrame:
+        """A left join: if a key ever did not match, the row stays and its partition column raises. An inner join would
+        lose the row."""
+        data = [quote_identifier(name) for name in files.data_schema.names]
+        positions = [f.name for f in POSITION_FIELDS if f.name in rows.columns]
+        path = rows[FILE_COLUMN] if positions else rows.metadataColumn("_metadata").getField("file_path")
+        keyed = rows.select(*[rows[name] for name in (*data, *positions)], path.alias(_LEFT_KEY))
+        schema = StructType((*_KEY_FIELDS, *files.partition_schema))
+        lookup = arrow_to_frame(self.session, _lookup_table(files, uris, schema), schema).hint("broadcast")
+        joined = keyed.join(lookup, keyed[_LEFT_KEY] == lookup[_KEY], "left")
+        partition = [
+            f"CASE WHEN {_FOUND} THEN {name} ELSE raise_error(concat('delta_orch: no partition values for ', "
+            f"{_LEFT_KEY})) END AS {name}"
+            for name in map(quote_identifier, files.partition_schema.names)
+        ]
+        return joined.selectExpr(*data, *partition, *positions)
 
     def write_files(
         self,
@@ -78,11 +137,52 @@ class PortableHost(SparkHost):
                 yield from part.to_batches()
 
 
+def _decoded_paths(files: ScanFiles) -> list[str]:
+    root = unquote(files.root_uri)
+    return [_decoded_path(root, path) for path in files.files.column("path").to_pylist()]
+
+
+def _decoded_path(root: str, log_path: str) -> str:
+    """The full path as Hadoop's `Path(String)` takes it: with scheme, without URI encoding."""
+    path = decode_path(log_path)
+    if not is_absolute(log_path):
+        return f"{root}/{path}"
+    if not log_path.startswith("/"):
+        return path
+    scheme, _, rest = root.partition(":")
+    authority = rest[2:].split("/", 1)[0] if rest.startswith("//") else ""
+    return f"{scheme}://{authority}{path}"
+
+
+def _listed_uris(rows: DataFrame, paths: list[str]) -> list[str]:
+    """Each path as Spark spells it in `_metadata.file_path`, in order: the join needs no rule for the encoding.
+
+    Raises MissingFileError: Spark's listing lacks a path. It leaves out hidden names (`_x`, `.x`) without an error.
+    """
+    listed = {_key(unquote(uri)): uri for uri in rows.inputFiles()}
+    missing = [path for path in paths if _key(path) not in listed]
+    if missing:
+        raise missing_file_error(f"find {len(missing)} of {len(paths)} data files", min(missing))
+    # `inputFiles` has file:///x where the column has file:/x; the encoding of the rest is the same.
+    return [_LOCAL.sub("file:/", listed[_key(path)]) for path in paths]
+
+
+def _key(path: str) -> str:
+    """One key for the spellings of a path: `file:/x` = `file:///x`."""
+    return _LOCAL.sub("/", path)
+
+
+def _lookup_table(files: ScanFiles, uris: list[str], schema: StructType) -> pa.Table:
+    columns = [one_chunk(column).take(files.partition_index) for column in files.partitions.columns]
+    keys = string_array(uris)
+    return pa.Table.from_arrays([keys, pc.is_valid(keys), *columns], names=list(schema.names))
+
+
 class _SettingsOverlay:
     """Settings on a session for as long as somebody holds them; the values before return with the last holder."""
 
-    def __init__(self, conf: Any) -> None:
-        self._conf = conf
+    def __init__(self, session: SparkSession) -> None:
+        self._conf = session.conf
         self._lock = threading.Lock()
         self._holders: dict[str, int] = {}
         self._before: dict[str, str | None] = {}

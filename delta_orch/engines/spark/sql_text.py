@@ -1,12 +1,69 @@
-"""Spark SQL text for types and conversions. Text means the same to a classic and to a Connect session, while Python's
-column functions bind to one of the two."""
+"""Delta's types as Spark takes them: schemas, and SQL text for types and conversions.
+
+Text means the same to a classic and to a Connect session, while Python's column functions bind to one of the two.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import pyarrow as pa
+
+from delta_orch.engines.file_schema import as_nullable
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
-from delta_orch.protocol.types import ArrayType, DataType, DecimalType, MapType, StructType
+from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.types import (
+    BINARY,
+    VARIANT,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructField,
+    StructType,
+)
 
 _SQL_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
+_SENT_VARIANT = StructType((StructField("value", BINARY, False), StructField("metadata", BINARY, False)))
+
+T = TypeVar("T", bound=DataType)
+
+
+def _rebuilt(data_type: T, change: Callable[[DataType], DataType]) -> T:
+    """The type with `change` applied to everything in it, from the inside out, and to itself."""
+    inner: DataType = data_type
+    match data_type:
+        case StructType(fields):
+            inner = StructType(tuple(replace(f, data_type=_rebuilt(f.data_type, change)) for f in fields))
+        case ArrayType(element_type, contains_null):
+            inner = ArrayType(_rebuilt(element_type, change), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            inner = MapType(_rebuilt(key_type, change), _rebuilt(value_type, change), value_contains_null)
+    return change(inner)  # type: ignore[return-value]
+
+
+def with_metadata(schema: StructType, metadata_of: Callable[[StructField], Mapping[str, object]]) -> StructType:
+    """The schema with other metadata on its columns, and on the fields of structs at every level."""
+
+    def change(data_type: DataType) -> DataType:
+        if not isinstance(data_type, StructType):
+            return data_type
+        return StructType(tuple(replace(f, metadata=metadata_of(f)) for f in data_type))
+
+    return _rebuilt(schema, change)
+
+
+def plain_schema(schema: StructType) -> StructType:
+    """The columns as Spark may rely on them: any value may be null in a file. Of the metadata only comments remain;
+    field ids would make Spark match columns by them."""
+    return with_metadata(as_nullable(schema), lambda f: {k: v for k, v in f.metadata.items() if k == "comment"})
+
+
+def schema_as_sent(schema: StructType) -> pa.Schema:
+    """The Arrow schema in which Spark sends and takes rows: in a variant, `value` comes before `metadata`."""
+    return schema_to_arrow(_rebuilt(schema, lambda data_type: _SENT_VARIANT if data_type == VARIANT else data_type))
 
 
 def type_sql(data_type: DataType) -> str:
@@ -24,9 +81,14 @@ def type_sql(data_type: DataType) -> str:
             return _SQL_NAMES.get(str(data_type), str(data_type).upper())
 
 
+def same_values(source: DataType, target: DataType) -> bool:
+    """Whether the types are the same, nullability and column metadata aside."""
+    return type_sql(source) == type_sql(target)
+
+
 def convert_sql(value: str, source: DataType, target: DataType, depth: int = 0) -> str:
-    """SQL that turns `value` into the target type: structs field by field and by name, so that a nested column that
-    only moves stays a plain reference."""
+    """SQL that turns `value` into the target type. Structs are converted field by field and by name, so that a nested
+    column that only moves stays a plain reference."""
     if same_values(source, target):
         return value
     match source, target:
@@ -59,21 +121,6 @@ def _convert_struct(value: str, source: StructType, target: StructType, depth: i
     return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
 
 
-def same_values(source: DataType, target: DataType) -> bool:
-    """Whether the types are the same, nullability and column metadata aside."""
-    match source, target:
-        case StructType(), StructType():
-            return source.names == target.names and all(
-                same_values(a.data_type, b.data_type) for a, b in zip(source, target, strict=True)
-            )
-        case ArrayType(), ArrayType():
-            return same_values(source.element_type, target.element_type)
-        case MapType(), MapType():
-            return same_values(source.key_type, target.key_type) and same_values(source.value_type, target.value_type)
-        case _:
-            return source == target
-
-
 def escape_braces(text: str) -> str:
-    """Spark's formatter, which puts DataFrames into a query, takes braces for its own."""
+    """The text for Spark's formatter, which puts DataFrames into a query where braces are."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -5,14 +5,15 @@ No function of Spark makes a variant of the two; rows that come back from Python
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from delta_orch.engines.spark.errors import MISMATCH_MARK
-from delta_orch.engines.spark.host import DataFrame
-from delta_orch.engines.spark.values import spark_schema
+from delta_orch.engines.spark.frames import spark_schema
+from delta_orch.engines.spark.in_tasks import BatchFunction
 from delta_orch.errors import InvalidVariantError
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import (
@@ -26,7 +27,8 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.protocol.variant.validate import ensure_variants
 
-PURPOSE = "Variants given as structs of metadata and value are checked and converted in Spark's Python workers"
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def with_variants(rows: DataFrame, target: StructType) -> DataFrame:
@@ -86,9 +88,7 @@ def _typed(source: DataType, target: DataType) -> DataType:
             return VARIANT if target == VARIANT and is_variant_storage(source) else source
 
 
-def _converter(
-    types: Mapping[int, pa.DataType], schema: StructType
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _converter(types: Mapping[int, pa.DataType], schema: StructType) -> BatchFunction:
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = [

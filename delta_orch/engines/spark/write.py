@@ -1,32 +1,68 @@
-"""The native write: Spark's Parquet writer, statistics from the footers it leaves."""
+"""Writing: Spark's Parquet writer with statistics from the footers it leaves, or Arrow in Spark's tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.file_schema import columns_in_files, has_nested_ids, random_prefix
+from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.file_schema import FileColumns, columns_in_files, has_nested_ids, random_prefix
 from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_of_files
-from delta_orch.engines.spark.adds import adds_table
 from delta_orch.engines.spark.errors import package_on_workers, spark_errors
-from delta_orch.engines.spark.file_columns import with_file_names
-from delta_orch.engines.spark.host import DataFrame, SparkHost, WrittenFile
-from delta_orch.engines.spark.partition_text import parse_partition_directory
-from delta_orch.engines.spark.projection import plan_projection
-from delta_orch.engines.spark.rows_to_write import brought_together, project, task_limit
-from delta_orch.engines.spark.scan_files import hadoop_root
-from delta_orch.engines.spark.settings import ANALYSIS_SETTINGS, WRITE_OPTIONS, write_settings
-from delta_orch.engines.spark.variant_input import PURPOSE, with_variants
-from delta_orch.engines.spark.write_in_tasks import write_in_tasks
-from delta_orch.errors import InvalidRequestError
+from delta_orch.engines.spark.file_names import physical_schema
+from delta_orch.engines.spark.frames import arrow_to_frame, spark_schema
+from delta_orch.engines.spark.host import (
+    ANALYSIS_SETTINGS,
+    WRITE_OPTIONS,
+    SparkHost,
+    WrittenFile,
+    write_settings,
+)
+from delta_orch.engines.spark.in_tasks import (
+    RESULT_DDL,
+    TASK_SCHEMA,
+    adds_of_results,
+    run_rewrite_tasks,
+    task_writer,
+)
+from delta_orch.engines.spark.scan import scan_rows
+from delta_orch.engines.spark.scan_files import hadoop_root, prepare_scan
+from delta_orch.engines.spark.sql_text import escape_braces, with_metadata
+from delta_orch.engines.spark.variant_input import with_variants
+from delta_orch.engines.spark.write_columns import (
+    SelectList,
+    WriteProjection,
+    is_known_before_numbers,
+    parse_partition_directory,
+    plan_projection,
+)
+from delta_orch.errors import InvalidRequestError, MissingDependencyError
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.log.files.arrow_building import bool_array, int64_array, int64_range, string_array, string_map_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.types import ArrayType, MapType, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode, field_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
 
 _WRITER_VERSIONS = {"1.0": "v1", "2.0": "v2"}
 _CODECS = {"uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "lzo", "brotli", "zstd"}
+_SPARK_ID = "parquet.field.id"
+_DEFAULT_TASKS = 200
+_MAX_REWRITE_TASKS = 256
+_FOR_IDS = "Field ids of array elements and map values are written by Arrow, inside Spark's tasks"
+_FOR_VARIANTS = "Variants given as structs of metadata and value are checked and converted in Spark's Python workers"
 
 
 def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
@@ -38,36 +74,123 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
             f"There is no Parquet codec {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
         )
     rows = with_variants(rows, spec.written_schema)
-    if has_nested_ids(columns_in_files(spec), spec.column_mapping):
-        # Spark gives no ids to elements, keys and values; Arrow does.
-        return write_in_tasks(host, rows, spec)
-    page_version = spec.data_page_version
+    columns = columns_in_files(spec)
+    # Spark gives no ids to elements, keys and values; Arrow does.
+    in_tasks = has_nested_ids(columns, spec.column_mapping)
     settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
     with host.settings(ANALYSIS_SETTINGS), host.settings(settings):
-        source = parse_schema(rows.schema.json())
-        max_tasks = task_limit(host, spec)
-        projection = plan_projection(source, spec, is_time_zone_pinned=host.is_time_zone_pinned, max_tasks=max_tasks)
+        max_tasks = _task_limit(host, spec)
+        projection = plan_projection(
+            parse_schema(rows.schema.json()),
+            spec,
+            in_tasks=in_tasks,
+            is_time_zone_pinned=host.is_time_zone_pinned,
+            max_tasks=max_tasks,
+        )
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
-            projected = host.analysed(project(host.pinned(rows, ANALYSIS_SETTINGS), projection, spec, max_tasks))
-            named = with_file_names(
-                projected, columns_in_files(spec), spec.column_mapping, projection.partition_columns
-            )
-            ready = brought_together(named, projection, spec, projection.partition_columns)
-        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names), package_on_workers(PURPOSE):
-            files = host.write_files(
-                host.pinned(ready, settings),
-                spec.store,
-                root_uri,
-                _directory(spec),
-                projection.partition_columns,
-                {
+            ready = host.analysed(_project(host.pinned(rows, ANALYSIS_SETTINGS), projection, spec, max_tasks))
+            if not in_tasks:
+                ready = _with_file_names(ready, columns, spec.column_mapping, projection.partition_columns)
+            if not projection.numbered:
+                ready = _clustered(ready, spec, projection.partition_columns)
+            ready = host.pinned(ready, settings)
+        needed_for = package_on_workers(_FOR_IDS if in_tasks else _FOR_VARIANTS)
+        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names), needed_for:
+            if in_tasks:
+                # What is filled and checked already is not to be done again.
+                plain = replace(spec, checks=(), defaults=(), generated=(), identities=())
+                results = ready.mapInArrow(task_writer(plain), RESULT_DDL).toArrow()
+            else:
+                options = {
                     **WRITE_OPTIONS,
                     **spec.store.hadoop_options(),
                     "compression": codec,
-                    "parquet.writer.version": _WRITER_VERSIONS[page_version],
-                },
-            )
-    return _adds(files, spec, is_time_zone_pinned=host.is_time_zone_pinned)
+                    "parquet.writer.version": _WRITER_VERSIONS[spec.data_page_version],
+                }
+                names = projection.partition_columns
+                files = host.write_files(ready, spec.store, root_uri, _directory(spec), names, options)
+    return adds_of_results(results) if in_tasks else _adds(files, spec, host.is_time_zone_pinned)
+
+
+def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
+    """See `Engine.rewrite`: new files in the order of the plans. No expression is evaluated, so rows need not pass
+    through the JVM: each plan is one task.
+
+    Raises MissingFileError, StorageError: Nothing was committed; new files are orphans.
+    """
+    for plan in plans:
+        prepare_scan(plan, physical_schema(plan))
+    hadoop_root(spec.store)
+    if not plans:
+        return ADD_SCHEMA.empty_table()
+    pickled = pa.array([pickle.dumps((plan, spec)) for plan in plans], pa.binary())
+    tasks = pa.Table.from_arrays([int64_range(0, len(plans)), pickled], names=list(TASK_SCHEMA.names))
+    try:
+        with spark_errors("rewrite files"), package_on_workers("Files are rewritten in Spark's tasks"):
+            frame = arrow_to_frame(host.session, tasks, TASK_SCHEMA).repartition(min(len(plans), _MAX_REWRITE_TASKS))
+            results = frame.mapInArrow(run_rewrite_tasks, RESULT_DDL).toArrow()
+    except MissingDependencyError as e:
+        logger.warning("%s: files are rewritten by Spark itself, which takes longer", e.problem)
+        return pa.concat_tables([write_rows(host, scan_rows(host, plan).coalesce(1), spec) for plan in plans])
+    return adds_of_results(results)
+
+
+def _task_limit(host: SparkHost, spec: WriteSpec) -> int:
+    """Among how many tasks identity values are shared out: as many as the session uses after a shuffle."""
+    if not spec.identities:
+        return 1
+    setting = str(host.session.conf.get("spark.sql.shuffle.partitions"))
+    return int(setting) if setting.isdigit() and int(setting) else _DEFAULT_TASKS
+
+
+def _project(rows: DataFrame, projection: WriteProjection, spec: WriteSpec, max_tasks: int) -> DataFrame:
+    """The SELECT lists of a projection, one over the other; see `WriteProjection.numbered` for what comes between."""
+    rows = _selected(rows, projection.filled)
+    if projection.numbered:
+        if is_known_before_numbers(spec):
+            rows = _clustered(rows, spec, spec.partition_columns)
+        # No step at all where the rows come from no more tasks than that.
+        rows = _selected(rows.coalesce(max_tasks), projection.numbered)
+    return rows.selectExpr(*projection.written)
+
+
+def _selected(rows: DataFrame, lists: Iterable[SelectList]) -> DataFrame:
+    for columns in lists:
+        rows = rows.selectExpr(*columns)
+    return rows
+
+
+def _clustered(rows: DataFrame, spec: WriteSpec, partition_columns: Sequence[str]) -> DataFrame:
+    """Bring the rows of a partition together, or each task would leave a file in each of them.
+
+    A rebalance, unlike a repartition, splits what is large and merges what is small, by the sizes that the shuffle
+    has measured.
+    """
+    if not spec.optimize_write or (not partition_columns and spec.target_file_size_bytes is None):
+        return rows
+    columns = ", ".join(map(quote_identifier, partition_columns))
+    hint = f"REBALANCE({columns})" if columns else "REBALANCE"
+    return rows.sparkSession.sql(f"SELECT /*+ {escape_braces(hint)} */ * FROM {{rows}}", rows=rows)
+
+
+def _with_file_names(
+    rows: DataFrame, columns: FileColumns, mode: ColumnMappingMode, others: Sequence[str]
+) -> DataFrame:
+    """The columns of files under their physical names and with field ids, and `others` as they are (PROTOCOL, "Writer
+    Requirements for Column Mapping"). Spark takes both from a column's name and metadata, at every level."""
+    if mode is ColumnMappingMode.NONE:
+        return rows
+    ids = with_metadata(
+        columns.physical(mode), lambda f: {} if (number := field_id(f)) is None else {_SPARK_ID: number}
+    )
+    selected = []
+    for logical, field in zip(columns.logical, spark_schema(ids), strict=True):
+        column = rows[quote_identifier(logical.name)]
+        if isinstance(logical.data_type, StructType | ArrayType | MapType):
+            # Between types that differ in names alone a cast keeps every value.
+            column = column.cast(field.dataType)
+        selected.append(column.alias(field.name, metadata=field.metadata))
+    return rows.select(*selected, *(rows[quote_identifier(name)] for name in others))
 
 
 def _directory(spec: WriteSpec) -> str:
@@ -77,8 +200,11 @@ def _directory(spec: WriteSpec) -> str:
     return "/".join(part for part in (spec.directory, prefix) if part)
 
 
-def _adds(files: Sequence[WrittenFile], spec: WriteSpec, *, is_time_zone_pinned: bool) -> pa.Table:
-    """Spark writes an empty file where there are no rows at all: it is left behind, unnamed."""
+def _adds(files: Sequence[WrittenFile], spec: WriteSpec, is_time_zone_pinned: bool) -> pa.Table:
+    """The files that have rows as `ADD_SCHEMA`; what new files cannot have is null.
+
+    Where there are no rows at all, Spark writes an empty file, which no commit names.
+    """
     paths = [encode_path(file.path) for file in files]
     filesystem, _ = spec.store.data_filesystem()
     resolved = [spec.store.resolve(path) for path in paths]
@@ -86,28 +212,21 @@ def _adds(files: Sequence[WrittenFile], spec: WriteSpec, *, is_time_zone_pinned:
         filesystem, resolved, statistics_of_files(spec), says_tight=spec.statistics.says_tight
     )
     directories = [file.path.rpartition("/")[0] for file in files]
-    values = _values_by_directory(set(directories), spec, is_time_zone_pinned=is_time_zone_pinned)
-    table = adds_table(
-        paths=paths,
-        partition_values=[values[directory] for directory in directories],
-        sizes=[file.size for file in files],
-        modification_times=[file.modification_time for file in files],
-        stats=footers.column("stats"),
-    )
-    return table.filter(pc.greater(footers.column("num_records"), 0))
-
-
-def _values_by_directory(
-    directories: set[str], spec: WriteSpec, *, is_time_zone_pinned: bool
-) -> dict[str, dict[str, str | None]]:
-    fields = [f for name in spec.partition_columns if (f := spec.schema.find(name)) is not None]
-    types = [f.data_type for f in fields]
-    names = spec.partition_names
-    return {
-        directory: dict(
-            zip(
-                names, parse_partition_directory(directory, types, is_time_zone_pinned=is_time_zone_pinned), strict=True
-            )
-        )
-        for directory in directories
+    fields = (spec.schema.find(name) for name in spec.partition_columns)
+    types = [f.data_type for f in fields if f is not None]
+    values = {
+        directory: parse_partition_directory(directory, types, is_time_zone_pinned=is_time_zone_pinned)
+        for directory in set(directories)
     }
+    known = {
+        "path": string_array(paths),
+        "partition_values": string_map_array(
+            [dict(zip(spec.partition_names, values[directory], strict=True)) for directory in directories]
+        ),
+        "size": int64_array([file.size for file in files]),
+        "modification_time": int64_array([file.modification_time for file in files]),
+        "data_change": bool_array([True] * len(files)),
+        "stats": footers.column("stats"),
+    }
+    arrays = [known.get(f.name, pa.nulls(len(files), f.type)) for f in ADD_SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA).filter(pc.greater(footers.column("num_records"), 0))

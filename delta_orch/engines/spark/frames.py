@@ -1,0 +1,100 @@
+"""DataFrames through public calls only, for classic sessions and Spark Connect alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.protocol.schema import data_type_to_json
+from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType as SparkStructType
+
+# Columns that only exist inside a plan.
+FILE_COLUMN = "delta_orch_row_file"
+POSITION_COLUMN = "delta_orch_row_position"
+POSITION_FIELDS = (StructField(FILE_COLUMN, STRING), StructField(POSITION_COLUMN, LONG))
+
+_ONE_TASK_BYTES = 32 << 20
+"""Up to this size the rows of a value make one file, instead of one file a core."""
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether this is a Spark Connect session."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def is_spark_frame(value: object) -> bool:
+    """Whether this is a pyspark DataFrame, classic or Connect."""
+    return any(c.__module__.startswith("pyspark.sql") and c.__name__ == "DataFrame" for c in type(value).__mro__)
+
+
+def session_of(value: object) -> SparkSession:
+    """The session of a DataFrame, or the session itself.
+
+    Raises InvalidRequestError for anything else.
+    """
+    if type(value).__module__.startswith("pyspark.sql"):
+        if hasattr(value, "sparkSession"):
+            return value.sparkSession
+        if hasattr(value, "createDataFrame"):
+            return value
+    raise InvalidRequestError(
+        f"A {type(value).__name__} is neither a Spark DataFrame nor a Spark session",
+        remedy="Pass a pyspark DataFrame or SparkSession",
+    )
+
+
+def spark_schema(schema: StructType) -> SparkStructType:
+    """pyspark's `StructType`: its JSON is Delta's."""
+    from pyspark.sql.types import StructType as SparkStructType
+
+    return SparkStructType.fromJson(json.loads(json.dumps(data_type_to_json(schema))))
+
+
+def value_to_frame(session: SparkSession, value: object) -> DataFrame:
+    """A value that the local engine takes (Arrow, pandas, Polars, …) as a DataFrame. All its rows are read now.
+
+    Raises:
+        SchemaMismatchError: A column's type has no counterpart in Delta, or nanoseconds would be lost.
+        InvalidRequestError: Not such a value.
+    """
+    relation = LocalEngine().relation(value)
+    return arrow_to_frame(session, relation.to_reader().read_all(), relation.schema)
+
+
+def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+    """A table whose columns have the Arrow types of `schema` as a DataFrame of exactly that schema."""
+    target = spark_schema(schema)
+    if table.num_rows == 0:
+        return session.createDataFrame([], target)
+    rows = session.createDataFrame(table, target)
+    return rows.coalesce(1) if table.nbytes <= _ONE_TASK_BYTES else rows
+
+
+def with_position(rows: DataFrame) -> DataFrame:
+    """The rows of a file scan, and where each of them is: `FILE_COLUMN` and `POSITION_COLUMN`."""
+    metadata = rows.metadataColumn("_metadata")
+    return rows.select(
+        *[rows[quote_identifier(name)] for name in rows.columns],
+        metadata.getField("file_path").alias(FILE_COLUMN),
+        metadata.getField("row_index").alias(POSITION_COLUMN),
+    )
+
+
+def union_by_name(frames: Sequence[DataFrame]) -> DataFrame:
+    """All rows of some DataFrames, whose columns match by name."""
+    pending = list(frames)
+    # Pairwise, so that the plan stays flat enough for the analyser.
+    while len(pending) > 1:
+        pairs = [pending[i : i + 2] for i in range(0, len(pending), 2)]
+        pending = [pair[0].unionByName(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+    return pending[0]

@@ -1,0 +1,281 @@
+"""The rows of a scan plan as a DataFrame: file scans, deletion vectors, the table's own column names, filters.
+
+Deletion vectors become 64-bit words, a row a file, broadcast into the condition of an anti-join. A bitmap as a column
+of the joined rows would travel with each of them; in the condition of an anti-join it does not. What finds it is a
+number that each file of the scan has like a partition value: a path would have to be hashed for every row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_orch.engines.base import RowTracking, ScanPlan
+from delta_orch.engines.read_errors import read_error
+from delta_orch.engines.spark.arrow_filter import arrow_filtered
+from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
+from delta_orch.engines.spark.file_names import scans_by_name
+from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost
+from delta_orch.engines.spark.scan_files import BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
+from delta_orch.engines.spark.sql_text import same_values, type_sql
+from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
+from delta_orch.expressions.nodes import Coerced, Expression, Opaque
+from delta_orch.expressions.resolve import find_column
+from delta_orch.expressions.spark_literals import quote_identifier, quote_string
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import children_of, columns_of
+from delta_orch.log.files.arrow_building import int64_range
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+from delta_orch.protocol.types import (
+    DOUBLE,
+    FLOAT,
+    LONG,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    types_of,
+)
+from delta_orch.storage.base import LogStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_READERS = 16
+_VECTOR_FILE = "delta_orch_vector_file"
+_WORDS = "delta_orch_vector_words"
+_VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
+
+_ZONE = "spark.sql.session.timeZone"
+_UTC = {"utc", "etc/utc", "gmt", "z", "+00:00", "+0", "utc+0", "gmt+0", "zulu", "etc/gmt", "universal", "etc/universal"}
+_MAKES_INSTANTS = re.compile("timestamp|unixtime|_unix", re.IGNORECASE)
+
+
+def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
+    """See `SparkEngine.scan`."""
+    names = plan.schema.names if plan.columns is None else plan.columns
+    missing = [name for name in names if plan.schema.find(name) is None]
+    if missing:
+        raise ColumnNotFoundError(
+            f"The table has no column {missing[0]}",
+            remedy=f"Its columns are {', '.join(plan.schema.names)}",
+            columns=missing,
+        )
+    with spark_errors(f"read {plan.store.uri}", is_analysis=True):
+        rows = union_by_name(
+            [_live_rows(host, part, by).selectExpr(*_table_columns(part, by)) for part, by in scans_by_name(plan)]
+        )
+        if plan.where is not None:
+            ensure_zone_does_not_matter(host, [plan.where], plan.schema)
+            rows = host.unpinned(host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where)))
+        if plan.arrow_filter is not None:
+            rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
+        if plan.output is not None:
+            paths = [(".".join(map(quote_identifier, column.path)), column.name) for column in plan.output]
+            return host.analysed(rows.selectExpr(*(f"{path} AS {quote_identifier(name)}" for path, name in paths)))
+        fields = (plan.schema.find(name) for name in names)
+        return host.analysed(rows.selectExpr(*(quote_identifier(f.name) for f in fields if f is not None)))
+
+
+def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
+    """The rows that no deletion vector marks, under the names files have, positioned under row tracking. Only files
+    with a deletion vector pay for it."""
+    tracked = plan.row_tracking is not None
+    vectors = plan.files.column("deletion_vector") if "deletion_vector" in plan.files.column_names else None
+    if vectors is None or vectors.null_count == len(vectors):
+        return host.scan_files(prepare_scan(plan, names), positioned=tracked)
+    marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
+    whole = replace(plan, files=plan.files.filter(vectors.is_null()))
+    positioned = host.scan_files(prepare_scan(marked, names, numbered=True), positioned=True)
+    rows = _without_marked(host, positioned, _vector_table(plan.store, marked.files))
+    rows = rows.drop(NUMBER_COLUMN) if tracked else rows.drop(NUMBER_COLUMN, FILE_COLUMN, POSITION_COLUMN)
+    if not whole.files.num_rows:
+        return rows
+    return rows.unionByName(host.scan_files(prepare_scan(whole, names), positioned=tracked))
+
+
+def _without_marked(host: SparkHost, positioned: DataFrame, vectors: pa.Table) -> DataFrame:
+    frame = arrow_to_frame(host.session, vectors, _VECTOR_SCHEMA)
+    # `get` gives null beyond the last word, and null does not match.
+    word = f"get(v.{_WORDS}, CAST(r.{POSITION_COLUMN} DIV 64 AS INT))"
+    text = (
+        "SELECT /*+ BROADCAST(v) */ r.* FROM {rows} AS r LEFT ANTI JOIN {vectors} AS v "
+        f"ON r.{NUMBER_COLUMN} = v.{_VECTOR_FILE} "
+        f"AND getbit({word}, CAST(r.{POSITION_COLUMN} % 64 AS INT)) = 1"
+    )
+    return host.session.sql(text, rows=positioned, vectors=frame)
+
+
+def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
+    """The vectors of files that all have one, in `_VECTOR_SCHEMA`.
+
+    Raises MissingFileError, CorruptDeletionVectorError, TableError: A vector, or its file, cannot be read.
+    """
+    vectors = read_deletion_vectors(store, deletion_vector_descriptors(files))
+    paths = files.column("path").to_pylist()
+    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-row-counts") as executor:
+        row_counts = list(executor.map(lambda path: _num_rows(store, path), paths))
+    words = [_words(vector.row_indexes(n)) for n, vector in zip(row_counts, vectors, strict=True) if vector is not None]
+    offsets = np.concatenate(([0], np.cumsum([len(w) for w in words])))
+    if offsets[-1] >= 1 << 31:
+        raise CorruptDeletionVectorError(
+            "The deletion vectors of a scan are too large to be applied",
+            cause=f"{offsets[-1] * 8} bytes of bitmaps",
+            remedy="Scan fewer files at a time, or purge deleted rows",
+        )
+    column = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(np.concatenate(words)))
+    return pa.Table.from_arrays([int64_range(0, files.num_rows), column], names=list(_VECTOR_SCHEMA.names))
+
+
+def _words(rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Bits as signed 64-bit words: bit r % 64 of word r / 64 is set for each row r."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64)
+    bits = np.zeros((int(rows[-1]) // 64 + 1) * 64, dtype=np.uint8)
+    bits[rows] = 1
+    return np.packbits(bits, bitorder="little").view("<i8")
+
+
+def _num_rows(store: LogStore, log_path: str) -> int:
+    path = store.resolve(log_path)
+    try:
+        with store.data_filesystem()[0].open_input_file(path) as source:
+            return int(pq.read_metadata(source).num_rows)
+    except (OSError, pa.ArrowException) as e:
+        raise read_error(e, path) from e
+
+
+def _table_columns(plan: ScanPlan, names: StructType) -> Iterator[str]:
+    """A SELECT list over the rows of the files: every column of the table under its logical name, at every level.
+
+    Void columns, which no file holds, are added (PROTOCOL, "Primitive Types").
+    """
+    tracking = plan.row_tracking
+    partitions = {name.lower() for name in plan.partition_columns}
+    for by, logical in zip(names, plan.schema, strict=True):
+        value = quote_identifier(by.name)
+        if tracking is not None and logical.name in tracking.names:
+            value = _tracked_sql(plan.files, tracking, logical.name)
+        elif logical.data_type == VOID:
+            value = "NULL"
+        elif logical.name.lower() not in partitions:
+            value = _renamed_sql(value, by.data_type, logical.data_type)
+        yield f"{value} AS {quote_identifier(logical.name)}"
+
+
+def _tracked_sql(files: pa.Table, tracking: RowTracking, name: str) -> str:
+    """A column of row tracking over positioned rows (PROTOCOL, "Reader Requirements for Row Tracking"). A row for
+    which the log has no value raises."""
+    if name == tracking.row_id:
+        stored, default, in_log = tracking.materialized_row_id, f"{BASE_ROW_ID} + {POSITION_COLUMN}", "base_row_id"
+    else:
+        stored, default = tracking.materialized_row_commit_version, COMMIT_VERSION
+        in_log = "default_row_commit_version"
+    values = [default] if stored is None else [quote_identifier(stored), default]
+    if files.column(in_log).null_count:
+        text = quote_string(f"[{DAMAGE_MARK}]The log has no {name} for rows of ")
+        end = quote_string(f"[end of {DAMAGE_MARK}]")
+        values.append(f"CAST(raise_error(concat({text}, {FILE_COLUMN}, {end})) AS BIGINT)")
+    return values[0] if len(values) == 1 else f"coalesce({', '.join(values)})"
+
+
+def _renamed_sql(value: str, physical: DataType, logical: DataType, depth: int = 0) -> str:
+    """The value with the table's names inside, and with timestamps where the file has nanoseconds. Structs are taken
+    apart, so that Spark still reads no more of them than is asked for.
+
+    Floats go through an expression that changes nothing. It keeps Spark from holding its filters against the bounds in
+    Parquet's footers: to Spark NaN is above every number, while most writers leave it out of the maximum (arrow-cpp,
+    arrow-rs), and rows would be lost.
+    """
+    if physical in (FLOAT, DOUBLE):
+        return f"nanvl({value}, CAST('NaN' AS {type_sql(physical)}))"
+    if same_values(physical, logical) and not _has_float_field(physical):
+        return value
+    if isinstance(physical, StructType) and isinstance(logical, StructType):
+        fields = ", ".join(
+            f"{quote_string(to.name)}, "
+            f"{_renamed_sql(f'{value}.{quote_identifier(by.name)}', by.data_type, to.data_type, depth)}"
+            for by, to in zip(physical, logical, strict=True)
+        )
+        return f"CASE WHEN {value} IS NOT NULL THEN named_struct({fields}) END"
+    if not _holds_nanoseconds(physical, logical):
+        return f"CAST({value} AS {type_sql(logical)})"
+    item = f"delta_orch_{depth}"
+
+    def items(values: str, by: DataType, to: DataType) -> str:
+        return f"transform({values}, {item} -> {_renamed_sql(item, by, to, depth + 1)})"
+
+    match physical, logical:
+        case ArrayType(), ArrayType():
+            return items(value, physical.element_type, logical.element_type)
+        case MapType(), MapType():
+            keys = items(f"map_keys({value})", physical.key_type, logical.key_type)
+            values = items(f"map_values({value})", physical.value_type, logical.value_type)
+            return f"map_from_arrays({keys}, {values})"
+    return _timestamp_sql(value, logical)
+
+
+def _has_float_field(data_type: DataType) -> bool:
+    """Whether a struct has a float that filters may look at: what is in arrays and maps is out of their reach."""
+    if not isinstance(data_type, StructType):
+        return data_type in (FLOAT, DOUBLE)
+    return any(_has_float_field(f.data_type) for f in data_type)
+
+
+def _holds_nanoseconds(in_file: DataType, data_type: DataType) -> bool:
+    """Whether a part is read as nanoseconds and is to be a timestamp."""
+    pairs = zip(types_of(in_file), types_of(data_type), strict=True)
+    return any(by == LONG and to in (TIMESTAMP, TIMESTAMP_NTZ) for by, to in pairs)
+
+
+def _timestamp_sql(nanoseconds: str, data_type: DataType) -> str:
+    """Nanoseconds since the epoch as a timestamp of either kind, rounded down, whatever the session's time zone."""
+    micros = f"({nanoseconds} DIV 1000 - CASE WHEN {nanoseconds} % 1000 < 0 THEN 1 ELSE 0 END)"
+    if data_type == TIMESTAMP:
+        return f"timestamp_micros({micros})"
+    return f"timestampadd(MICROSECOND, {micros}, TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+
+
+def ensure_zone_does_not_matter(host: SparkHost, expressions: Iterable[Expression], schema: StructType) -> None:
+    """Refuse expressions that the session would evaluate in another zone than UTC. Only text that delta_orch does not
+    take apart is in question: constants of other predicates say their zone.
+
+    Raises UnsupportedExpressionError: The session's zone is not UTC, and the text looks at instants.
+    """
+    if host.is_time_zone_pinned:
+        return
+    parts = (part for expression in expressions for part in _opaque_parts(expression))
+    texts = [text for part in parts if _looks_at_instants(part, text := to_spark_sql(part), schema)]
+    if texts and (zone := host.session.conf.get(_ZONE)).lower() not in _UTC:
+        raise UnsupportedExpressionError(
+            f"The session's time zone {zone} would change what {texts[0]!r} means",
+            cause="Predicates of a scan are evaluated in UTC, and this Spark session has one time zone for everything",
+            remedy=f'Set {_ZONE} to "UTC" while the rows are read, or filter the DataFrame instead of the scan',
+            expression=texts[0],
+        )
+
+
+def _opaque_parts(expression: Expression) -> Iterator[Expression]:
+    if isinstance(expression, Opaque | Coerced):
+        yield expression
+        return
+    for child in children_of(expression):
+        yield from _opaque_parts(child)
+
+
+def _looks_at_instants(node: Expression, text: str, schema: StructType) -> bool:
+    types = (find_column(column.path, schema)[1] for column in columns_of(node))
+    return _MAKES_INSTANTS.search(text) is not None or TIMESTAMP in types

@@ -1,0 +1,380 @@
+"""The rows of a write as SELECT lists: the table's columns in its types, each row checked while it is written.
+
+A check must be in a column that is written: Spark prunes it away anywhere else, and it never runs.
+
+Spark's writer tells partition values apart by directory only. Written naively, null, the empty string and the string
+`__HIVE_DEFAULT_PARTITION__` are one directory, and a JVM in a POSIX locale turns every `é` into `?`. So the writer is
+handed ASCII texts that can be undone without loss. Their values go into the log; no reader parses directory names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, WriteSpec
+from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
+from delta_orch.engines.spark.errors import CHECK_MARK
+from delta_orch.engines.spark.sql_text import convert_sql, type_sql
+from delta_orch.errors import SchemaMismatchError
+from delta_orch.expressions.spark_literals import quote_identifier, quote_string
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import columns_of
+from delta_orch.protocol.partition_values import HIVE_NULL, parse_partition_value, serialize_partition_value
+from delta_orch.protocol.types import (
+    BINARY,
+    STRING,
+    TIMESTAMP,
+    VARIANT,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    holds_variant,
+)
+
+SelectList = tuple[str, ...]
+
+_MAX_ROW_CHARS = 2000
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_ROW = "delta_orch_row"
+_ROW_IN_TASK = (1 << 33) - 1
+"""The part of `monotonically_increasing_id()` that counts the rows of one task; the rest is the task's number."""
+_HEX_MARK = "utf8-hex-"
+_HIVE_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlCheck:
+    """`condition` is Spark SQL over the table's columns; anything but true is a violation of `name`. `columns` are the
+    top-level ones it reads, as far as that is known."""
+
+    name: str
+    condition: str
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteProjection:
+    """SELECT lists, each over the one before.
+
+    Attributes:
+        filled: Every column of the table and the extra ones, in their types, except those in `numbered`.
+        numbered: Identity columns, and what is generated from them; empty without identity columns. The task that gives
+            a row its values must also write its file, with no shuffle in between: a shuffle that Spark has to repeat
+            may see the rows in another order, and hand out values twice.
+        written: The columns to write, checked, then a text for each partition column that Spark's writer is given.
+        partition_columns: The names of those texts, as they become directory names; otherwise the table's own.
+        check_names: What the checks are called, by the index in their message.
+    """
+
+    filled: tuple[SelectList, ...]
+    numbered: tuple[SelectList, ...]
+    written: SelectList
+    partition_columns: tuple[str, ...]
+    check_names: tuple[str, ...]
+
+
+def plan_projection(
+    source: StructType, spec: WriteSpec, *, in_tasks: bool, is_time_zone_pinned: bool, max_tasks: int
+) -> WriteProjection:
+    """Plan the columns of a write.
+
+    Args:
+        source: The schema of the rows.
+        in_tasks: Whether Arrow makes the files, in Spark's tasks, from all columns of the table and the extra ones.
+            Otherwise Spark's writer does, from the columns that files have.
+        max_tasks: The most tasks that rows come from. Identity values are shared out among as many.
+
+    Raises SchemaMismatchError: A column is missing or ambiguous, of a type that Spark cannot make the table's, or
+        nothing is left to write into files.
+    """
+    columns = spec.written_schema if in_tasks else columns_in_files(spec).logical
+    values = [_value_in_files(f, spec) for f in columns]
+    checks = _all_checks(spec)
+    if checks:
+        values[0] = _guarded(values[0], checks, spec.schema)
+    labels = spec.partition_columns if in_tasks else _partition_labels(spec)
+    texts = () if in_tasks else (_partition_text(spec, name, is_time_zone_pinned) for name in spec.partition_columns)
+    return WriteProjection(
+        filled=_filled_columns(source, spec),
+        numbered=_numbered_columns(spec, max_tasks),
+        written=(
+            *(f"{value} AS {quote_identifier(f.name)}" for value, f in zip(values, columns, strict=True)),
+            *(f"{text} AS {quote_identifier(label)}" for text, label in zip(texts, labels, strict=False)),
+        ),
+        partition_columns=labels,
+        check_names=tuple(check.name for check in checks),
+    )
+
+
+def _value_in_files(field: StructField, spec: WriteSpec) -> str:
+    if field.name == CHANGE_TYPE and spec.change_type is not None:
+        return quote_string(spec.change_type)
+    filled = spec.written_schema.find(field.name)
+    assert filled is not None
+    return convert_sql(quote_identifier(field.name), filled.data_type, field.data_type)
+
+
+def _partition_labels(spec: WriteSpec) -> tuple[str, ...]:
+    """Names of directories. Spark takes the columns it names directories by out of the files, so a column that is to
+    stay in them lends its name to none; and a JVM in a POSIX locale knows ASCII alone."""
+    return tuple(
+        f"delta_orch_{i}" if spec.keep_partition_columns or not name.isascii() else name
+        for i, name in enumerate(spec.partition_names)
+    )
+
+
+def _partition_text(spec: WriteSpec, name: str, is_time_zone_pinned: bool) -> str:
+    """SQL for the text that stands for a partition value; null stays null."""
+    field = spec.schema.find(name)
+    assert field is not None
+    value, data_type = quote_identifier(field.name), field.data_type
+    if data_type == BINARY:
+        return f"hex({value})"
+    if data_type == TIMESTAMP and not is_time_zone_pinned:
+        return f"CAST(unix_micros({value}) AS STRING)"
+    if data_type != STRING:
+        return f"CAST({value} AS STRING)"
+    is_plain = (
+        f"octet_length({value}) = length({value}) AND NOT startswith({value}, {quote_string(HIVE_NULL)}) "
+        f"AND NOT startswith({value}, {quote_string(_HEX_MARK)})"
+    )
+    return f"CASE WHEN {is_plain} THEN {value} ELSE concat({quote_string(_HEX_MARK)}, hex({value})) END"
+
+
+def parse_partition_directory(
+    directory: str, data_types: list[DataType], *, is_time_zone_pinned: bool
+) -> list[str | None]:
+    """The log's partition values of `a=1/b=x`, one a partition column, in order."""
+    segments = directory.split("/")[-len(data_types) :] if data_types else []
+    values = []
+    for segment, data_type in zip(segments, data_types, strict=True):
+        _, _, escaped = segment.partition("=")
+        text = None if escaped == HIVE_NULL else _HIVE_ESCAPE.sub(lambda m: chr(int(m[1], 16)), escaped)
+        values.append(serialize_partition_value(_partition_value(text, data_type, is_time_zone_pinned), data_type))
+    return values
+
+
+def _partition_value(text: str | None, data_type: DataType, is_time_zone_pinned: bool) -> object:
+    if text is None:
+        return None
+    if data_type == BINARY:
+        return bytes.fromhex(text)
+    if data_type == TIMESTAMP and not is_time_zone_pinned:
+        return _EPOCH + timedelta(microseconds=int(text))
+    if data_type == STRING and text.startswith(_HEX_MARK):
+        return bytes.fromhex(text.removeprefix(_HEX_MARK)).decode()
+    return parse_partition_value(text, data_type)
+
+
+def _filled_columns(source: StructType, spec: WriteSpec) -> tuple[SelectList, ...]:
+    """SELECT lists, each over the one before: all columns but identity columns and what is generated from them.
+
+    Raises SchemaMismatchError: A column is ambiguous, or of a type that Spark cannot make the table's.
+    """
+    generated = [column for column in spec.generated if not _needs_identity(column, spec)]
+    converted = tuple(_converted(source, spec))
+    # No list at all of no columns: a row is a row.
+    return (converted or ("1 AS delta_orch_nothing",), *_generated(generated, spec.schema))
+
+
+def _numbered_columns(spec: WriteSpec, max_tasks: int) -> tuple[SelectList, ...]:
+    """SELECT lists that add identity columns and what is generated from them.
+
+    Args:
+        max_tasks: The most tasks that rows come from.
+    """
+    if not spec.identities:
+        return ()
+    generated = [column for column in spec.generated if _needs_identity(column, spec)]
+    values = (f"{_identity_value(i, max_tasks)} AS {quote_identifier(i.name)}" for i in spec.identities)
+    return (
+        ("*", f"monotonically_increasing_id() AS {_ROW}"),
+        ("*", *values),
+        *_generated(generated, spec.schema),
+    )
+
+
+def is_known_before_numbers(spec: WriteSpec) -> bool:
+    """Whether the partition of a row is known before its identity values are."""
+    late = {*(i.name for i in spec.identities), *(c.name for c in spec.generated if _needs_identity(c, spec))}
+    return late.isdisjoint(spec.partition_columns)
+
+
+def _needs_identity(column: ComputedColumn, spec: WriteSpec) -> bool:
+    if not spec.identities:
+        return False
+    names = {identity.name.lower() for identity in spec.identities}
+    columns = columns_of(column.value)
+    # Text that only Spark can read names no columns: then later is the safe moment.
+    return not columns or any(part.lower() in names for node in columns for part in node.path)
+
+
+def _converted(source: StructType, spec: WriteSpec) -> Iterator[str]:
+    folded = [name.lower() for name in source.names]
+    values = {column.name: f"({to_spark_sql(column.value)})" for column in spec.defaults}
+    later = {*(column.name for column in spec.generated), *(identity.name for identity in spec.identities)}
+    for f in spec.written_schema:
+        if f.name in later:
+            continue
+        if folded.count(f.name.lower()) > 1:
+            raise SchemaMismatchError(
+                f"Column {f.name} occurs twice in the data",
+                remedy="Give the data exactly the table's columns",
+                column=f.name,
+            )
+        found = None if f.name in values else source.find(f.name)
+        if found is not None:
+            _ensure_variants(found.data_type, f.data_type, f.name)
+            value = convert_sql(quote_identifier(found.name), found.data_type, f.data_type)
+        else:
+            value = f"CAST({values.get(f.name, 'NULL')} AS {type_sql(f.data_type)})"
+        yield f"{value} AS {quote_identifier(f.name)}"
+
+
+def _ensure_variants(source: DataType, target: DataType, name: str) -> None:
+    """What is no variant yet, nor was made one (`variant_input`), cannot become one: Spark's cast would wrap it."""
+    if holds_variant(target) and not holds_variant(source) and source != VOID:
+        raise SchemaMismatchError(
+            f"The column {name} is {source}, the table has {target}",
+            remedy="Give a VARIANT column (parse_json), or a struct of metadata and value, both binary",
+            column=name,
+        )
+
+
+def _identity_value(identity: IdentityValues, max_tasks: int) -> str:
+    """The n-th row of task t takes value number `n * max_tasks + t`: no two rows take the same, and no task asks
+    another. Null once the values are used up, which a check finds."""
+    limit = _LONG_MAX if identity.step > 0 else _LONG_MIN
+    last = (limit - identity.first) // identity.step
+    number = f"(shiftright({_ROW}, 33) + {max_tasks}L * ({_ROW} & {_ROW_IN_TASK}L))"
+    value = f"{_long(identity.first)} + {_long(identity.step)} * {number}"
+    return f"CASE WHEN {number} <= {last}L THEN {value} END"
+
+
+def _long(value: int) -> str:
+    # The parser reads the minus apart from the digits, which the least long does not survive.
+    return f"({value}L)" if value > _LONG_MIN else f"({value + 1}L - 1L)"
+
+
+def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Iterator[SelectList]:
+    """The list that adds columns, where there are any."""
+    texts = []
+    for column in columns:
+        field = schema.find(column.name)
+        assert field is not None
+        value = f"CAST(({to_spark_sql(column.value)}) AS {type_sql(field.data_type)})"
+        texts.append(f"{value} AS {quote_identifier(field.name)}")
+    if texts:
+        yield ("*", *texts)
+
+
+def _all_checks(spec: WriteSpec) -> tuple[SqlCheck, ...]:
+    rows = (
+        SqlCheck(c.name, to_spark_sql(c.condition), tuple(column.path[0] for column in columns_of(c.condition)))
+        for c in spec.checks
+    )
+    lengths = (_length_check(spec.schema, check) for check in spec.lengths)
+    identities = (
+        SqlCheck(
+            f"range of identity column {identity.name}, whose values are used up",
+            f"{quote_identifier(identity.name)} IS NOT NULL",
+        )
+        for identity in spec.identities
+    )
+    return (*rows, *lengths, *identities, *_null_checks(spec.schema))
+
+
+def _null_checks(schema: StructType) -> Iterator[SqlCheck]:
+    for f in schema:
+        column = quote_identifier(f.name)
+        if not f.nullable:
+            yield SqlCheck(f"NOT NULL constraint on {f.name}", f"{column} IS NOT NULL", (f.name,))
+        for path, condition in _nested_null_checks(f.data_type, column, f.name, 0):
+            yield SqlCheck(f"NOT NULL constraint on {path}", condition, (f.name,))
+
+
+def _nested_null_checks(data_type: DataType, value: str, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    """A NOT NULL field counts only where its parent is there."""
+    item = f"delta_orch_{depth}"
+    match data_type:
+        case StructType(fields):
+            for f in fields:
+                inner, inner_path = f"{value}.{quote_identifier(f.name)}", f"{path}.{f.name}"
+                if not f.nullable:
+                    yield inner_path, f"({value} IS NULL OR {inner} IS NOT NULL)"
+                for found_path, condition in _nested_null_checks(f.data_type, inner, inner_path, depth):
+                    yield found_path, f"({value} IS NULL OR {condition})"
+        case ArrayType(element_type, contains_null):
+            yield from _item_checks(value, element_type, contains_null, f"{path}.element", item, depth)
+        case MapType(key_type, value_type, value_contains_null):
+            yield from _item_checks(f"map_keys({value})", key_type, True, f"{path}.key", item, depth)
+            yield from _item_checks(
+                f"map_values({value})", value_type, value_contains_null, f"{path}.value", item, depth
+            )
+
+
+def _item_checks(
+    items: str, data_type: DataType, contains_null: bool, path: str, item: str, depth: int
+) -> Iterator[tuple[str, str]]:
+    if not contains_null:
+        yield path, f"({items} IS NULL OR forall({items}, {item} -> {item} IS NOT NULL))"
+    for found_path, condition in _nested_null_checks(data_type, item, path, depth + 1):
+        yield found_path, f"({items} IS NULL OR forall({items}, {item} -> {condition}))"
+
+
+def _length_check(schema: StructType, check: LengthCheck) -> SqlCheck:
+    """The condition that no text at a place is too long."""
+    column, *places = check.path
+    field = schema.find(column)
+    assert field is not None
+    condition = _length_condition(quote_identifier(column), field.data_type, places, check.max_characters, 0)
+    return SqlCheck(check.name, condition, (column,))
+
+
+def _length_condition(value: str, data_type: DataType, places: Sequence[str], limit: int, depth: int) -> str:
+    """Spark SQL that is true where there is nothing, too, and never null."""
+    item = f"delta_orch_{depth}"
+    match data_type:
+        case StructType() if places:
+            field = data_type.find(places[0])
+            assert field is not None
+            inner = f"{value}.{quote_identifier(field.name)}"
+            return f"({value} IS NULL OR {_length_condition(inner, field.data_type, places[1:], limit, depth)})"
+        case ArrayType(element_type) if places:
+            items, inner_type = value, element_type
+        case MapType(key_type, value_type) if places:
+            is_key = places[0] == "key"
+            items, inner_type = f"map_{'keys' if is_key else 'values'}({value})", key_type if is_key else value_type
+        case _:
+            return f"({value} IS NULL OR length({value}) <= {limit})"
+    held = _length_condition(item, inner_type, places[1:], limit, depth + 1)
+    return f"({items} IS NULL OR forall({items}, {item} -> {held}))"
+
+
+def _guarded(column: str, checks: Sequence[SqlCheck], schema: StructType) -> str:
+    """The column, or an error that tells which check failed and shows the row."""
+    which = " ".join(f"WHEN NOT (({check.condition}) <=> TRUE) THEN '{i}'" for i, check in enumerate(checks))
+    row = _row_json(schema, dict.fromkeys(name for check in checks for name in check.columns))
+    held = " AND ".join(f"(({check.condition}) <=> TRUE)" for check in checks)
+    return (
+        f"CASE WHEN {held} THEN {column} ELSE raise_error(concat({quote_string(f'[{CHECK_MARK} ')}, CASE {which} END, "
+        f"']', {row}, {quote_string(f'[end of {CHECK_MARK}]')})) END"
+    )
+
+
+def _row_json(schema: StructType, first: Iterable[str]) -> str:
+    """The row, what the checks look at before the rest: it may be cut."""
+    names = dict.fromkeys((*first, *schema.names))
+    fields = (f for name in names if (f := schema.find(name)) is not None)
+    shown = [quote_identifier(f.name) for f in fields if f.data_type not in (VARIANT, VOID)]
+    if not shown:
+        return "'{}'"
+    text = f"to_json(struct({', '.join(shown)}), map('ignoreNullFields', 'false'))"
+    return f"substring({text}, 1, {_MAX_ROW_CHARS})"
