@@ -11,8 +11,7 @@ import typer
 from delta_orch.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from delta_orch.log.write.commit_preview import CommitPreview
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_result import CommitPreview, CommitResult
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything and tell what would be committed; change nothing.")

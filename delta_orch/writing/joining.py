@@ -9,7 +9,7 @@ from typing import Any
 from delta_orch.errors import MetadataChangedError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_base import PHYSICAL_NAMES
+from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.writing.identity import can_be_read_again
 

@@ -22,7 +22,7 @@ from delta_orch.log.files.arrow_building import bool_array, int64_array
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.row_ids import assign_row_ids
+from delta_orch.log.write.commit_base import assign_row_ids
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.log_path import commit_path

@@ -1,9 +1,12 @@
-"""The idempotency key of a commit."""
+"""The idempotency key of a commit, and what it means given those that the table has recorded (PROTOCOL, "Transaction
+Identifiers")."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 
 
@@ -31,3 +34,40 @@ class TxnId:
     def is_recorded_by(self, version: int) -> bool:
         """Whether a recorded version makes this one's commit a repetition."""
         return version == self.version if self.exact else version >= self.version
+
+
+Recorded = Mapping[str, int | None]
+"""App id → recorded version; None, or missing, where there is none."""
+
+
+def ensure_distinct(txns: Sequence[TxnId]) -> None:
+    """Raise InvalidRequestError where two have one app id: a commit records one version of each."""
+    if len({txn.app_id for txn in txns}) < len(txns):
+        raise InvalidRequestError("Two transaction identifiers have the same application id")
+
+
+def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
+    """Those recorded at the same version or, unless they are `exact`, a later one."""
+    versions = ((txn, recorded.get(txn.app_id)) for txn in txns)
+    return tuple(txn for txn, version in versions if version is not None and txn.is_recorded_by(version))
+
+
+def ensure_follows(txns: Sequence[TxnId], recorded: Recorded, version: int | None) -> None:
+    """Check what `TxnId.follows` asks for.
+
+    Args:
+        version: The table version that has recorded them, None for a table that does not exist.
+
+    Raises:
+        ConcurrentTransactionError: Another version is recorded.
+    """
+    for txn in txns:
+        found = recorded.get(txn.app_id)
+        if txn.follows is not None and (-1 if found is None else found) != txn.follows:
+            raise ConcurrentTransactionError(
+                f"The transaction of {txn.app_id!r} follows version {txn.follows}, but {found} is recorded",
+                cause="Another run has moved on in the meantime",
+                remedy="Run the operation again: it will start from what is recorded now",
+                winning_version=version,
+                app_ids=[txn.app_id],
+            )

@@ -1,20 +1,42 @@
-"""The version that a commit follows, as far as it decides whether and how the commit may be made."""
+"""The version that a commit follows, and what of the commit depends on it.
+
+Most commits are the same bytes whatever their version. Three kinds are not, and are fitted to each version they are
+tried as: those of tables with in-commit timestamps (each later than the one before), those of tables with row tracking
+(ids are counted on from commit to commit), and the removal of metadata domains (which repeats what it removes).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from delta_orch.errors import MetadataChangedError, ProtocolViolationError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
+from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
-from delta_orch.table.column_mapping_ids import without_column_mapping
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
+from delta_orch.table.row_tracking import (
+    ROW_TRACKING_DOMAIN,
+    assigns_row_ids,
+    parse_high_water_mark,
+    serialize_high_water_mark,
+)
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
+
+
+_ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+_ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+_LARGEST = (1 << 63) - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,40 +101,143 @@ class CommitBase:
         )
 
 
-PHYSICAL_NAMES = "physical names of columns"
+@dataclass(frozen=True, slots=True)
+class FittedActions:
+    """The actions of one attempt.
+
+    Attributes:
+        staged: As they are to be written.
+        in_commit_timestamp_ms: For `commitInfo`; None where the table has none.
+    """
+
+    staged: StagedActions
+    in_commit_timestamp_ms: int | None
 
 
-def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
-    """Of two writers that create a table the second joins it, if both meant the same table.
+def depends_on_version(staged: StagedActions, result: TableConfiguration) -> bool:
+    """Whether `fit_to_version` gives something else for another version.
+
+    Args:
+        result: The table as it is after the commit.
+    """
+    return (
+        result.enables("inCommitTimestamp")
+        or (bool(staged.num_added) and assigns_row_ids(result))
+        or any(domain.removed for domain in staged.domain_metadata.values())
+    )
+
+
+def fit_to_version(
+    staged: StagedActions, base: CommitBase | None, result: TableConfiguration, *, version: int, now_ms: int
+) -> FittedActions:
+    """The actions as they must be in `version`.
+
+    Args:
+        base: The version before it; None where the commit creates the table.
+        result: The table as it is after the commit.
+        now_ms: When the commit is tried.
 
     Raises:
-        MetadataChangedError: Schema, partitioning or properties differ, or nothing but the names that each writer has
-            made up for the columns in files: then `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written;
-            running again finds an existing table and treats it as such.
+        InvalidRequestError: A file lacks its number of records, on a table that tracks rows.
+        ProtocolViolationError: The row ids of the table are used up, or nobody can tell which are.
     """
-    found = created.table
-    logical = [without_column_mapping(table.schema) for table in (wanted, found)]
-    differences = [
-        what
-        for what, same in (
-            ("schema", logical[0] == logical[1]),
-            (PHYSICAL_NAMES, logical[0] != logical[1] or wanted.schema == found.schema),
-            ("partitioning", wanted.partition_columns == found.partition_columns),
-            ("properties", _chosen(wanted) == _chosen(found)),
-        )
-        if not same
-    ]
-    if differences:
-        raise MetadataChangedError(
-            "Another writer has just created the table, and differently",
-            cause=f"Not the same: {', '.join(differences)}",
-            remedy="Run the operation again: it will find an existing table",
-            winning_version=created.version,
-            differences=differences,
-        )
+    fitted = _with_pre_images(staged, base)
+    if staged.num_added and assigns_row_ids(result):
+        fitted = _with_row_ids(fitted, base, version)
+    if not result.enables("inCommitTimestamp"):
+        return FittedActions(fitted, None)
+    timestamp_ms = now_ms if base is None else max(now_ms, base.timestamp_ms + 1)
+    return FittedActions(_with_enablement(fitted, base, version, timestamp_ms), timestamp_ms)
 
 
-def _chosen(table: TableConfiguration) -> dict[str, str]:
-    """The properties without those that each writer makes up anew."""
-    made_up = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)
-    return {key: value for key, value in table.configuration.items() if key not in made_up}
+def _with_row_ids(staged: StagedActions, base: CommitBase | None, version: int) -> StagedActions:
+    before = parse_high_water_mark(None if base is None else base.domain_configuration(ROW_TRACKING_DOMAIN))
+    adds, after = assign_row_ids(staged.adds, before, version)
+    if after == before:
+        return replace(staged, adds=adds)
+    mark = DomainMetadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(after))
+    return replace(staged, adds=adds, domain_metadata={**staged.domain_metadata, ROW_TRACKING_DOMAIN: mark})
+
+
+def _with_enablement(staged: StagedActions, base: CommitBase | None, version: int, timestamp_ms: int) -> StagedActions:
+    """Note since when commits carry their time, in the commit that begins with it."""
+    if base is None or staged.metadata is None:
+        return staged
+    if base.table.enables("inCommitTimestamp"):
+        return staged
+    since = {_ENABLEMENT_VERSION: str(version), _ENABLEMENT_TIMESTAMP: str(timestamp_ms)}
+    metadata = replace(staged.metadata, configuration={**staged.metadata.configuration, **since})
+    return replace(staged, metadata=metadata)
+
+
+def _with_pre_images(staged: StagedActions, base: CommitBase | None) -> StagedActions:
+    """PROTOCOL, "Domain Metadata": a removal keeps an accurate image of what it removes."""
+    if not any(domain.removed for domain in staged.domain_metadata.values()):
+        return staged
+    fitted = {}
+    for name, domain in staged.domain_metadata.items():
+        before = None if base is None else base.domain_configuration(name)
+        fitted[name] = replace(domain, configuration=before) if domain.removed and before is not None else domain
+    return replace(staged, domain_metadata=fitted)
+
+
+def assign_row_ids(adds: Sequence[pa.Table], high_water_mark: int, version: int) -> tuple[list[pa.Table], int]:
+    """Give every file a base row id and the version its rows are from; files that have theirs (added again with another
+    deletion vector, say) keep them.
+
+    Args:
+        adds: Columns of `file_columns.ADD_SCHEMA`.
+        high_water_mark: The highest id given out before this commit, -1 for none.
+        version: The version the commit becomes.
+
+    Returns: The files, and the highest id given out now.
+
+    Raises:
+        InvalidRequestError: A file without an id does not say how many records it has.
+        ProtocolViolationError: There are no more ids.
+    """
+    assigned = []
+    for files in adds:
+        with_ids, high_water_mark = _assign(files, high_water_mark, version)
+        assigned.append(with_ids)
+    return assigned, high_water_mark
+
+
+def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
+    base_ids = _column(files, "base_row_id")
+    is_new = base_ids.is_null()
+    if pc.any(is_new).as_py():
+        counts = pc.if_else(is_new, record_counts(files), _long(0))
+        if counts.null_count:
+            raise InvalidRequestError(
+                "A new file does not say how many records it has",
+                cause="The table tracks rows: their ids are counted on from file to file",
+                remedy="Give numRecords in the statistics of every file",
+                path=files.column("path").filter(counts.is_null())[0].as_py(),
+            )
+        total = pc.sum(counts).as_py()
+        if mark + total > _LARGEST:
+            raise ProtocolViolationError("The row ids of the table are used up", cause=f"The last one given is {mark}")
+        ends = pc.cumulative_sum(counts)
+        fresh = pc.add(pc.subtract(ends, counts), _long(mark + 1))
+        base_ids = pc.if_else(is_new, fresh, base_ids)
+        mark += total
+    versions = pc.coalesce(_column(files, "default_row_commit_version"), _long(version))
+    return _with(_with(files, "base_row_id", base_ids), "default_row_commit_version", versions), mark
+
+
+def _column(files: pa.Table, name: str) -> pa.Array:
+    if name not in files.column_names:
+        return pa.nulls(files.num_rows, pa.int64())
+    return one_chunk(files.column(name))
+
+
+def _with(files: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    index = files.schema.get_field_index(name)
+    if index < 0:
+        return files.append_column(ADD_SCHEMA.field(name), values)
+    return files.set_column(index, ADD_SCHEMA.field(name), values)
+
+
+def _long(value: int) -> pa.Scalar:
+    return int64_array([value])[0]

@@ -11,49 +11,56 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import (
     AppendOnlyError,
-    CommitOutcomeUnknownError,
     ConflictError,
     InvalidRequestError,
-    StorageError,
+    MetadataChangedError,
     TableExistsError,
 )
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.conflict import ISOLATION_LEVELS
-from delta_orch.log.write.read_set import keys_of
-from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned
+from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
+from delta_orch.table.column_mapping_ids import without_column_mapping
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible
+from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
 
 
-def ensure_may_commit(log: TableLog, snapshot: Snapshot | None, base: CommitBase | None, staged: StagedActions) -> None:
+def ensure_may_commit(
+    log: TableLog,
+    snapshot: Snapshot | None,
+    base: CommitBase | None,
+    staged: StagedActions,
+    result: TableConfiguration,
+) -> None:
     """Everything that can be checked before the first attempt.
 
     Args:
         snapshot: The version the transaction starts from.
-        base: Its state; None where the table is to be created.
+        base: That version; None where the table is to be created.
+        result: The table as the commit will leave it.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write the table that would result.
         InvalidRequestError (and its kinds): The actions break a rule of the table or of the protocol.
         TableExistsError, ConflictError: See `ensure_next_version_is_new`.
     """
-    result = staged.result_after(base)
+    before = None if base is None else base.table
     result.for_writing()
     for adds in staged.adds:
         ensure_partitioned(adds, result.partition_columns)
     # Now, so that nothing can fail once the commit stands.
     result.properties.ensure_valid()
     staged.ensure_consistent()
-    ensure_may_remove(staged, base)
+    ensure_may_remove(staged, before)
     ensure_vectors_have_counts(staged.adds)
     ensure_iceberg_kept(staged.adds, result)
     ensure_domains_supported(staged, result)
-    if snapshot is not None and begins_to_track_rows(base, result):
+    if snapshot is not None and begins_to_track_rows(before, result):
         ensure_every_row_has_an_id(snapshot, staged)
     ensure_next_version_is_new(log, base)
 
@@ -64,12 +71,12 @@ def ensure_isolation_level(level: str | None) -> None:
         raise InvalidRequestError(f"Unknown isolation level {level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}")
 
 
-def ensure_may_remove(staged: StagedActions, base: CommitBase | None) -> None:
+def ensure_may_remove(staged: StagedActions, table: TableConfiguration | None) -> None:
     """Raise AppendOnlyError where the table keeps its rows (PROTOCOL, "Append-only Tables"), InvalidRequestError where
     there is no table yet."""
-    if base is None and staged.num_removed:
+    if table is None and staged.num_removed:
         raise InvalidRequestError("A transaction that creates a table has no files to remove")
-    if staged.removes_data and base is not None and base.table.properties.append_only:
+    if table is not None and table.properties.append_only and staged.removes_data:
         raise AppendOnlyError(
             "The table is append-only: no row may be removed or replaced",
             cause="Its property delta.appendOnly is true",
@@ -112,9 +119,9 @@ def ensure_domains_supported(staged: StagedActions, result: TableConfiguration) 
         )
 
 
-def begins_to_track_rows(base: CommitBase | None, result: TableConfiguration) -> bool:
+def begins_to_track_rows(before: TableConfiguration | None, result: TableConfiguration) -> bool:
     """Whether a commit enables row tracking on a table that is there."""
-    return base is not None and result.enables("rowTracking") and not base.table.enables("rowTracking")
+    return before is not None and result.enables("rowTracking") and not before.enables("rowTracking")
 
 
 def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> None:
@@ -169,18 +176,6 @@ def ensure_next_version_is_new(log: TableLog, base: CommitBase | None) -> None:
         )
 
 
-def outcome_unknown(uri: str, version: int, txn_id: str, error: StorageError) -> CommitOutcomeUnknownError:
-    """The error for a commit that may have happened."""
-    return CommitOutcomeUnknownError(
-        f"It is unknown whether version {version} of {uri} was committed",
-        cause=str(error),
-        remedy=f"Look whether commitInfo.txnId of that version is {txn_id} before writing again; "
-        "with transaction identifiers (`txn`) running again is safe as it is",
-        version=version,
-        txn_id=txn_id,
-    )
-
-
 def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) -> None:
     """Check the new files of a table that is to be readable as Iceberg (PROTOCOL, "Writer Requirements for
     IcebergCompatV1" and "…V2"), and the table itself.
@@ -198,3 +193,42 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) ->
                 "The table is compatible with Iceberg, and a new file is not",
                 cause="It has a deletion vector" if has_vector else "Its statistics lack numRecords",
             )
+
+
+PHYSICAL_NAMES = "physical names of columns"
+
+
+def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
+    """Of two writers that create a table the second joins it, if both meant the same table.
+
+    Raises:
+        MetadataChangedError: Schema, partitioning or properties differ, or nothing but the names that each writer has
+            made up for the columns in files: then `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written;
+            running again finds an existing table and treats it as such.
+    """
+    found = created.table
+    logical = [without_column_mapping(table.schema) for table in (wanted, found)]
+    differences = [
+        what
+        for what, same in (
+            ("schema", logical[0] == logical[1]),
+            (PHYSICAL_NAMES, logical[0] != logical[1] or wanted.schema == found.schema),
+            ("partitioning", wanted.partition_columns == found.partition_columns),
+            ("properties", _chosen(wanted) == _chosen(found)),
+        )
+        if not same
+    ]
+    if differences:
+        raise MetadataChangedError(
+            "Another writer has just created the table, and differently",
+            cause=f"Not the same: {', '.join(differences)}",
+            remedy="Run the operation again: it will find an existing table",
+            winning_version=created.version,
+            differences=differences,
+        )
+
+
+def _chosen(table: TableConfiguration) -> dict[str, str]:
+    """The properties without those that each writer makes up anew."""
+    made_up = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)
+    return {key: value for key, value in table.configuration.items() if key not in made_up}

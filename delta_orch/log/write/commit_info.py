@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import InvalidRequestError
@@ -19,43 +18,37 @@ class Provenance:
     """What is the same in every attempt of a transaction.
 
     Attributes:
-        operation, parameters: As given, `parameters` as strings.
-        user_metadata, more: The caller's own words; they replace nothing of ours.
+        operation, parameters: As given; `parameters` become strings.
+        user_metadata, more: The caller's own. They never replace a key of this package.
         own_metrics: Operation metrics of the caller; `metrics` of the same name win.
         metrics: Operation metrics of the verb.
         rows_preserved: False where rows were copied without their ids and commit versions.
         txn_id: Identifies the transaction's commit, whatever became of the request that wrote it.
+
+    Raises:
+        InvalidRequestError: JSON cannot hold `more` or `own_metrics`, or `user_metadata` is not text.
     """
 
     operation: str
-    parameters: Mapping[str, str]
+    parameters: Mapping[str, object]
     user_metadata: str | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
     own_metrics: Mapping[str, int | str] = field(default_factory=dict)
     metrics: Mapping[str, int | str] = field(default_factory=dict)
     rows_preserved: bool = True
     txn_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
-    @classmethod
-    def of(
-        cls,
-        operation: str,
-        parameters: Mapping[str, Any] | None,
-        user_metadata: str | None,
-        commit_info: Mapping[str, Any] | None,
-        operation_metrics: Mapping[str, int | str] | None,
-    ) -> Provenance:
-        """Raises InvalidRequestError where JSON cannot hold `commit_info` or `operation_metrics`, or `user_metadata` is
-        no text."""
-        if user_metadata is not None and not isinstance(user_metadata, str):
+    def __post_init__(self) -> None:
+        if self.user_metadata is not None and not isinstance(self.user_metadata, str):
             raise InvalidRequestError(
-                f"user_metadata must be text, not {user_metadata!r:.100}", remedy="Serialise it, for example as JSON"
+                f"user_metadata must be text, not {self.user_metadata!r:.100}",
+                remedy="Serialize it, for example as JSON",
             )
-        ensure_json({"userMetadata": user_metadata}, "user_metadata")
-        more = ensure_json(commit_info or {}, "commit_info")
-        metrics = dict(ensure_mapping(operation_metrics or {}, "operation_metrics"))
-        ensure_json(json_parameters(metrics), "operation_metrics")
-        return cls(operation, json_parameters(parameters or {}), user_metadata, more, metrics)
+        ensure_json({"userMetadata": self.user_metadata}, "user_metadata")
+        self.more = ensure_json(self.more, "commit_info")
+        self.own_metrics = dict(ensure_mapping(self.own_metrics, "operation_metrics"))
+        ensure_json(json_parameters(self.own_metrics), "operation_metrics")
+        self.parameters = json_parameters(self.parameters)
 
     @property
     def all_metrics(self) -> dict[str, int | str]:
@@ -90,7 +83,7 @@ class Provenance:
         more = {key: value for key, value in self.more.items() if key != "inCommitTimestamp"}
         return CommitInfo({**more, **{key: value for key, value in own.items() if value is not None}})
 
-    def _tags(self) -> dict[str, Any]:
+    def _tags(self) -> dict[str, object]:
         tags = self.more.get("tags")
         own = {PRESERVED_TAG: "true" if self.rows_preserved else "false"}
         return {**(tags if isinstance(tags, dict) else {}), **own}

@@ -1,4 +1,4 @@
-"""How a transaction ended."""
+"""How a transaction ended, and what it would have committed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from delta_orch.log.files.txn import TxnId
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delta_orch.log.write.commit_base import CommitBase
-    from delta_orch.log.write.commit_preview import CommitPreview
     from delta_orch.log.write.staged_actions import StagedActions
-    from delta_orch.protocol.actions import Txn
+    from delta_orch.protocol.actions import Action, Txn
     from delta_orch.table.configuration import TableConfiguration
 
 
@@ -36,6 +37,33 @@ class Committed:
     in_commit_timestamp_ms: int | None
     before: CommitBase | None
     table: TableConfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPreview:
+    """A commit that was made ready and not written.
+
+    Attributes:
+        version: The version it would have been, had nobody else committed.
+        content: Its bytes, one action a line.
+        adds: Files it would add, columns of `file_columns.ADD_SCHEMA`. They do not exist: what was written to learn
+            about them (sizes, statistics, violated constraints) was outside the table and is deleted.
+        removes: Files it would remove, columns of `file_columns.ADD_SCHEMA` as far as they are known.
+    """
+
+    version: int
+    content: bytes = field(repr=False)
+    adds: tuple[pa.Table, ...] = field(repr=False, compare=False)
+    removes: tuple[pa.Table, ...] = field(repr=False, compare=False)
+
+    def actions(self) -> list[Action]:
+        """Every action, as an object each; for thousands of files take `adds` and `removes`."""
+        import orjson
+
+        from delta_orch.protocol.action_json import parse_action
+
+        parsed = (parse_action(orjson.loads(line)) for line in self.content.splitlines())
+        return [action for action in parsed if action is not None]
 
 
 @dataclass(frozen=True, slots=True)

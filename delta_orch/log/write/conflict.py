@@ -31,11 +31,12 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.skipping.data_skipping import match_files
-from delta_orch.log.write.commit_base import CommitBase
-from delta_orch.log.write.read_set import ReadSet, keys_of
+from delta_orch.log.write.staged_actions import ReadSet, StagedActions, keys_of
 from delta_orch.protocol.data_path import canonical_paths
-from delta_orch.protocol.types import StructType
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.metadata_changes import concerns_writers
 
 SERIALIZABLE = "Serializable"
@@ -63,7 +64,7 @@ class Intent:
         isolation_level: One of `ISOLATION_LEVELS`.
         settled_scopes: Predicates over partition columns; what happens inside them no longer concerns the transaction
             (another run has committed those partitions).
-        schema, partition_columns: The table's.
+        table: The table as it is before the commit.
     """
 
     reads: ReadSet
@@ -77,11 +78,10 @@ class Intent:
     domains: frozenset[str]
     isolation_level: str
     settled_scopes: Sequence[Expression]
-    schema: StructType
-    partition_columns: tuple[str, ...]
+    table: TableConfiguration
 
 
-def ensure_no_conflict(intent: Intent, winner: Commit, before: CommitBase) -> None:
+def ensure_no_conflict(intent: Intent, winner: Commit, before: TableConfiguration) -> None:
     """Check one commit that came first.
 
     Args:
@@ -102,13 +102,13 @@ def is_blind_append(commit: Commit) -> bool:
     return commit.commit_info is not None and commit.commit_info.get("isBlindAppend") is True
 
 
-def _ensure_same_table(intent: Intent, winner: Commit, before: CommitBase) -> None:
+def _ensure_same_table(intent: Intent, winner: Commit, before: TableConfiguration) -> None:
     # Whatever was checked and written here was fitted to the protocol and the metadata as they were before.
     if winner.protocol is not None:
         raise _conflict(ProtocolChangedError, winner, "it changed the table's protocol")
     if winner.metadata is None:
         return
-    if intent.changes_metadata or concerns_writers(before.table.metadata, winner.metadata):
+    if intent.changes_metadata or concerns_writers(before.metadata, winner.metadata):
         raise _conflict(MetadataChangedError, winner, "it changed the table's metadata (schema or properties)")
 
 
@@ -179,7 +179,7 @@ def note_moved_rows(intent: Intent, winner: Commit) -> None:
     if not moved.num_rows:
         return
     if not _holds_any(winner.removes, intent.reads.files):
-        moved = moved.filter(intent.reads.may_hold_read_rows(moved, intent.schema, intent.partition_columns))
+        moved = moved.filter(intent.reads.may_hold_read_rows(moved, intent.table))
     intent.reads.moved.append(keys_of(moved))
 
 
@@ -208,7 +208,7 @@ def _first_removed(intent: Intent, removes: pa.Table) -> str | None:
             return path
     if intent.reads.reads_rows:
         # Partition values are at hand; only what they leave over is looked up in the snapshot.
-        hit = intent.reads.may_hold_read_rows(removes, intent.schema, intent.partition_columns)
+        hit = intent.reads.may_hold_read_rows(removes, intent.table)
         removes = removes if intent.reads.files else removes.filter(hit)
     return _first_shared(removes, intent.keys_read()) if removes.num_rows else None
 
@@ -216,7 +216,7 @@ def _first_removed(intent: Intent, removes: pa.Table) -> str | None:
 def _first_read(intent: Intent, files: pa.Table) -> str | None:
     if not files.num_rows or not intent.reads.reads_rows:
         return None
-    return _first_path(files, intent.reads.may_hold_read_rows(files, intent.schema, intent.partition_columns))
+    return _first_path(files, intent.reads.may_hold_read_rows(files, intent.table))
 
 
 def _first_path(files: pa.Table, hit: pa.Array) -> str | None:
@@ -232,7 +232,7 @@ def _data_changes(files: pa.Table) -> pa.Table:
 def _outside_settled(intent: Intent, files: pa.Table) -> pa.Table:
     for scope in intent.settled_scopes:
         if files.num_rows:
-            match = match_files(files, scope, intent.schema, intent.partition_columns)
+            match = match_files(files, scope, intent.table.schema, intent.table.partition_columns)
             files = files.filter(pc.invert(match.all_match))
     return files
 
@@ -250,3 +250,42 @@ def _conflict(kind: type[ConflictError], winner: Commit, cause: str, **context: 
         winning_timestamp_ms=winner.timestamp_ms,
         **context,
     )
+
+
+def removes_after_compaction(
+    staged: StagedActions, winner: Commit, table: TableConfiguration
+) -> list[tuple[pa.Table, bool]] | None:
+    """The removes as they must be behind a commit that only moved rows.
+
+    Compaction yields to changes of data, even where it came first: the rows that a transaction takes out have only
+    moved. It follows them where it takes out everything that moved, partition by partition. Otherwise rows that it
+    keeps would go, too.
+
+    Returns: None where the removes stay as they are, or where the transaction cannot follow (then it conflicts).
+    """
+    changing = [files for files, data_change in staged.removes if data_change]
+    if not changing or not _only_moves_rows(winner):
+        return None
+    ours = pa.concat_arrays([keys_of(files) for files in changing])
+    gone = keys_of(winner.removes)
+    is_ours = pc.is_in(gone, value_set=ours)
+    if not is_ours.true_count or winner.removes.column("partition_values").null_count:
+        return None
+    touched = file_partition_keys(winner.removes, table.schema, table.partition_columns)
+    emptied = pc.unique(touched.filter(is_ours))
+    if pc.any(pc.is_in(touched.filter(pc.invert(is_ours)), value_set=emptied)).as_py():
+        return None
+    added = file_partition_keys(winner.adds, table.schema, table.partition_columns)
+    moved = winner.adds.filter(pc.is_in(added, value_set=emptied))
+    kept = [
+        (files.filter(pc.invert(pc.is_in(keys_of(files), value_set=gone))) if data_change else files, data_change)
+        for files, data_change in staged.removes
+    ]
+    return [*kept, (moved.select([name for name in ADD_SCHEMA.names if name != "stats"]), True)]
+
+
+def _only_moves_rows(winner: Commit) -> bool:
+    if not winner.removes.num_rows:
+        return False
+    flags = [files.column("data_change") for files in (winner.adds, winner.removes)]
+    return not any(pc.any(pc.or_kleene(flag, flag.is_null())).as_py() for flag in flags)

@@ -1,4 +1,5 @@
-"""Deletion vectors into files, or into the log itself where they are small (PROTOCOL, "Deletion Vectors")."""
+"""Deletion vectors: written into files, or into the log itself where they are small, and put on the files they mark
+(PROTOCOL, "Deletion Vectors")."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ import string
 from collections.abc import Iterator, Sequence
 from uuid import uuid4
 
+import pyarrow as pa
+
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.arrow_building import all_booleans, string_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.read.deletion_vectors import deletion_vector_array
+from delta_orch.log.read.skipping.record_counts import record_counts, with_wide_bounds
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import DeletionVector, relative_path
 from delta_orch.protocol.deletion_vector_file import SerializedVector, serialize_vector_file, stored_descriptor
@@ -82,3 +89,35 @@ def _write_file(
     ]
     store.put_if_absent(relative_path(descriptors[0]), data)
     return descriptors
+
+
+def with_deletion_vectors(files: pa.Table, vectors: Sequence[DeletionVectorDescriptor]) -> pa.Table:
+    """The files with other deletion vectors (PROTOCOL, "Deletion Vectors", "Per-file Statistics").
+
+    Args:
+        files: All columns of `file_columns.ADD_SCHEMA`.
+        vectors: One a file.
+
+    Raises:
+        InvalidRequestError: A column is missing, or a file does not say how many records it has.
+    """
+    missing = [name for name in ADD_SCHEMA.names if name not in files.column_names]
+    if missing or len(vectors) != files.num_rows:
+        raise InvalidRequestError(
+            "A file keeps everything but its deletion vector: all its columns are needed, and one vector a file",
+            columns=missing,
+        )
+    if record_counts(files).null_count:
+        raise InvalidRequestError(
+            "A file that is to get a deletion vector does not say how many records it has",
+            cause="Its statistics lack numRecords",
+            remedy="Rewrite the file instead",
+        )
+    columns = {
+        "dv_id": string_array([vector.unique_id for vector in vectors]),
+        "deletion_vector": deletion_vector_array(vectors),
+        "stats": string_array([with_wide_bounds(stats) for stats in files.column("stats").to_pylist()]),
+        "data_change": all_booleans(True, files.num_rows),
+    }
+    arrays = [columns.get(name, files.column(name)) for name in ADD_SCHEMA.names]
+    return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)

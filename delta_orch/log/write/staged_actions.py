@@ -1,28 +1,97 @@
-"""What a transaction is about to commit, apart from `commitInfo`."""
+"""What a transaction has read, as far as others could have changed it, and what it is about to commit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.files.partition_columns import file_partition_keys, one_chunk, partition_keys
+from delta_orch.log.read.reconcile import file_keys
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.skipping.record_counts import record_counts
-from delta_orch.log.write.commit_base import CommitBase
-from delta_orch.log.write.read_set import keys_of, paths_of
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.data_path import canonical_paths
-from delta_orch.protocol.types import StructType
 from delta_orch.table.configuration import TableConfiguration
 
+if TYPE_CHECKING:
+    from delta_orch.log.read.snapshot import Snapshot
+
 _REQUIRED = ("path", "partition_values", "size")
+
+
+_KEY_COLUMNS = ("path", "dv_id")
+
+
+@dataclass(slots=True)
+class ReadSet:
+    """The rows and files a transaction depends on; empty for a blind append.
+
+    Attributes:
+        whole_table: Every row.
+        predicates: The rows for which one of them is true; resolved against the table's schema.
+        partitions: The rows of these partitions: tables of string columns, spelled as in the log.
+        files: Keys (`reconcile.file_keys`) of single files.
+        moved: Keys of files into which others have moved rows that may have been read (compaction).
+    """
+
+    whole_table: bool = False
+    predicates: list[Expression] = field(default_factory=list)
+    partitions: list[pa.Table] = field(default_factory=list)
+    files: list[pa.Array] = field(default_factory=list)
+    moved: list[pa.Array] = field(default_factory=list)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a file that is new to the table may hold rows this transaction should have read."""
+        return self.whole_table or bool(self.predicates) or bool(self.partitions)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.reads_rows and not self.files
+
+    def may_hold_read_rows(self, files: pa.Table, table: TableConfiguration) -> pa.Array:
+        """For each file (columns of `file_columns`), false only where none of its rows can have been read."""
+        rows, partition_columns = files.num_rows, table.partition_columns
+        if self.whole_table:
+            return all_booleans(True, rows)
+        # A remove may lack its partition values (PROTOCOL, "Add File and Remove File"): then it may lie anywhere.
+        values = files.column("partition_values")
+        touched = one_chunk(values.is_null()) if partition_columns else all_booleans(False, rows)
+        for predicate in self.predicates:
+            touched = pc.or_(touched, match_files(files, predicate, table.schema, partition_columns).may_match)
+        if self.partitions:
+            keys = file_partition_keys(files, table.schema, partition_columns)
+            for partitions in self.partitions:
+                read = partition_keys(partitions.select(list(partition_columns)), table.schema)
+                touched = pc.or_(touched, pc.is_in(keys, value_set=read))
+        return touched
+
+    def keys_in(self, snapshot: Snapshot) -> pa.Array:
+        """The keys of all files of a snapshot that may hold rows that were read. Partition values and statistics of the
+        snapshot decide: the `remove` of a file repeats no statistics.
+
+        Raises as `Snapshot.files`.
+        """
+        found = list(self.files)
+        if self.whole_table:
+            found.append(keys_of(snapshot.files(_KEY_COLUMNS)))
+        else:
+            found += [keys_of(snapshot.files(_KEY_COLUMNS, where)) for where in self.predicates]
+            if self.partitions:
+                files = snapshot.files((*_KEY_COLUMNS, "partition_values"))
+                by_value = ReadSet(partitions=self.partitions)
+                hit = by_value.may_hold_read_rows(files, snapshot.configuration)
+                found.append(keys_of(files.filter(hit)))
+        return pa.concat_arrays(found) if found else pa.nulls(0, pa.string())
 
 
 @dataclass(slots=True)
@@ -86,27 +155,27 @@ class StagedActions:
         value_set = pa.concat_arrays(known)
         return pa.concat_arrays([paths.filter(pc.is_in(paths, value_set=value_set)) for paths in map(one_chunk, added)])
 
-    def drop_files_in(self, scope: Expression, schema: StructType, partition_columns: Sequence[str]) -> None:
+    def drop_files_in(self, scope: Expression, table: TableConfiguration) -> None:
         """Leave out every file for whose partition `scope`, a predicate over partition columns, is true."""
 
         def outside(files: pa.Table) -> pa.Table:
             if not files.num_rows:
                 return files
-            match = match_files(files, scope, schema, tuple(partition_columns))
+            match = match_files(files, scope, table.schema, table.partition_columns)
             return files.filter(pc.invert(match.may_match))
 
         self.adds = [outside(files) for files in self.adds]
         self.removes = [(outside(files), data_change) for files, data_change in self.removes]
         self.changes = [outside(files) for files in self.changes]
 
-    def result_after(self, base: CommitBase | None) -> TableConfiguration:
-        """The table once this is committed after `base`; that of `base` itself where protocol and metadata stay.
+    def result_after(self, table: TableConfiguration | None) -> TableConfiguration:
+        """The table once this is committed; `table` itself where protocol and metadata stay.
 
         Raises:
             InvalidRequestError: The table is to be created, and one of them is missing.
         """
-        if base is not None:
-            return base.table.after(self.protocol, self.metadata)
+        if table is not None:
+            return table.after(self.protocol, self.metadata)
         if self.protocol is None or self.metadata is None:
             raise InvalidRequestError(
                 "A transaction without a snapshot creates the table: it needs metadata and protocol"
@@ -215,3 +284,14 @@ def _sum_of_sizes(tables: Sequence[pa.Table]) -> int:
 
 def _sum_of_records(tables: Sequence[pa.Table]) -> int:
     return sum(pc.sum(record_counts(files)).as_py() or 0 for files in tables)
+
+
+def keys_of(files: pa.Table) -> pa.Array:
+    """`reconcile.file_keys` of a table of files; without a column `dv_id`, no file has a deletion vector."""
+    dv_ids = files["dv_id"] if "dv_id" in files.column_names else pa.nulls(files.num_rows, pa.string())
+    return file_keys(canonical_paths(files["path"]), dv_ids)
+
+
+def paths_of(keys: pa.Array) -> pa.Array:
+    """The canonical paths of files, from their keys."""
+    return pc.replace_substring_regex(keys, pattern="(?s)\x00.*", replacement="")

@@ -17,9 +17,7 @@ from delta_orch.log.write.commit_checks import (
 )
 from delta_orch.log.write.commit_info import Provenance
 from delta_orch.log.write.conflict import Intent
-from delta_orch.log.write.read_set import ReadSet, keys_of
-from delta_orch.log.write.staged_actions import StagedActions, ensure_file_table
-from delta_orch.log.write.vector_replacement import with_deletion_vectors
+from delta_orch.log.write.staged_actions import ReadSet, StagedActions, ensure_file_table, keys_of
 from delta_orch.protocol.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
 from delta_orch.table.configuration import TableConfiguration
 
@@ -40,6 +38,7 @@ class Staging:
         # The newest version this transaction is known to fit behind; None while it means to create the table.
         self._base = None if snapshot is None else CommitBase.of_snapshot(snapshot)
         self._provenance = provenance
+        self._last_result: TableConfiguration | None = None
         self._reads = ReadSet()
         self._staged = StagedActions()
         self._keys_read: pa.Array | None = None
@@ -97,7 +96,7 @@ class Staging:
             InvalidRequestError: The table of files is malformed.
         """
         self._staged.removes.append((ensure_file_table(files), data_change))
-        ensure_may_remove(self._staged, self._base)
+        ensure_may_remove(self._staged, self._before)
 
     def keep_until_expired(self, paths: Sequence[str]) -> None:
         """Let vacuum find tombstones of files that are no data files of the table, such as those of deletion vectors on
@@ -123,6 +122,8 @@ class Staging:
             InvalidRequestError: The table does not allow new deletion vectors (`delta.enableDeletionVectors`), or a
                 file lacks its number of records.
         """
+        from delta_orch.log.write.deletion_vector_writer import with_deletion_vectors
+
         ensure_may_write_deletion_vectors(self._result())
         marked = with_deletion_vectors(files, vectors)
         self.read_files(files)
@@ -157,15 +158,27 @@ class Staging:
         Raises:
             InvalidRequestError: The table is to be created, and one of them is missing.
         """
-        return self._staged.result_after(self._base)
+        result, last = self._staged.result_after(self._before), self._last_result
+        # What the last one has parsed is not parsed again.
+        if last is None or last.protocol is not result.protocol or last.metadata is not result.metadata:
+            self._last_result = last = result
+        return last
+
+    @property
+    def _before(self) -> TableConfiguration | None:
+        return None if self._base is None else self._base.table
 
     def _intend(
-        self, base: CommitBase, txns: Sequence[TxnId], skipped: Sequence[TxnId], isolation_level: str | None
+        self,
+        table: TableConfiguration,
+        txns: Sequence[TxnId],
+        skipped: Sequence[TxnId],
+        isolation_level: str | None,
     ) -> Intent:
         """What the commits that come first are held against.
 
         Args:
-            base: The newest version this is known to fit behind.
+            table: As the newest version has it that this is known to fit behind.
             txns, skipped: The identifiers it records, and those it found recorded.
             isolation_level: None takes the table's.
         """
@@ -177,13 +190,12 @@ class Staging:
             added_again=self._staged.added_again(self._reads.files),
             changes_data=self._staged.changes_data,
             changes_metadata=self._staged.metadata is not None,
-            begins_to_track_rows=begins_to_track_rows(self._base, result),
+            begins_to_track_rows=begins_to_track_rows(self._before, result),
             app_ids=frozenset(txn.app_id for txn in txns),
             domains=frozenset(self._staged.domain_metadata),
             isolation_level=isolation_level or result.properties.isolation_level,
             settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),
-            schema=base.table.schema,
-            partition_columns=base.table.partition_columns,
+            table=table,
         )
 
     def _files_read(self) -> pa.Array:

@@ -12,9 +12,10 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import (
+    CommitOutcomeUnknownError,
     CommitRetriesExhaustedError,
     FileExistsInStoreError,
     InvalidRequestError,
@@ -24,23 +25,15 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.txn import TxnId
-from delta_orch.log.read.recorded_txns import Recorded, ensure_distinct, ensure_follows, stale_among
+from delta_orch.log.files.txn import Recorded, TxnId, ensure_distinct, ensure_follows, stale_among
 from delta_orch.log.upkeep.post_commit import after_commit
-from delta_orch.log.write.commit_base import CommitBase, ensure_joinable
-from delta_orch.log.write.commit_checks import (
-    ensure_isolation_level,
-    ensure_may_commit,
-    outcome_unknown,
-)
+from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
+from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
 from delta_orch.log.write.commit_info import Provenance
-from delta_orch.log.write.commit_preview import CommitPreview
-from delta_orch.log.write.commit_result import CommitResult, Committed
-from delta_orch.log.write.compaction_follow import removes_after_compaction
-from delta_orch.log.write.conflict import Intent, ensure_no_conflict, note_moved_rows
+from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
+from delta_orch.log.write.conflict import Intent, ensure_no_conflict, note_moved_rows, removes_after_compaction
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.log.write.staging import Staging
-from delta_orch.log.write.version_dependent import depends_on_version, fit_to_version
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
 from delta_orch.table.row_tracking import assigns_row_ids, with_materialized_columns
@@ -90,11 +83,11 @@ class Transaction(Staging):
         snapshot: Snapshot | None,
         *,
         operation: str,
-        operation_parameters: Mapping[str, Any] | None = None,
+        operation_parameters: Mapping[str, object] | None = None,
         operation_metrics: Mapping[str, int | str] | None = None,
         txns: Sequence[TxnId] = (),
         user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
+        commit_info: Mapping[str, object] | None = None,
         isolation_level: str | None = None,
         dry_run: bool = False,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
@@ -102,7 +95,9 @@ class Transaction(Staging):
         ensure_distinct(txns)
         ensure_isolation_level(isolation_level)
         log.store.ensure_can_commit()
-        provenance = Provenance.of(operation, operation_parameters, user_metadata, commit_info, operation_metrics)
+        provenance = Provenance(
+            operation, operation_parameters or {}, user_metadata, commit_info or {}, operation_metrics or {}
+        )
         super().__init__(snapshot, provenance)
         self.log = log
         self._isolation_level = isolation_level
@@ -184,7 +179,7 @@ class Transaction(Staging):
             if result is not None:
                 return result
         if self._doubt is not None:
-            raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, self._doubt)
+            raise self._outcome_unknown(version, self._doubt)
         raise CommitRetriesExhaustedError(
             f"{self._max_attempts} attempts to commit were all overtaken by other writers",
             remedy="Try again when fewer writers are at work, or raise max_attempts",
@@ -212,7 +207,7 @@ class Transaction(Staging):
             if self._doubt is None:
                 raise
             # Nothing was written now, but an earlier request for this version may still take effect.
-            raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, e) from e
+            raise self._outcome_unknown(version, e) from e
         return None
 
     def _rebase(self, version: int, attempt: int) -> CommitResult | None:
@@ -237,9 +232,9 @@ class Transaction(Staging):
             self._base = base
             self._follow_moved_rows(winner, base)
             intent = self._intent = self._intent or self._intend(
-                base, self._txns, self._skipped_txns, self._isolation_level
+                base.table, self._txns, self._skipped_txns, self._isolation_level
             )
-            ensure_no_conflict(intent, winner, base if before is None else before)
+            ensure_no_conflict(intent, winner, (before or base).table)
             note_moved_rows(intent, winner)
         if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
             return self._skip(self._base, attempt)
@@ -257,7 +252,7 @@ class Transaction(Staging):
             except StorageError as e:
                 if self._doubt is None:
                     raise
-                raise outcome_unknown(self.log.store.uri, version, self._provenance.txn_id, e) from e
+                raise self._outcome_unknown(version, e) from e
             # Whoever it is: the name is taken for good, so no request of ours can take effect any more.
             self._doubt = None
             yield winner
@@ -274,7 +269,7 @@ class Transaction(Staging):
 
     def _follow_moved_rows(self, winner: Commit, base: CommitBase) -> None:
         """A compaction that came first yields: what it moved and we remove is removed from where it is now."""
-        removes = removes_after_compaction(self._staged, winner, base.table.schema, base.table.partition_columns)
+        removes = removes_after_compaction(self._staged, winner, base.table)
         if removes is not None:
             self._staged.removes = removes
             self._provenance.metrics = self._staged.recount(self._provenance.metrics)
@@ -291,10 +286,22 @@ class Transaction(Staging):
             return True
         for txn in stale:
             if txn.scope is not None:
-                self._staged.drop_files_in(txn.scope, base.table.schema, base.table.partition_columns)
+                self._staged.drop_files_in(txn.scope, base.table)
         self._provenance.metrics = self._staged.recount(self._provenance.metrics)
         self._forget_derived()
         return False
+
+    def _outcome_unknown(self, version: int, error: StorageError) -> CommitOutcomeUnknownError:
+        """The error for a commit that may have happened."""
+        txn_id = self._provenance.txn_id
+        return CommitOutcomeUnknownError(
+            f"It is unknown whether version {version} of {self.log.store.uri} was committed",
+            cause=str(error),
+            remedy=f"Check whether commitInfo.txnId of that version is {txn_id} before writing again; "
+            "with transaction identifiers (`txn`) running again is always safe",
+            version=version,
+            txn_id=txn_id,
+        )
 
     # How it ends
 
@@ -380,4 +387,4 @@ class Transaction(Staging):
         self._has_ended = True
         if self._staged.metadata is not None and self._result().enables("rowTracking"):
             self._staged.metadata = with_materialized_columns(self._staged.metadata)
-        ensure_may_commit(self.log, self.snapshot, self._base, self._staged)
+        ensure_may_commit(self.log, self.snapshot, self._base, self._staged, self._result())

@@ -19,7 +19,7 @@ from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.write.read_set import keys_of
+from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.deletion_vector import relative_path
