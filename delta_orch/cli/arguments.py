@@ -1,11 +1,17 @@
-"""Options that several commands share, and how they become a table."""
+"""Commands and what they take: how a command line becomes the call of a function.
+
+A command is a function whose first argument is the `Target` that every command has; its other arguments are named by
+the options and positional arguments it was registered with. Only `argparse` is needed for it, because a command line is
+a fresh process each time.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from argparse import ArgumentParser, BooleanOptionalAction, HelpFormatter, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 
@@ -13,34 +19,157 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.engines.base import Engine
 
-Uri = Annotated[str, typer.Argument(metavar="URI", help="The table's location: a path or a URI.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option("--storage-option", "-o", metavar="KEY=VALUE", help="An option of the store; may be repeated."),
-]
-Version = Annotated[
-    int | None, typer.Option("--version", metavar="N", help="The version to read; by default the newest.")
-]
-AsOf = Annotated[
-    str | None, typer.Option("--timestamp", metavar="TIME", help="Read the version current at this time (ISO 8601).")
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        metavar="A,B.C",
-        help="Columns, or fields of structs, to read, by default all; names with commas or dots in `backticks`.",
+PROGRAM = "delta-orch"
+
+
+class UsageError(Exception):
+    """The command line cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An option, or a positional argument where `names` are no flags, as `ArgumentParser.add_argument` takes it."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, object]
+
+
+def argument(*names: str, **settings: object) -> Argument:
+    """What a command takes. See `ArgumentParser.add_argument`."""
+    return Argument(names, settings)
+
+
+def flag(name: str, help: str) -> Argument:
+    """An option without a value."""
+    return Argument((name,), {"action": "store_true", "help": help})
+
+
+def count(text: str) -> int:
+    """A number of things, as the type of an option."""
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What every command is about: a table, and the form of the answer."""
+
+    uri: str
+    storage_option: Sequence[str]
+    json: bool
+
+    def table(self) -> DeltaTable:
+        """The table.
+
+        Raises:
+            InvalidRequestError: A storage option is not KEY=VALUE.
+        """
+        from delta_orch.delta_table import DeltaTable
+
+        options = {}
+        for text in self.storage_option:
+            key, separator, value = text.partition("=")
+            if not (key and separator):
+                # The value may be a secret: it is not repeated.
+                raise InvalidRequestError(
+                    "A --storage-option is not KEY=VALUE", remedy="Write --storage-option key=value"
+                )
+            options[key] = value
+        return DeltaTable(self.uri, options or None)
+
+    def snapshot(self, version: int | None = None, timestamp: str | None = None) -> TableSnapshot:
+        """A version of the table, by default the newest."""
+        return self.table().snapshot(version=version, timestamp=timestamp)
+
+
+TARGET = (
+    argument("uri", metavar="URI", help="The table's location: a path or a URI."),
+    argument(
+        "--storage-option", "-o", action="append", default=[], metavar="KEY=VALUE",
+        help="An option of the store. May be repeated.",
     ),
-]
-Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Rows to read, as in Spark SQL.")]
-EngineName = Annotated[
-    str, typer.Option("--engine", metavar="local|spark", help="What reads the rows; spark starts a session.")
-]
+    flag("--json", "Print one JSON value instead of tables."),
+)  # fmt: skip
+VERSION = argument("--version", type=int, metavar="N", help="The version to read. Default: the newest.")
+TIMESTAMP = argument("--timestamp", metavar="TIME", help="Read the version that was current at this time (ISO 8601).")
+WHERE = argument("--where", metavar="SQL", help="The rows to read, in Spark SQL.")
+COLUMNS = argument(
+    "--columns",
+    metavar="A,B.C",
+    help="Columns or fields of structs to read. Default: all. Put names with commas or dots in `backticks`.",
+)
+ENGINE = argument(
+    "--engine", default="local", metavar="local|spark", help="What reads the rows. spark starts a session."
+)
+DRY_RUN = flag("--dry-run", "Check everything and show what would be committed. Change nothing.")
+ISOLATION = argument(
+    "--isolation",
+    metavar="LEVEL",
+    help="WriteSerializable, Serializable or SnapshotIsolation. Default: the table's level.",
+)
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, and what it takes after its target."""
+
+    function: Callable[..., None]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def help(self) -> str:
+        return self.function.__doc__ or ""
+
+    def parser(self, words: str) -> ArgumentParser:
+        parser = _Parser(
+            f"{PROGRAM} {words}",
+            description=self.help,
+            allow_abbrev=False,
+            formatter_class=lambda prog: HelpFormatter(prog, max_help_position=32),
+        )
+        uri, *options = TARGET
+        for taken in (uri, *self.arguments, *options):
+            parser.add_argument(*taken.names, **taken.settings)  # type: ignore[arg-type]
+        return parser
+
+    def run(self, words: str, arguments: Sequence[str]) -> None:
+        """Parse `arguments` and call the function.
+
+        Raises:
+            UsageError: They cannot be understood.
+        """
+        parsed: Namespace = self.parser(words).parse_intermixed_args(arguments)
+        values = vars(parsed)
+        target = Target(values.pop("uri"), values.pop("storage_option"), values.pop("json"))
+        self.function(target, **values)
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class Commands(dict[str, Command]):
+    """Commands by name, in the order of their definition."""
+
+    def add(self, *arguments: Argument, name: str | None = None) -> Callable[[F], F]:
+        """Register a function as a command, which is called as the function is unless `name` says otherwise."""
+
+        def register(function: F) -> F:
+            self[name or function.__name__.replace("_", "-")] = Command(function, arguments)
+            return function
+
+        return register
+
 
 _QUOTED = r"`(?:[^`]|``)+`"
 _PART = rf"(?:{_QUOTED}|[^`,.]+)"
-_NAME = re.compile(rf"\s*(?:({_QUOTED})|({_PART}(?:\.{_PART})+)|([^`,][^,]*?))\s*(?:,|$)")
+_NAME = rf"\s*(?:({_QUOTED})|({_PART}(?:\.{_PART})+)|([^`,][^,]*?))\s*(?:,|$)"
 
 
 def parse_columns(text: str | None) -> list[str] | None:
@@ -51,12 +180,12 @@ def parse_columns(text: str | None) -> list[str] | None:
     """
     if text is None:
         return None
-    names, position = [], 0
+    names, position, pattern = [], 0, re.compile(_NAME)
     while position < len(text):
-        found = _NAME.match(text, position)
+        found = pattern.match(text, position)
         if found is None:
             raise InvalidRequestError(
-                f"--columns {text!r} is no list of names", remedy="Write names with commas between: a,`b,c`,d"
+                f"--columns {text!r} is not a list of names", remedy="Write names with commas between: a,`b,c`,d"
             )
         quoted, path, name = found.groups()
         names.append((path or name).strip() if quoted is None else quoted[1:-1].replace("``", "`"))
@@ -86,32 +215,10 @@ def open_engine(name: str) -> Engine:
     # Where and how big is for spark-defaults.conf to say.
     builder = SparkSession.builder.appName("delta-orch").config("spark.ui.showConsoleProgress", "false")
     session = builder.config("spark.ui.enabled", "false").getOrCreate()
-    # What fails is one line of ours; Spark would write its traces beside it. A session of Connect has no context.
+    # An error is one line of ours; Spark would write its traces beside it. A session of Connect has no context.
     if (context := getattr(session, "sparkContext", None)) is not None:
         context.setLogLevel("OFF")
     return spark_engine(session)
 
 
-def open_table(uri: str, storage_option: list[str] | None) -> DeltaTable:
-    """The table of the command line.
-
-    Raises:
-        InvalidRequestError: A storage option is no KEY=VALUE.
-    """
-    from delta_orch.delta_table import DeltaTable
-
-    options = {}
-    for text in storage_option or ():
-        key, separator, value = text.partition("=")
-        if not (key and separator):
-            # The value may be a secret: it is not repeated.
-            raise InvalidRequestError("A --storage-option is no KEY=VALUE", remedy="Write --storage-option key=value")
-        options[key] = value
-    return DeltaTable(uri, options or None)
-
-
-def open_snapshot(
-    uri: str, storage_option: list[str] | None, version: int | None = None, timestamp: str | None = None
-) -> TableSnapshot:
-    """The snapshot of the command line."""
-    return open_table(uri, storage_option).snapshot(version=version, timestamp=timestamp)
+__all__ = ["BooleanOptionalAction", "Command", "Commands", "Target", "UsageError"]

@@ -2,65 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from delta_orch.cli.arguments import DRY_RUN, ISOLATION, TIMESTAMP, VERSION, Commands, Target, argument
+from delta_orch.cli.output import print_json, print_rows, report_commit
 
-import typer
+COMMANDS = Commands()
 
-from delta_orch.cli.arguments import AsOf, Json, StorageOption, Uri, Version, open_snapshot, open_table
-from delta_orch.cli.commits import DryRun, Isolation, report_commit
-from delta_orch.cli.output import print_json, print_rows
-
-domain_app = typer.Typer(
-    help="Metadata domains: named texts that travel with a table. Those called delta.… belong to table features.",
-    no_args_is_help=True,
-)
-
-Domain = Annotated[
-    str, typer.Argument(metavar="DOMAIN", help="Its name, such as com.example.lineage.", show_default=False)
-]
+_DOMAIN = argument("domain", metavar="DOMAIN", help="Its name, such as com.example.lineage.")
 
 
-@domain_app.command("list")
-def list_domains(
-    uri: Uri, version: Version = None, timestamp: AsOf = None, storage_option: StorageOption = None, json: Json = False
-) -> None:
+@COMMANDS.add(VERSION, TIMESTAMP, name="list")
+def list_domains(at: Target, version: int | None, timestamp: str | None) -> None:
     """List the metadata domains of a table, those of table features included."""
-    domains = open_snapshot(uri, storage_option, version, timestamp).domain_metadata
-    if json:
+    domains = at.snapshot(version, timestamp).domain_metadata
+    if at.json:
         print_json([{"domain": name, "configuration": domains[name]} for name in sorted(domains)])
     else:
         print_rows(("domain", "configuration"), sorted(domains.items()))
 
 
-@domain_app.command("set")
-def set_domain(
-    uri: Uri,
-    domain: Domain,
-    configuration: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What it is to hold, for example JSON.", show_default=False)
-    ],
-    isolation: Isolation = None,
-    dry_run: DryRun = False,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+@COMMANDS.add(
+    _DOMAIN,
+    argument("configuration", metavar="TEXT", help="Its text, for example JSON."),
+    ISOLATION,
+    DRY_RUN,
+    name="set",
+)
+def set_domain(at: Target, domain: str, configuration: str, isolation: str | None, dry_run: bool) -> None:
     """Set a metadata domain of your own, whatever it held before."""
-    table = open_table(uri, storage_option)
-    result = table.set_domain_metadata(domain, configuration, isolation_level=isolation, dry_run=dry_run)
-    report_commit(result, done=f"Version {result.version} committed", nothing="Nothing to change", as_json=json)
+    result = at.table().set_domain_metadata(domain, configuration, isolation_level=isolation, dry_run=dry_run)
+    report_commit(result, done=f"Version {result.version} committed", nothing="Nothing to change", as_json=at.json)
 
 
-@domain_app.command("remove")
-def remove_domain(
-    uri: Uri,
-    domain: Domain,
-    isolation: Isolation = None,
-    dry_run: DryRun = False,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+@COMMANDS.add(_DOMAIN, ISOLATION, DRY_RUN, name="remove")
+def remove_domain(at: Target, domain: str, isolation: str | None, dry_run: bool) -> None:
     """Remove a metadata domain of your own."""
-    table = open_table(uri, storage_option)
-    result = table.remove_domain_metadata(domain, isolation_level=isolation, dry_run=dry_run)
+    result = at.table().remove_domain_metadata(domain, isolation_level=isolation, dry_run=dry_run)
     nothing = f"Nothing to remove: version {result.version} has no domain {domain}"
-    report_commit(result, done=f"Version {result.version} committed", nothing=nothing, as_json=json)
+    report_commit(result, done=f"Version {result.version} committed", nothing=nothing, as_json=at.json)

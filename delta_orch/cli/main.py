@@ -6,83 +6,60 @@ stdout, so that a program reads the answer, good or bad, from one place. A comma
 the code `USAGE` and ends with 2; whatever else goes wrong is a defect of this package, has the code `INTERNAL` and ends
 with 70. The variable DELTA_ORCH_TRACEBACK shows where.
 
-Starting must stay fast (`--help`, completion): whatever touches tables is imported inside the commands.
+Starting must stay fast: a command's module is imported when the command is chosen, and whatever touches tables inside
+the command.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-import typer
+from delta_orch.cli.arguments import PROGRAM, UsageError
+from delta_orch.cli.output import print_error, print_line
+from delta_orch.errors import DeltaError, MissingDependencyError
 
-from delta_orch.cli.alter_commands import alter_app
-from delta_orch.cli.describe_commands import files, schema
-from delta_orch.cli.domain_commands import domain_app
-from delta_orch.cli.fsck_command import fsck
-from delta_orch.cli.log_commands import checkpoint, checksum, cleanup_log, compact_log
-from delta_orch.cli.maintenance_commands import optimize, vacuum
-from delta_orch.cli.output import print_error
-from delta_orch.cli.row_commands import changes, explain, read, show
-from delta_orch.cli.table_commands import history, snapshot, txn_list
-from delta_orch.errors import DeltaError
+if TYPE_CHECKING:
+    from delta_orch.cli.arguments import Command, Commands
 
-app = typer.Typer(
-    name="delta-orch",
-    help="Look at and look after Delta Lake tables.",
-    epilog="Ends with 0; with 1 after an error (error[CODE] on stderr); with 2 where the command line makes no sense.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-txn_app = typer.Typer(help="Transaction identifiers: what makes writes happen once.", no_args_is_help=True)
-# The order, and the groups, of the help text.
-_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Look at a table": (snapshot, schema, files, history, fsck),
-    "Read rows": (show, read, explain, changes),
-    "Look after a table": (optimize, vacuum, checkpoint, compact_log, checksum, cleanup_log),
+_PAGES = {
+    "Look at a table": ("snapshot", "schema", "files", "history", "txn", "fsck"),
+    "Read rows": ("show", "read", "explain", "changes"),
+    "Change a table": ("alter", "domain"),
+    "Look after a table": ("optimize", "vacuum", "checkpoint", "compact-log", "checksum", "cleanup-log"),
+    "See it work": ("demo",),
 }
-for _group, _commands in _COMMANDS.items():
-    for _command in _commands:
-        app.command(rich_help_panel=_group)(_command)
-app.add_typer(txn_app, name="txn", rich_help_panel="Look at a table")
-txn_app.command("list")(txn_list)
-app.add_typer(alter_app, name="alter", rich_help_panel="Change a table")
-app.add_typer(domain_app, name="domain", rich_help_panel="Change a table")
+"""The commands as `--help` shows them."""
 
-# The base of what typer raises for a command line it cannot understand; typer exports only its children.
-_UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from delta_orch import __version__
-
-        typer.echo(f"delta-orch {__version__}")
-        raise typer.Exit
+_MODULES = {"Look at a table": "table", "Read rows": "row", "Look after a table": "upkeep"}
+_GROUPS = {
+    "txn": ("table", "TXN_COMMANDS", "Transaction identifiers: what makes writes happen once."),
+    "alter": ("alter", "COMMANDS", "Change a table's properties, features, constraints, columns or clustering."),
+    "domain": (
+        "domain",
+        "COMMANDS",
+        "Metadata domains: named texts that travel with a table. Those called delta.… belong to table features.",
+    ),
+}
+_DEMO = "Run the demonstration pipeline of real flights. Options are passed on; see `demo --help`."
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    del version
+def _commands(module: str, name: str = "COMMANDS") -> Commands:
+    found: Commands = getattr(import_module(f"delta_orch.cli.{module}_commands"), name)
+    return found
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    rich_help_panel="See it work",
-)
-def demo(context: typer.Context) -> None:
-    """Run the demonstration pipeline of real flights. Options are passed on; see `demo --help`."""
-    from delta_orch.demo.runner import main
-
-    raise typer.Exit(main(list(context.args)))
+def all_commands() -> Iterator[tuple[tuple[str, ...], Command]]:
+    """Every command by its words, but `demo`, which has a command line of its own."""
+    for page, names in _PAGES.items():
+        for name in names:
+            if name in _GROUPS:
+                yield from (((name, inner), command) for inner, command in _commands(*_GROUPS[name][:2]).items())
+            elif name != "demo":
+                yield (name,), _commands(_MODULES[page])[name]
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -98,29 +75,28 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    import logging
+
     logging.getLogger("delta_orch").addHandler(logging.NullHandler())
     as_json = "--json" in arguments
     try:
-        status = app(arguments, prog_name="delta-orch", standalone_mode=False)
+        status = _dispatch(arguments)
         sys.stdout.flush()
-        return status if isinstance(status, int) else 0
+        return status
     except DeltaError as e:
         print_error(e.code, str(e), e.context, as_json=as_json)
         return 1
-    except _UsageError as e:
-        if not str(e):  # the help text was shown instead
-            return 2
-        print_error("USAGE", e.format_message(), {}, as_json=as_json)  # type: ignore[attr-defined]
+    except UsageError as e:
+        print_error("USAGE", str(e), {}, as_json=as_json)
         return 2
-    except (typer.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         print_error("ABORTED", "Interrupted", {}, as_json=as_json)
         return 130
-    except BrokenPipeError:
-        raise
     except SystemExit as e:
-        # typer and rich end the process themselves, with 1, where they meet a closed pipe.
-        if isinstance(e.__context__, BrokenPipeError):
-            raise e.__context__ from None
+        # A command that found something wrong, or `--help`.
+        sys.stdout.flush()
+        return e.code if isinstance(e.code, int) else 0
+    except BrokenPipeError:
         raise
     except Exception as e:
         # A program that asked for JSON must not be answered by a traceback.
@@ -129,6 +105,91 @@ def _run(arguments: list[str]) -> int:
         remedy = "This is a defect of delta-orch; with DELTA_ORCH_TRACEBACK=1 it says where."
         print_error("INTERNAL", f"{type(e).__name__}: {e}. {remedy}", {}, as_json=as_json)
         return 70
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Find the command, and run it."""
+    if not arguments:
+        _print_help()
+        return 2
+    name, *rest = arguments
+    if name in ("--help", "-h"):
+        _print_help()
+        return 0
+    if name == "--version":
+        from delta_orch import __version__
+
+        print_line(f"{PROGRAM} {__version__}")
+        return 0
+    if name == "demo":
+        return _demo(rest)
+    if name in _GROUPS:
+        return _dispatch_in_group(name, rest)
+    page = next((page for page, names in _PAGES.items() if name in names), None)
+    if page is None:
+        raise _unknown(name, [name for names in _PAGES.values() for name in names])
+    _commands(_MODULES[page])[name].run(name, rest)
+    return 0
+
+
+def _demo(arguments: list[str]) -> int:
+    try:
+        from delta_orch.demo.runner import main
+    except ImportError as e:
+        raise MissingDependencyError(
+            "The demo needs packages that are not installed",
+            cause=str(e),
+            remedy='Run pip install "delta-orch[demo]"',
+            extra="demo",
+        ) from e
+    return main(arguments)
+
+
+def _dispatch_in_group(group: str, arguments: list[str]) -> int:
+    *place, help = _GROUPS[group]
+    commands = _commands(*place)
+    if not arguments or arguments[0] in ("--help", "-h"):
+        print_line(f"usage: {PROGRAM} {group} COMMAND URI …\n\n{help}\n")
+        _print_commands("Commands", {name: command.help for name, command in commands.items()})
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in commands:
+        raise _unknown(name, list(commands))
+    commands[name].run(f"{group} {name}", rest)
+    return 0
+
+
+def _unknown(name: str, known: Sequence[str]) -> UsageError:
+    from difflib import get_close_matches
+
+    if name.startswith("-"):
+        return UsageError(f"There is no option {name} here; see --help")
+    close = get_close_matches(name, known)
+    return UsageError(
+        f"There is no command {name!r}. " + (f"Did you mean {', '.join(close)}?" if close else "See --help")
+    )
+
+
+def _print_help() -> None:
+    print_line(f"usage: {PROGRAM} [--version] [--help] COMMAND …\n\nLook at and look after Delta Lake tables.\n")
+    for page, names in _PAGES.items():
+        told = {}
+        for name in names:
+            if name in _GROUPS:
+                told[name] = _GROUPS[name][2]
+            else:
+                told[name] = _DEMO if name == "demo" else _commands(_MODULES[page])[name].help
+        _print_commands(page, told)
+    print_line(f"`{PROGRAM} COMMAND --help` shows what a command takes.")
+    print_line("Ends with 0; with 1 after an error (error[CODE] on stderr); with 2 after a wrong command line.")
+
+
+def _print_commands(title: str, helps: dict[str, str]) -> None:
+    print_line(f"{title}:")
+    width = max(map(len, helps))
+    for name, help in helps.items():
+        print_line(f"  {name.ljust(width)}  {' '.join(help.split())}")
+    print_line("")
 
 
 if __name__ == "__main__":

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-import orjson
+if TYPE_CHECKING:
+    from delta_orch.log.write.commit_result import CommitPreview, CommitResult
 
 Branch = tuple[str, "list[Branch]"]
 """A label and what hangs from it."""
 
-_JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+_NARROWEST_COLUMN = 8
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """One JSON value on stdout; values JSON does not know become text."""
-    sys.stdout.write(orjson.dumps(value, default=str, option=_JSON_OPTIONS).decode() + "\n")
+    import orjson
+
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+    sys.stdout.write(orjson.dumps(value, default=str, option=options).decode() + "\n")
 
 
-def print_error(code: str, message: str, context: Mapping[str, Any], *, as_json: bool) -> None:
+def print_error(code: str, message: str, context: Mapping[str, object], *, as_json: bool) -> None:
     """One error: a line on stderr, or the JSON object on stdout."""
     if as_json:
         print_json({"error": {"code": code, "message": message, "context": dict(context)}})
@@ -34,62 +39,88 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def print_fields(title: str, fields: Mapping[str, Any]) -> None:
+def print_fields(title: str, fields: Mapping[str, object]) -> None:
     """Names and values, one a line; those without a value are left out."""
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in fields.items():
-        if value is not None and value != "" and value != {} and value != []:
-            table.add_row(name, _cell(value))
-    # A title of the table would be folded to the table's width.
-    _console().print(_cell(title), style="bold")
-    _console().print(table)
+    print_line(_emphasized(_cell(title)))
+    _print_table([(name, _cell(value)) for name, value in fields.items() if value not in (None, "", {}, [])])
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table with a header."""
-    from rich.table import Table
-
-    table = Table(title=title, box=None, title_justify="left", title_style="bold", pad_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*map(_cell, row))
-    _console().print(table)
+    _print_table([tuple(columns), *(tuple(map(_cell, row)) for row in rows)], has_header=True)
 
 
 def print_tree(root: Branch) -> None:
     """A tree, its labels as they stand."""
-    from rich.text import Text
-    from rich.tree import Tree
+    label, children = root
+    print_line(label)
+    _print_branches(children, "")
 
-    def grown(branch: Branch) -> Tree:
-        label, children = branch
-        tree = Tree(Text(label))
-        tree.children = [grown(child) for child in children]
-        return tree
 
-    _console().print(grown(root))
+def _print_branches(branches: Sequence[Branch], indent: str) -> None:
+    for place, (label, children) in enumerate(branches, start=1):
+        is_last = place == len(branches)
+        print_line(f"{indent}{'└── ' if is_last else '├── '}{label}")
+        _print_branches(children, indent + ("    " if is_last else "│   "))
+
+
+def _print_table(rows: Sequence[Sequence[str]], *, has_header: bool = False) -> None:
+    """Columns two spaces apart. On a terminal long cells are folded; elsewhere lines are as long as they must be."""
+    if not rows:
+        return
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*rows, strict=True)]
+    if sys.stdout.isatty():
+        excess = sum(widths) + 2 * (len(widths) - 1) - shutil.get_terminal_size().columns
+        while excess > 0 and max(widths) > _NARROWEST_COLUMN:
+            widths[widths.index(max(widths))] -= 1
+            excess -= 1
+    for number, row in enumerate(rows):
+        folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*folded, fillvalue=""):
+            line = "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+            print_line(_emphasized(line) if has_header and number == 0 else line)
+
+
+def _fold(cell: str, width: int) -> list[str]:
+    lines = cell.split("\n")
+    return [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), max(width, 1))]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{k}={v}" for k, v in value.items())
+    elif isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    text = "" if value is None else str(value)
+    # What a table holds must not steer the terminal.
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _emphasized(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show on a terminal that something is under way, and for how long."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task(what, total=None)
+    """Say on a terminal what is under way."""
+    try:
+        show_progress(f"{what} …")
         yield
+    finally:
+        show_progress("")
+
+
+def show_progress(text: str) -> None:
+    """A line on a terminal's stderr that replaces the one before; nothing elsewhere."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
 
 
 def text_of_time(ms: int | None) -> str:
     """A time as people read it, UTC; one that no calendar has, as its number."""
+    from datetime import UTC, datetime
+
     if ms is None:
         return ""
     try:
@@ -108,19 +139,37 @@ def text_of_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def _cell(value: Any) -> Any:
-    from rich.text import Text
+def report_commit(result: CommitResult, *, done: str, nothing: str, as_json: bool) -> None:
+    """Tell how a commit ended, or how it would have.
 
-    # Values of the user may hold what rich would read as markup.
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{k}={v}" for k, v in value.items())
-    elif isinstance(value, list | tuple):
-        value = ", ".join(map(str, value))
-    return Text("" if value is None else str(value))
+    Args:
+        done: What people are told where it was committed.
+        nothing: What people are told where there was nothing left to do.
+    """
+    import orjson
+
+    preview = result.preview
+    if as_json:
+        told: dict[str, object] = {
+            "version": result.version,
+            "skipped": result.skipped,
+            "dry_run": preview is not None,
+            "operation_metrics": dict(result.operation_metrics),
+        }
+        if preview is not None:
+            told["version"] = preview.version
+            told["actions"] = [orjson.Fragment(line) for line in preview.content.splitlines()]
+        print_json(told)
+    elif preview is not None:
+        print_line(f"Version {preview.version} would be committed: {_kinds_of_actions(preview)} (--json shows them)")
+    else:
+        print_line(nothing if result.skipped else done)
 
 
-def _console() -> Any:
-    from rich.console import Console
+def _kinds_of_actions(preview: CommitPreview) -> str:
+    from collections import Counter
 
-    # Into a file or a pipe nothing is folded or cut: lines are as long as they must be.
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    import orjson
+
+    kinds = Counter(next(iter(orjson.loads(line))) for line in preview.content.splitlines())
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())

@@ -1,124 +1,70 @@
-"""Commands that read rows: `read`, `changes`, `show`, and `explain`, which says what reading would take."""
+"""Commands that read rows: `show`, `read`, `changes`, and `explain`, which says what reading would take."""
 
 from __future__ import annotations
 
+import math
+from argparse import BooleanOptionalAction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.cli.arguments import (
-    AsOf,
-    Columns,
-    EngineName,
-    Json,
-    StorageOption,
-    Uri,
-    Version,
-    Where,
+    COLUMNS,
+    ENGINE,
+    TIMESTAMP,
+    VERSION,
+    WHERE,
+    Commands,
+    Target,
+    argument,
+    count,
+    flag,
     open_engine,
-    open_snapshot,
-    open_table,
     parse_columns,
 )
-from delta_orch.cli.output import print_json, print_line, print_rows
+from delta_orch.cli.output import print_json, print_line, print_rows, show_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Output = Annotated[
-    Path, typer.Option("--output", metavar="FILE.parquet", help="Where to write the rows, as one Parquet file.")
-]
+    from delta_orch.protocol.types import DataType
+
+COMMANDS = Commands()
+
+_LONGEST_TEXT = 200
+_OUTPUT = argument(
+    "--output", type=Path, required=True, metavar="FILE.parquet", help="The Parquet file to write the rows to."
+)
+
+Cell = Any
+"""A value of Arrow's `to_pylist`, or what stands for it in JSON."""
+Row = dict[str, Cell]
 
 
-def read(
-    uri: Uri,
-    output: Output,
-    version: Version = None,
-    timestamp: AsOf = None,
-    columns: Columns = None,
-    where: Where = None,
-    engine: EngineName = "local",
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
-    """Write a table's rows to one Parquet file, streamed. The file appears complete or not at all."""
-    state = open_snapshot(uri, storage_option, version, timestamp)
-    scan = state.scan(parse_columns(columns), where)
-    reads = open_engine(engine)
-    num_rows = _export(reads.to_reader(scan.to_relation(reads)), output)
-    _report_export(json, output, num_rows, {"version": state.version})
-
-
-def changes(
-    uri: Uri,
-    output: Output,
-    starting_version: Annotated[int | None, typer.Option("--from", metavar="A", help="The first version.")] = None,
-    ending_version: Annotated[
-        int | None, typer.Option("--to", metavar="B", help="The last version; by default the newest.")
-    ] = None,
-    starting_timestamp: Annotated[
-        str | None, typer.Option("--from-timestamp", metavar="TIME", help="Versions since this time (ISO 8601).")
-    ] = None,
-    ending_timestamp: Annotated[
-        str | None, typer.Option("--to-timestamp", metavar="TIME", help="Versions until this time (ISO 8601).")
-    ] = None,
-    allow_out_of_range: Annotated[
-        bool, typer.Option("--allow-out-of-range", help="No error where the range goes beyond the newest version.")
-    ] = False,
-    require_change_data_feed: Annotated[
-        bool | None,
-        typer.Option(
-            "--require-change-data-feed/--no-require-change-data-feed",
-            help="Refuse versions written while the feed was off; by default where the table has a feed.",
-        ),
-    ] = None,
-    schema_version: Annotated[
-        int | None,
-        typer.Option("--schema-version", metavar="N", help="Columns as of this version; by default of the last one."),
-    ] = None,
-    engine: EngineName = "local",
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
-    """Write the rows that a range of versions inserted, updated and deleted to one Parquet file."""
-    feed = open_table(uri, storage_option).changes(
-        starting_version=starting_version,
-        ending_version=ending_version,
-        starting_timestamp=starting_timestamp,
-        ending_timestamp=ending_timestamp,
-        allow_out_of_range=allow_out_of_range,
-        require_change_data_feed=require_change_data_feed,
-        schema_version=schema_version,
-    )
-    reads = open_engine(engine)
-    num_rows = _export(reads.to_reader(feed.to_relation(reads)), output)
-    _report_export(
-        json, output, num_rows, {"starting_version": feed.starting_version, "ending_version": feed.ending_version}
-    )
-
-
+@COMMANDS.add(
+    argument("--limit", "-n", type=count, default=20, metavar="N", help="At most that many rows. Default: 20."),
+    VERSION,
+    TIMESTAMP,
+    COLUMNS,
+    WHERE,
+    ENGINE,
+)
 def show(
-    uri: Uri,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="At most that many rows.")] = 20,
-    version: Version = None,
-    timestamp: AsOf = None,
-    columns: Columns = None,
-    where: Where = None,
-    engine: EngineName = "local",
-    storage_option: StorageOption = None,
-    json: Json = False,
+    at: Target,
+    limit: int,
+    version: int | None,
+    timestamp: str | None,
+    columns: str | None,
+    where: str | None,
+    engine: str,
 ) -> None:
     """Show some rows of a table, in no particular order."""
-    from delta_orch.cli.cells import json_value, text_value
-
-    state = open_snapshot(uri, storage_option, version, timestamp)
+    state = at.snapshot(version, timestamp)
     scan = state.scan(parse_columns(columns), where)
     fields = scan.schema.fields
     reads = open_engine(engine)
     rows = _first_rows(reads.to_reader(scan.to_relation(reads)), limit + 1)
     shown, has_more = rows[:limit], len(rows) > limit
-    if json:
+    if at.json:
         print_json(
             {
                 "version": state.version,
@@ -133,24 +79,60 @@ def show(
     print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
 
 
-def explain(
-    uri: Uri,
-    where: Where = None,
-    version: Version = None,
-    timestamp: AsOf = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
+@COMMANDS.add(_OUTPUT, VERSION, TIMESTAMP, COLUMNS, WHERE, ENGINE)
+def read(
+    at: Target,
+    output: Path,
+    version: int | None,
+    timestamp: str | None,
+    columns: str | None,
+    where: str | None,
+    engine: str,
 ) -> None:
+    """Write a table's rows to one Parquet file, streamed. The file appears complete or not at all."""
+    state = at.snapshot(version, timestamp)
+    scan = state.scan(parse_columns(columns), where)
+    reads = open_engine(engine)
+    _export(at, reads.to_reader(scan.to_relation(reads)), output, {"version": state.version})
+
+
+@COMMANDS.add(WHERE, VERSION, TIMESTAMP)
+def explain(at: Target, where: str | None, version: int | None, timestamp: str | None) -> None:
     """Say how many files a scan reads, and which part of the predicate leaves out how many."""
-    told = open_snapshot(uri, storage_option, version, timestamp).scan(where=where).explain()
-    if json:
+    told = at.snapshot(version, timestamp).scan(where=where).explain()
+    if at.json:
         print_json(told.to_dict())
     else:
         print_line(str(told))
 
 
-def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+@COMMANDS.add(
+    _OUTPUT,
+    argument("--from", dest="starting_version", type=int, metavar="A", help="The first version."),
+    argument("--to", dest="ending_version", type=int, metavar="B", help="The last version. Default: the newest."),
+    argument(
+        "--from-timestamp", dest="starting_timestamp", metavar="TIME", help="Versions since this time (ISO 8601)."
+    ),
+    argument("--to-timestamp", dest="ending_timestamp", metavar="TIME", help="Versions until this time (ISO 8601)."),
+    flag("--allow-out-of-range", "No error where the range goes beyond the newest version."),
+    argument(
+        "--require-change-data-feed",
+        action=BooleanOptionalAction,
+        help="Refuse versions written while the feed was off. Default: where the table has a feed.",
+    ),
+    argument("--schema-version", type=int, metavar="N", help="Columns as of this version. Default: of the last one."),
+    ENGINE,
+)
+def changes(at: Target, output: Path, engine: str, **choice: Any) -> None:
+    """Write the rows that a range of versions inserted, updated and deleted to one Parquet file."""
+    feed = at.table().changes(**choice)
+    reads = open_engine(engine)
+    versions = {"starting_version": feed.starting_version, "ending_version": feed.ending_version}
+    _export(at, reads.to_reader(feed.to_relation(reads)), output, versions)
+
+
+def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
+    rows: list[Row] = []
     for batch in reader:
         if len(rows) >= count:
             break
@@ -158,22 +140,80 @@ def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[dict[str, Any]
     return rows
 
 
-def _export(reader: pa.RecordBatchReader, output: Path) -> int:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
+def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: dict[str, int]) -> None:
     from delta_orch.engines.parquet_export import export_parquet
 
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} rows"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        return export_parquet(reader, output, lambda rows: progress.advance(task, rows))
+    written = 0
 
+    def advance(rows: int) -> None:
+        nonlocal written
+        written += rows
+        show_progress(f"{written:,} rows")
 
-def _report_export(as_json: bool, output: Path, num_rows: int, versions: dict[str, int]) -> None:
-    if as_json:
+    try:
+        num_rows = export_parquet(reader, output, advance)
+    finally:
+        show_progress("")
+    if at.json:
         print_json({"output": str(output), "num_rows": num_rows, **versions})
     else:
         of = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in versions.items())
         print_line(f"{num_rows:,} rows ({of}) in {output}")
+
+
+def json_value(value: Cell, data_type: DataType) -> Cell:
+    """A value of Arrow's `to_pylist` as JSON knows it.
+
+    Binary is base64, decimals are text, NaN and the infinities are the text Spark reads; a map is an object where its
+    keys are text, otherwise a list of objects with `key` and `value`; a variant is the JSON it stands for, its numbers
+    with all their digits.
+
+    Raises:
+        InvalidVariantError: A variant is none.
+    """
+    from base64 import b64encode
+    from datetime import datetime
+
+    import orjson
+
+    from delta_orch.protocol.types import ArrayType, MapType, PrimitiveType, StructType
+    from delta_orch.protocol.variant.variant import Variant
+
+    match value, data_type:
+        case None, _:
+            return None
+        case dict(), PrimitiveType("variant"):
+            return orjson.Fragment(Variant(value["metadata"], value["value"]).to_json())
+        case dict(), StructType(fields):
+            return {f.name: json_value(value.get(f.name), f.data_type) for f in fields}
+        case list(), ArrayType(element_type):
+            return [json_value(item, element_type) for item in value]
+        case list(), MapType(key_type, value_type):
+            return _json_map([(json_value(k, key_type), json_value(v, value_type)) for k, v in value])
+        case bytes(), _:
+            return b64encode(value).decode()
+        case float(), _ if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        case datetime(), _:
+            return value.isoformat()
+        case ((bool() | int() | float() | str()), _):
+            return value
+    return str(value)
+
+
+def _json_map(items: list[tuple[Cell, Cell]]) -> Cell:
+    if all(isinstance(key, str) for key, _ in items):
+        return dict(items)
+    return [{"key": key, "value": value} for key, value in items]
+
+
+def text_value(value: Cell, data_type: DataType) -> str:
+    """A value in one line, cut off where it is long."""
+    import orjson
+
+    if value is None:
+        return "null"
+    plain = json_value(value, data_type)
+    text = plain if isinstance(plain, str) else orjson.dumps(plain).decode()
+    text = text.replace("\n", "\\n").replace("\r", "\\r")
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

@@ -1,32 +1,47 @@
-"""Commands that look at a table: `snapshot`, `history`, `txn list`."""
+"""Commands that look at a table: `snapshot`, `schema`, `files`, `history`, `fsck`, `txn list`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from delta_orch.cli.arguments import AsOf, Json, StorageOption, Uri, Version, open_snapshot, open_table
-from delta_orch.cli.describe_commands import parsed_statistics
-from delta_orch.cli.output import print_fields, print_json, print_rows, text_of_bytes, text_of_time
+from delta_orch.cli.arguments import TIMESTAMP, VERSION, WHERE, Commands, Target, argument, count, flag
+from delta_orch.cli.output import (
+    print_fields,
+    print_json,
+    print_line,
+    print_rows,
+    print_tree,
+    text_of_bytes,
+    text_of_time,
+    working,
+)
 
 if TYPE_CHECKING:
+    from delta_orch.cli.output import Branch
     from delta_orch.delta_table import TableSnapshot
+    from delta_orch.protocol.types import DataType, StructField, StructType
     from delta_orch.table.column_details import ColumnDetails
+    from delta_orch.verbs.fsck import FsckReport
+
+COMMANDS, TXN_COMMANDS = Commands(), Commands()
+
+_SHOWN_PROBLEMS = 50
+_FILE_COLUMNS = (
+    "path", "partition_values", "size", "modification_time", "stats", "deletion_vector", "base_row_id",
+    "default_row_commit_version", "tags",
+)  # fmt: skip
+
+FileRow = dict[str, Any]
+"""A file as JSON knows it."""
 
 
-def snapshot(
-    uri: Uri,
-    version: Version = None,
-    timestamp: AsOf = None,
-    files: Annotated[bool, typer.Option("--files", help="List the data files, too.")] = False,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+@COMMANDS.add(VERSION, TIMESTAMP, flag("--files", "List the data files, too."))
+def snapshot(at: Target, version: int | None, timestamp: str | None, files: bool) -> None:
     """Show one version of a table: schema, protocol, properties, size."""
-    state = open_snapshot(uri, storage_option, version, timestamp)
-    if json:
+    state = at.snapshot(version, timestamp)
+    if at.json:
         print_json(describe_snapshot(state, with_files=files))
         return
     print_fields(state.store.uri, _summary(state))
@@ -45,10 +60,10 @@ def snapshot(
         )
 
 
-def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, Any]:
+def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, object]:
     """A snapshot as JSON, names as in Python."""
     metadata, protocol, properties = state.metadata, state.protocol, state.properties
-    described: dict[str, Any] = {
+    described: dict[str, object] = {
         "uri": state.store.uri,
         "version": state.version,
         "timestamp_ms": state.timestamp_ms,
@@ -86,10 +101,10 @@ def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, An
     return described
 
 
-def list_files(state: TableSnapshot) -> list[dict[str, Any]]:
+def list_files(state: TableSnapshot) -> list[FileRow]:
     """The live files, by path; `stats` parsed, None where a file has none that are a JSON object."""
     table = state.files(["path", "partition_values", "size", "modification_time", "stats"]).sort_by("path")
-    rows: list[dict[str, Any]] = table.to_pylist()
+    rows: list[FileRow] = table.to_pylist()
     for row in rows:
         row["partition_values"] = dict(row["partition_values"] or ())
         row["stats"] = parsed_statistics(row["stats"])
@@ -113,9 +128,9 @@ def _column_notes(column: ColumnDetails) -> str:
     return "; ".join([*notes, *([column.comment] if column.comment else [])])
 
 
-def describe_column(column: ColumnDetails) -> dict[str, Any]:
+def describe_column(column: ColumnDetails) -> dict[str, object]:
     """A column as JSON knows it; what is said of few columns is left out for the others."""
-    described: dict[str, Any] = {
+    described: dict[str, object] = {
         "path": list(column.path),
         "type": str(column.data_type),
         "nullable": column.nullable,
@@ -142,7 +157,7 @@ def _sorted(names: tuple[str, ...] | None) -> list[str] | None:
     return None if names is None else sorted(names)
 
 
-def _summary(state: TableSnapshot) -> dict[str, Any]:
+def _summary(state: TableSnapshot) -> dict[str, object]:
     metadata, protocol = state.metadata, state.protocol
     features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
     return {
@@ -164,17 +179,170 @@ def _summary(state: TableSnapshot) -> dict[str, Any]:
     }
 
 
-def history(
-    uri: Uri,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Only the newest N commits.")
-    ] = None,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+@COMMANDS.add(VERSION, TIMESTAMP)
+def schema(at: Target, version: int | None, timestamp: str | None) -> None:
+    """Show a table's schema as a tree: types, nullability and the metadata of columns."""
+    from delta_orch.protocol.schema import data_type_to_json
+
+    state = at.snapshot(version, timestamp)
+    if at.json:
+        print_json(
+            {
+                "version": state.version,
+                "partition_columns": list(state.partition_columns),
+                "schema": data_type_to_json(state.schema),
+            }
+        )
+        return
+    print_tree((f"{state.store.uri} version {state.version}", _branches(state.schema, state.partition_columns)))
+
+
+def _branches(struct: StructType, partition_columns: tuple[str, ...] = ()) -> list[Branch]:
+    return [_field_branch(field, is_partition=field.name in partition_columns) for field in struct]
+
+
+def _field_branch(field: StructField, *, is_partition: bool) -> Branch:
+    label, children = _type_branch(field.name, field.data_type, field.nullable)
+    notes = [_json_text(field.metadata)] if field.metadata else []
+    return " ".join([label, *(["(partition column)"] if is_partition else []), *notes]), children
+
+
+def _json_text(value: Mapping[str, object]) -> str:
+    import orjson
+
+    return orjson.dumps(dict(value)).decode()
+
+
+def _type_branch(name: str, data_type: DataType, nullable: bool) -> Branch:
+    from delta_orch.protocol.types import ArrayType, MapType, StructType
+
+    suffix = "" if nullable else " NOT NULL"
+    match data_type:
+        case StructType():
+            return f"{name}: struct{suffix}", _branches(data_type)
+        case ArrayType(element_type, contains_null):
+            return f"{name}: array{suffix}", [_type_branch("element", element_type, contains_null)]
+        case MapType(key_type, value_type, value_contains_null):
+            key, value = _type_branch("key", key_type, False), _type_branch("value", value_type, value_contains_null)
+            return f"{name}: map{suffix}", [key, value]
+    return f"{name}: {data_type}{suffix}", []
+
+
+@COMMANDS.add(VERSION, TIMESTAMP, WHERE, argument("--limit", "-n", type=count, metavar="N", help="Only the first N."))
+def files(at: Target, version: int | None, timestamp: str | None, where: str | None, limit: int | None) -> None:
+    """List the data files of a table, by path, with their statistics; with --where those a scan would read."""
+    state = at.snapshot(version, timestamp)
+    rows = describe_files(state, where, limit)
+    if at.json:
+        print_json({"version": state.version, "files": rows})
+        return
+    print_rows(
+        ("file", "size", "rows", "deleted", "modified", "partition", "statistics"),
+        [
+            (
+                row["path"],
+                text_of_bytes(row["size"]),
+                (row["stats"] or {}).get("numRecords"),
+                (row["deletion_vector"] or {}).get("cardinality"),
+                text_of_time(row["modification_time"]),
+                row["partition_values"],
+                _statistics_text(row["stats"] or {}),
+            )
+            for row in rows
+        ],
+    )
+    print_line(f"{len(rows):,} files of version {state.version}, {text_of_bytes(sum(row['size'] for row in rows))}")
+
+
+def describe_files(state: TableSnapshot, where: str | None, limit: int | None) -> list[FileRow]:
+    """The files by path as JSON knows them. Partition values and statistics go by the names of the schema, also where
+    the log has physical ones; statistics that are no JSON object are null."""
+    predicate = state.scan(where=where).where
+    table = state.files(_FILE_COLUMNS, predicate).sort_by("path")
+    rows: list[FileRow] = table.slice(0, limit).to_pylist()
+    names = _logical_names(state.schema)
+    for row in rows:
+        values = dict(row["partition_values"] or ())
+        row["partition_values"] = {names[name][0] if name in names else name: v for name, v in values.items()}
+        row["stats"] = _logical_statistics(row["stats"], names)
+        row["tags"] = dict(row["tags"]) if row["tags"] is not None else None
+    return rows
+
+
+_Names = Mapping[str, tuple[str, Any]]
+"""Physical name → logical name and the same for the fields inside."""
+
+
+def _logical_names(struct: StructType) -> _Names:
+    from delta_orch.protocol.types import StructType
+    from delta_orch.table.column_mapping import physical_name
+
+    return {
+        physical_name(field): (
+            field.name,
+            _logical_names(field.data_type) if isinstance(field.data_type, StructType) else {},
+        )
+        for field in struct
+    }
+
+
+def parsed_statistics(text: str | None) -> dict[str, object] | None:
+    """The statistics of a file as JSON knows them; None where they are no JSON object."""
+    import orjson
+
+    try:
+        stats = orjson.loads(text) if text else None
+    except orjson.JSONDecodeError:
+        return None
+    return stats if isinstance(stats, dict) else None
+
+
+def _logical_statistics(text: str | None, names: _Names) -> dict[str, object] | None:
+    stats = parsed_statistics(text)
+    if stats is None:
+        return None
+    return {
+        key: _renamed(value, names) if key in ("minValues", "maxValues", "nullCount") else value
+        for key, value in stats.items()
+    }
+
+
+def _renamed(values: Any, names: _Names) -> Any:
+    if not isinstance(values, dict):
+        return values
+    renamed = {}
+    for name, value in values.items():
+        logical, inner = names.get(name, (name, {}))
+        renamed[logical] = _renamed(value, inner)
+    return renamed
+
+
+def _statistics_text(stats: Mapping[str, Any]) -> str:
+    lows, highs, nulls = (_leaves(stats.get(name)) for name in ("minValues", "maxValues", "nullCount"))
+    parts = []
+    for name in dict.fromkeys([*lows, *highs, *nulls]):
+        bounds = f" {lows.get(name, '?')}…{highs.get(name, '?')}" if name in lows or name in highs else ""
+        parts.append(f"{name}{bounds}" + (f" ({nulls[name]} null)" if nulls.get(name) else ""))
+    return "; ".join(parts)
+
+
+def _leaves(values: Any, prefix: str = "") -> dict[str, object]:
+    if not isinstance(values, dict):
+        return {}
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _leaves(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+@COMMANDS.add(argument("--limit", "-n", type=count, metavar="N", help="Only the newest N commits."))
+def history(at: Target, limit: int | None) -> None:
     """List the commits the log still holds, newest first."""
-    entries = open_table(uri, storage_option).history(limit)
-    if json:
+    entries = at.table().history(limit)
+    if at.json:
         print_json(
             [
                 {
@@ -201,13 +369,53 @@ def history(
     )
 
 
-def txn_list(
-    uri: Uri, version: Version = None, timestamp: AsOf = None, storage_option: StorageOption = None, json: Json = False
-) -> None:
+@COMMANDS.add(
+    flag("--check", "Look up every data file, and verify every deletion vector."),
+    argument("--version", type=int, metavar="N", help="The version to check. Default: the newest."),
+)
+def fsck(at: Target, check: bool, version: int | None) -> None:
+    """Check that the log is whole and consistent. Ends with 1 where the version cannot be read right."""
+    table = at.table()
+    with working("Checking"):
+        report = table.fsck(version, check_files=check)
+    if at.json:
+        print_json({"ok": report.ok, **asdict(report)})
+    else:
+        _print_report(report)
+    if not report.ok:
+        raise SystemExit(1)
+
+
+def _print_report(report: FsckReport) -> None:
+    print_fields(
+        report.uri,
+        {
+            "version": report.version,
+            "oldest version": report.oldest_version,
+            "commits": report.num_commits,
+            "checkpoints": report.num_checkpoints,
+            "log compactions": report.num_compactions,
+            "checksum": f"agrees in {len(report.checksum_fields)} fields" if report.checksum_fields else None,
+            "files": None if report.num_files is None else f"{report.num_files:,}",
+            "size": None if report.size_bytes is None else text_of_bytes(report.size_bytes),
+            "deletion vectors": report.num_deletion_vectors,
+            "files looked up": "yes" if report.files_checked else "no",
+            "result": "in order" if report.ok else "damaged",
+        },
+    )
+    if report.problems:
+        shown = report.problems[:_SHOWN_PROBLEMS]
+        print_rows(("severity", "code", "problem"), [(p.severity, p.code, p.message) for p in shown])
+        if len(shown) < len(report.problems):
+            print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
+
+
+@TXN_COMMANDS.add(VERSION, TIMESTAMP, name="list")
+def txn_list(at: Target, version: int | None, timestamp: str | None) -> None:
     """List the application ids the table has recorded, with their last version."""
-    state = open_snapshot(uri, storage_option, version, timestamp)
+    state = at.snapshot(version, timestamp)
     actions = [action for _, action in sorted(state.txn_actions.items())]
-    if json:
+    if at.json:
         print_json([{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions])
         return
     print_rows(

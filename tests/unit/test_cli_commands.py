@@ -200,13 +200,48 @@ def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["snapshot"], ["nonsense"], ["read", "x"], ["snapshot", "x", "--version", "one"], ["vacuum", "--what"]],
+    [
+        ["snapshot"],
+        ["nonsense"],
+        ["alter", "x"],
+        ["--what"],
+        ["snapshot", "x", "y"],
+        ["show", "x", "-n", "-1"],
+        ["snapshot", "x", "--vers", "1"],
+        ["read", "x"],
+        ["snapshot", "x", "--version", "one"],
+        ["vacuum", "--what"],
+    ],
 )
 def test_command_lines_that_make_no_sense(cli: Any, arguments: list[str]) -> None:
     failed = cli(*arguments)
     assert failed.code == 2
     assert failed.stderr.startswith("error[USAGE]: ")
     assert cli(*arguments, "--json").json["error"]["code"] == "USAGE"
+
+
+def test_options_stand_anywhere_and_values_may_begin_with_a_dash(cli: Any, uri: str) -> None:
+    assert cli("show", "--json", "--limit", 1, uri, "--where", "-id < -3").json["rows"] == [{"day": "a", "id": 4}]
+    assert cli("alter", "add-constraint", "--dry-run", uri, "--", "low", "-id < 0").code == 0
+    assert cli("alter", "cluster-by", uri, "--dry-run", "id", "--json").json["error"]["code"] == "INVALID_REQUEST"
+
+
+@pytest.mark.parametrize("arguments", [[], ["alter"], ["txn"], ["domain", "--help"], ["--help"], ["read", "--help"]])
+def test_help(cli: Any, arguments: list[str]) -> None:
+    shown = cli(*arguments)
+    assert shown.code == (0 if "--help" in arguments else 2)
+    assert shown.stdout.startswith("usage: delta-orch")
+    assert shown.stderr == ""
+
+
+def test_a_command_that_is_almost_right(cli: Any) -> None:
+    assert "Did you mean snapshot?" in cli("snapshto", "x").stderr
+
+
+def test_values_do_not_steer_the_terminal(cli: Any, tmp_path: Path) -> None:
+    DeltaTable(tmp_path / "t").append(pa.table({"a": ["\x1b[2Jx"]}), name="\x1b]0;x\x07")
+    for command in ("show", "snapshot"):
+        assert "\x1b" not in cli(command, tmp_path / "t").stdout
 
 
 def test_a_defect_is_told_as_one(cli: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
