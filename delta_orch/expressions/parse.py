@@ -1,90 +1,69 @@
-"""Reading predicates written in Spark SQL.
+"""Reading predicates and values written in Spark SQL: the one door for text.
 
-The text is cut at its AND, OR and NOT; sqlglot then reads each remaining predicate. What has no node of its own stays
-`Opaque` in exactly the user's words: it is never printed anew from a syntax tree, where a generator might change it.
+Plain predicates are read here: comparisons, IN, BETWEEN, IS [NOT] NULL/TRUE/FALSE and LIKE over columns and constants,
+with AND, OR, NOT and parentheses. Everything else goes to `spark_syntax`, which loads a SQL parser. Both read the same
+nodes from the same text (tests/property).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any
+import re
+from collections.abc import Callable
+from decimal import Decimal
 
-from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
-from delta_orch.expressions.parse_literals import parse_literal
-from delta_orch.expressions.spark_literals import quote_string
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, StartsWith
+from delta_orch.expressions.spark_literals import (
+    INTEGRAL_RANGES,
+    decimal_type_of,
+    like_prefix,
+    parse_spark_date,
+    parse_spark_timestamp,
+)
 from delta_orch.expressions.tree import conjunction, disjunction
-from delta_orch.protocol.types import BOOLEAN, TIMESTAMP
+from delta_orch.protocol.types import BOOLEAN, DATE, LONG, TIMESTAMP
 
-_NON_DETERMINISTIC = frozenset({
-    "current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp",
-    "current_timezone", "current_user", "curdate", "input_file_block_length", "input_file_block_start",
-    "input_file_name", "java_method", "localtimestamp", "monotonically_increasing_id", "now", "rand", "randn", "random",
-    "randstr", "reflect", "session_user", "shuffle", "spark_partition_id", "uniform", "user", "uuid", "version",
+_TOKEN = r"""(?x)[ \t\r\n]*(?:
+    (?P<word>[A-Za-z_][A-Za-z0-9_]*)(?!['"])
+    |(?P<quoted>`[^`]+`)(?!`)
+    |(?P<number>[0-9]+(?:\.[0-9]+)?)(?![\w.])
+    |(?P<string>'[^'\\]*'(?!')|"[^"\\]*"(?!"))
+    |(?P<symbol><=>|<=|>=|<>|!=|==|[=<>(),.]|-(?!-))
+    |(?P<end>\Z))"""
+_OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
+_MAX_PARTS = 4
+RESERVED = frozenset({
+    "alter", "and", "any", "as", "between", "call", "case", "connect_by_root", "create", "cross", "current_date",
+    "current_time", "current_timestamp", "current_user", "distinct", "drop", "else", "except", "execute", "explain",
+    "false", "fetch", "for", "from", "glob", "grant", "having", "if", "ilike", "in", "inner", "insert", "intersect",
+    "interval", "into", "is", "join", "lateral", "like", "localtimestamp", "minus", "not", "notnull", "null", "on",
+    "optimize", "or", "outer", "partitioned_by", "prepare", "qualify", "regexp", "rename", "returning", "revoke",
+    "rlike", "rollback", "select", "serdeproperties", "session_user", "show", "symmetric", "tablesample", "then",
+    "true", "uncache", "union", "user", "using", "vacuum", "values", "when", "where", "with", "xor",
 })  # fmt: skip
-"""Functions whose answer depends on when, where or how often they run: planning and evaluation could disagree."""
+"""Words that do not name a column where they stand without backticks, or that only a full parser can judge."""
 
-_WITHOUT_PARENTHESES = frozenset(
-    {"current_date", "current_time", "current_timestamp", "current_user", "localtimestamp", "session_user", "user"}
-)
-_GENERATORS = frozenset(
-    {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack"}
-)
-_OPENING = frozenset({"L_PAREN", "L_BRACKET", "L_BRACE", "CASE"})
-_CLOSING = frozenset({"R_PAREN", "R_BRACKET", "R_BRACE", "END"})
-_OPERATORS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
+
+class _NotPlain(Exception):
+    """The text takes the full parser."""
 
 
 def parse_expression(text: str) -> Expression:
     """A predicate in Spark SQL as a tree, not yet resolved against a schema.
 
     Comparisons, IN, BETWEEN, IS [NOT] NULL/TRUE/FALSE, `LIKE 'prefix%'`, AND, OR and NOT over columns and constants
-    become nodes; any other predicate becomes `Opaque`. Zone-less timestamps are UTC.
+    become nodes. Any other predicate becomes `Opaque`. Timestamps without a zone are UTC.
 
     Raises:
-        InvalidExpressionError: The text is no predicate, or holds what a predicate on a table must not: a subquery, a
-            window, aggregate or generator function, a parameter, or a function whose answer is not fixed (`rand()`,
-            `current_date()`).
+        InvalidExpressionError: The text is not a predicate, or it holds what a predicate on a table must not hold: a
+            subquery, a window, aggregate or generator function, a parameter, or a function whose answer is not fixed
+            (`rand()`, `current_date()`).
     """
-    from sqlglot.errors import SqlglotError
+    plain = parse_plain(text)
+    if plain is not None:
+        return plain
+    from delta_orch.expressions.spark_syntax import parse_predicate
 
-    try:
-        text.encode()
-        text = _merge_doubled_quotes(text, _tokenize(text))
-        return _Splitter(text, _tokenize(text)).parse()
-    except SqlglotError as error:
-        raise InvalidExpressionError(
-            f"Cannot read the expression {_shorten(text)}",
-            cause=_explain(error),
-            remedy="Write one predicate in Spark SQL, such as: day >= '2013-01-01' AND carrier IN ('AA', 'UA')",
-            expression=text,
-        ) from error
-    except UnicodeEncodeError as error:
-        shown = ascii(_shorten(text))
-        raise InvalidExpressionError(f"The expression {shown} holds what is no Unicode", cause=str(error)) from None
-    except RecursionError:
-        raise InvalidExpressionError(
-            f"The expression {_shorten(text)} is nested too deeply",
-            remedy="Write long alternatives as IN (…)",
-            expression=text,
-        ) from None
-
-
-def parse_spark_statement(text: str) -> Any:
-    """One statement of Spark SQL as sqlglot's tree. Raises InvalidExpressionError if it cannot be read."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    try:
-        return sqlglot.parse_one(_merge_doubled_quotes(text, _tokenize(text)), dialect="spark")
-    except (SqlglotError, RecursionError) as error:
-        raise InvalidExpressionError(
-            f"Cannot read the query {_shorten(text)}",
-            cause=_explain(error),
-            remedy="Write one SELECT in Spark SQL",
-            query=text,
-        ) from error
+    return parse_predicate(text)
 
 
 def parse_value(text: str) -> Expression:
@@ -93,330 +72,192 @@ def parse_value(text: str) -> Expression:
     Raises:
         InvalidExpressionError: The text is not one scalar expression, or a constant that Spark refuses.
     """
-    tree = _parse(text)
-    operand = _operand(tree)
-    if operand is None or (isinstance(operand, Literal) and operand.data_type == TIMESTAMP):
-        return Opaque(text, _mentioned_columns(tree))
-    return operand
+    plain = _whole(text, _Reader.operand)
+    if plain is not None and not (isinstance(plain, Literal) and plain.data_type == TIMESTAMP):
+        return plain
+    from delta_orch.expressions.spark_syntax import parse_scalar
+
+    return parse_scalar(text)
 
 
-def syntax_of(node: Opaque) -> Any:
-    """sqlglot's tree of a node's text. It is shared: read it only. Raises InvalidExpressionError if there is none."""
-    return _parse(node.sql)
+def parse_plain(text: str) -> Expression | None:
+    """A plain predicate; None for any other text.
+
+    Raises InvalidExpressionError for a constant that Spark refuses, such as `DATE '2013-02-30'`.
+    """
+    return _whole(text, _Reader.disjunction)
 
 
-def _parse(text: str) -> Any:
-    from sqlglot.errors import SqlglotError
-
+def _whole(text: str, rule: Callable[[_Reader], Expression]) -> Expression | None:
     try:
-        return _syntax_tree(text)
-    except (SqlglotError, RecursionError) as error:
-        raise InvalidExpressionError(
-            f"Cannot read the expression {_shorten(text)}", cause=_explain(error), expression=text
-        ) from error
-
-
-@lru_cache(maxsize=256)
-def _syntax_tree(text: str) -> Any:
-    from sqlglot import exp
-
-    return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect="spark")
-
-
-def _tokenize(text: str) -> list[Any]:
-    from sqlglot.dialects.spark import Spark
-
-    return list(Spark().tokenize(text))
-
-
-def _merge_doubled_quotes(text: str, tokens: list[Any]) -> str:
-    """`'it''s'` is one string with a quote in Spark; sqlglot sees two strings that touch."""
-    pieces: list[str] = []
-    position = index = 0
-    while index < len(tokens):
-        last = index
-        while (
-            last + 1 < len(tokens)
-            and _kind(tokens[last]) == _kind(tokens[last + 1]) == "STRING"
-            and tokens[last].end + 1 == tokens[last + 1].start
-        ):
-            last += 1
-        if last > index:
-            run = tokens[index : last + 1]
-            quote = text[run[0].start]
-            pieces += [text[position : run[0].start], quote_string(quote.join(token.text for token in run))]
-            position = run[-1].end + 1
-        index = last + 1
-    return "".join([*pieces, text[position:]])
-
-
-class _Splitter:
-    """Splits tokens [low, high) at AND, OR and NOT, and maps what remains."""
-
-    def __init__(self, text: str, tokens: list[Any]) -> None:
-        self._text = text
-        self._tokens = tokens
-        self._kinds = [_kind(token) for token in tokens]
-        self._closing = self._match_brackets()
-
-    def parse(self) -> Expression:
-        if not self._tokens:
-            raise InvalidExpressionError(
-                "The expression is empty",
-                remedy="Write a predicate in Spark SQL, or true for every row",
-                expression=self._text,
-            )
-        self._refuse_unstable_functions()
-        return self._predicate(0, len(self._tokens))
-
-    def _predicate(self, low: int, high: int) -> Expression:
-        while self._kinds[low:high] and self._kinds[low] == "L_PAREN" and self._closing.get(low) == high - 1:
-            low, high = low + 1, high - 1
-        alternatives = list(self._split(low, high, "OR"))
-        if len(alternatives) > 1:
-            return disjunction(*(self._predicate(*part) for part in alternatives))
-        parts = list(self._split(low, high, "AND"))
-        if len(parts) > 1:
-            return conjunction(*(self._predicate(*part) for part in parts))
-        if self._kinds[low:high] and self._kinds[low] == "NOT":
-            return Not(self._predicate(low + 1, high))
-        return self._leaf(low, high)
-
-    def _split(self, low: int, high: int, separator: str) -> Iterator[tuple[int, int]]:
-        start = index = low
-        betweens = 0
-        while index < high:
-            kind = self._kinds[index]
-            if index in self._closing:
-                index = self._closing[index]
-            elif kind == "BETWEEN":
-                betweens += 1
-            elif kind == "AND" and betweens:
-                betweens -= 1
-            elif kind == separator:
-                yield start, index
-                start = index + 1
-            index += 1
-        yield start, high
-
-    def _leaf(self, low: int, high: int) -> Expression:
-        if low >= high:
-            raise InvalidExpressionError(
-                f"An operand is missing in the expression {_shorten(self._text)}", expression=self._text
-            )
-        source = self._text[self._tokens[low].start : self._tokens[high - 1].end + 1]
-        tree = _syntax_tree(source)
-        _refuse_foreign_nodes(tree, source)
-        mapped = _map_predicate(tree)
-        return Opaque(source, _mentioned_columns(tree)) if mapped is None else mapped
-
-    def _match_brackets(self) -> dict[int, int]:
-        closing: dict[int, int] = {}
-        open_positions: list[int] = []
-        for index, kind in enumerate(self._kinds):
-            if kind in _OPENING:
-                open_positions.append(index)
-            elif kind in _CLOSING and open_positions:
-                closing[open_positions.pop()] = index
-        return closing
-
-    def _refuse_unstable_functions(self) -> None:
-        for index, token in enumerate(self._tokens):
-            name = token.text.lower()
-            if self._kinds[index] in {"IDENTIFIER", "STRING", "RAW_STRING"} or self._kind_at(index - 1) == "DOT":
-                continue
-            called = self._kind_at(index + 1) == "L_PAREN"
-            if name in _NON_DETERMINISTIC and (called or name in _WITHOUT_PARENTHESES):
-                _refuse(f"the function {name}", self._text, "Its answer is not fixed", "Pass its value as a constant")
-            if name == "unix_timestamp" and called and self._kind_at(index + 2) == "R_PAREN":
-                _refuse("the current time", self._text, "Its answer is not fixed", "Pass its value as a constant")
-            if name in _GENERATORS and called:
-                _refuse(f"the generator function {name}", self._text)
-
-    def _kind_at(self, index: int) -> str | None:
-        return self._kinds[index] if 0 <= index < len(self._kinds) else None
-
-
-def _kind(token: Any) -> str:
-    return str(token.token_type.name)
-
-
-def _refuse(what: str, text: str, cause: str | None = None, remedy: str | None = None) -> None:
-    raise InvalidExpressionError(
-        f"The expression {_shorten(text)} holds {what}",
-        cause=cause or "A predicate on a table looks at one row at a time",
-        remedy=remedy or "Use columns, constants and scalar functions only",
-        expression=text,
-    )
-
-
-def _refuse_foreign_nodes(tree: Any, source: str) -> None:
-    from sqlglot import exp
-
-    for node in tree.walk():
-        if isinstance(node, exp.Query | exp.Subquery):
-            _refuse("a subquery", source)
-        if isinstance(node, exp.Window):
-            _refuse("a window function", source)
-        if isinstance(node, exp.AggFunc):
-            _refuse("an aggregate function", source)
-        if isinstance(node, exp.Placeholder | exp.Parameter):
-            _refuse("a parameter", source, "There is nothing to bind it to", "Put the value into the text")
-        if isinstance(node, exp.Star | exp.Alias):
-            _refuse("a select list", source)
-
-
-def _mentioned_columns(tree: Any) -> tuple[Column, ...]:
-    from sqlglot import exp
-
-    paths = (tuple(part.name for part in node.parts) for node in tree.find_all(exp.Column, bfs=False))
-    return tuple(dict.fromkeys(Column(path) for path in paths))
-
-
-def expression_of_tree(tree: Any) -> Expression | None:
-    """A condition that sqlglot has parsed, as nodes; None where a part of it would have to stay text."""
-    from sqlglot import exp
-
-    tree = tree.unnest()
-    if isinstance(tree, exp.And | exp.Or) and has_only(tree, "this", "expression"):
-        left, right = expression_of_tree(tree.this), expression_of_tree(tree.expression)
-        if left is None or right is None:
-            return None
-        return conjunction(left, right) if isinstance(tree, exp.And) else disjunction(left, right)
-    if isinstance(tree, exp.Not):
-        child = expression_of_tree(tree.this)
-        return None if child is None else Not(child)
-    return _map_predicate(tree)
-
-
-def _map_predicate(tree: Any) -> Expression | None:
-    """The node for a predicate, None where there is none."""
-    from sqlglot import exp
-
-    tree = tree.unnest()
-    operator = _OPERATORS.get(type(tree).__name__)
-    if operator is not None and has_only(tree, "this", "expression"):
-        return _map_comparison(operator, tree.this, tree.expression)
-    if isinstance(tree, exp.Not):
-        child = _map_predicate(tree.this)
-        return None if child is None else Not(child)
-    if isinstance(tree, exp.In):
-        return _map_in(tree)
-    if isinstance(tree, exp.Between) and has_only(tree, "this", "low", "high"):
-        lower = _map_comparison(">=", tree.this, tree.args["low"])
-        upper = _map_comparison("<=", tree.this, tree.args["high"])
-        return None if lower is None or upper is None else conjunction(lower, upper)
-    if isinstance(tree, exp.Is) and has_only(tree, "this", "expression"):
-        return _map_is(tree)
-    if isinstance(tree, exp.Like | exp.Escape):
-        return _map_like(tree)
-    return _operand(tree)
-
-
-def _operand(tree: Any) -> Expression | None:
-    from sqlglot import exp
-
-    tree = tree.unnest()
-    if isinstance(tree, exp.Column) and has_only(tree, "this", "table", "db", "catalog"):
-        return Column(tuple(part.name for part in tree.parts))
-    if isinstance(tree, exp.Dot):
-        parts = tree.parts
-        return Column(tuple(p.name for p in parts)) if all(isinstance(p, exp.Identifier) for p in parts) else None
-    return parse_literal(tree)
-
-
-def _map_comparison(operator: str, left: Any, right: Any) -> Expression | None:
-    mapped_left, mapped_right = _operand(left), _operand(right)
-    if mapped_left is None and isinstance(mapped_right, Literal) and isinstance(mapped_right.value, bool):
-        mapped_left = expression_of_tree(left)  # (a < 5) <=> TRUE
-    if mapped_left is None or mapped_right is None:
+        text.encode()
+        reader = _Reader(text)
+        found = rule(reader)
+        return found if reader.kind == "end" else None
+    except (_NotPlain, RecursionError, UnicodeEncodeError):
         return None
-    return Comparison(operator, mapped_left, mapped_right)
 
 
-def _map_in(tree: Any) -> Expression | None:
-    child = _operand(tree.this)
-    values = [_operand(value) for value in tree.expressions]
-    if child is None or not values or not has_only(tree, "this", "expressions"):
-        return None
-    literals = tuple(value for value in values if isinstance(value, Literal))
-    return In(child, literals) if len(literals) == len(values) else None
+class _Reader:
+    """Recursive descent. `kind`, `text` and `word` (in upper case, empty for all else) describe the next token."""
 
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._match = re.compile(_TOKEN).match  # compiled at the first use, then known to `re`
+        self._position = 0
+        self.kind = self.text = self.word = ""
+        self.advance()
 
-def _map_is(tree: Any) -> Expression | None:
-    from sqlglot import exp
+    def advance(self) -> str:
+        """Go on to the next token. Returns: the text of the one before."""
+        before = self.text
+        match = self._match(self._source, self._position)
+        if match is None:
+            raise _NotPlain
+        self._position = match.end()
+        self.kind = match.lastgroup or ""
+        self.text = match[self.kind]
+        self.word = self.text.upper() if self.kind == "word" else ""
+        return before
 
-    child = _operand(tree.this) or expression_of_tree(tree.this)
-    if child is None:
-        return None
-    if isinstance(tree.expression, exp.Null):
-        return IsNull(child)
-    if isinstance(tree.expression, exp.Boolean) and not isinstance(child, Literal):
-        return Comparison("<=>", child, Literal(bool(tree.expression.this), BOOLEAN))
-    return None
+    def _take(self, *texts: str) -> bool:
+        """Pass a keyword or a symbol, where it comes next."""
+        if (self.word or self.text) not in texts or self.kind not in ("word", "symbol"):
+            return False
+        self.advance()
+        return True
 
+    def _expect(self, text: str) -> None:
+        if not self._take(text):
+            raise _NotPlain
 
-def _map_like(tree: Any) -> Expression | None:
-    found = like_parts(tree)
-    if found is None:
-        return None
-    subject, pattern, escape, negated = found
-    child, prefix = _operand(subject), like_prefix(pattern, escape)
-    if not isinstance(child, Column) or prefix is None:
-        return None
-    return Not(StartsWith(child, prefix)) if negated else StartsWith(child, prefix)
+    def disjunction(self) -> Expression:
+        parts = [self._conjunction()]
+        while self._take("OR"):
+            parts.append(self._conjunction())
+        return disjunction(*parts) if len(parts) > 1 else parts[0]
 
+    def _conjunction(self) -> Expression:
+        parts = [self._negation()]
+        while self._take("AND"):
+            parts.append(self._negation())
+        return conjunction(*parts) if len(parts) > 1 else parts[0]
 
-def like_parts(tree: Any) -> tuple[Any, str, str, bool] | None:
-    """What is matched, the pattern, the escape character, and whether NOT stands before LIKE; None if the pattern is no
-    constant. With ESCAPE, sqlglot keeps the NOT inside."""
-    from sqlglot import exp
+    def _negation(self) -> Expression:
+        if self._take("NOT"):
+            return Not(self._negation())
+        if not self._take("("):
+            return self._predicate()
+        inner = self.disjunction()
+        self._expect(")")
+        if self.kind != "end" and self.text != ")" and self.word not in ("AND", "OR"):
+            raise _NotPlain  # `(a) = 1`
+        return inner
 
-    escape = "\\"
-    if isinstance(tree, exp.Escape):
-        if not tree.expression.is_string or len(tree.expression.this) != 1 or not has_only(tree, "this", "expression"):
-            return None
-        escape, tree = tree.expression.this, tree.this
-    if not isinstance(tree, exp.Like) or not has_only(tree, "this", "expression", "negate"):
-        return None
-    if not tree.expression.is_string:
-        return None
-    return tree.this, tree.expression.this, escape, bool(tree.args.get("negate"))
-
-
-def has_only(tree: Any, *names: str) -> bool:
-    """Whether a node says nothing beyond these arguments. What is not looked at must not be there: sqlglot keeps
-    modifiers (a NOT, an ESCAPE, a time zone) in further arguments of a node."""
-    return all(not value or key in names for key, value in tree.args.items())
-
-
-def like_prefix(pattern: str, escape: str = "\\") -> str | None:
-    """The text before the `%` that ends a pattern without any other wildcard; None for every other pattern."""
-    prefix: list[str] = []
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            escaped = next(characters, None)
-            if escaped is None or escaped not in {"%", "_", escape}:
-                return None
-            prefix.append(escaped)
-        elif character == "%":
-            return "".join(prefix) if next(characters, None) is None else None
-        elif character == "_":
-            return None
+    def _predicate(self) -> Expression:
+        child = self.operand()
+        if self.kind == "symbol" and self.text in _OPERATORS:
+            return Comparison(_OPERATORS[self.advance()], child, self.operand())
+        if self._take("IS"):
+            is_negated = self._take("NOT")
+            test = self._test(child)
+            return Not(test) if is_negated else test
+        is_negated = self._take("NOT")
+        if self._take("IN"):
+            found: Expression = self._in(child)
+        elif self._take("BETWEEN"):
+            low = self.operand()
+            self._expect("AND")
+            found = conjunction(Comparison(">=", child, low), Comparison("<=", child, self.operand()))
+        elif self._take("LIKE"):
+            found = self._like(child)
+        elif is_negated:
+            raise _NotPlain
         else:
-            prefix.append(character)
-    return None
+            return child
+        return Not(found) if is_negated else found
 
+    def _test(self, child: Expression) -> Expression:
+        if self._take("NULL"):
+            return IsNull(child)
+        if self.word not in ("TRUE", "FALSE") or isinstance(child, Literal):
+            raise _NotPlain
+        return Comparison("<=>", child, Literal(self.advance().upper() == "TRUE", BOOLEAN))
 
-def _shorten(text: str) -> str:
-    flat = " ".join(text.split())
-    return repr(flat if len(flat) <= 200 else flat[:197] + "...")
+    def _in(self, child: Expression) -> Expression:
+        self._expect("(")
+        values = [self._constant()]
+        while self._take(","):
+            values.append(self._constant())
+        self._expect(")")
+        return In(child, tuple(values))
 
+    def _constant(self) -> Literal:
+        found = self.operand()
+        if not isinstance(found, Literal):
+            raise _NotPlain
+        return found
 
-def _explain(error: Any) -> str:
-    details = getattr(error, "errors", None)
-    if details and details[0].get("description"):
-        where = f", near {details[0]['highlight']!r}" if details[0].get("highlight") else ""
-        return f"{details[0]['description'].rstrip('.')}{where}"
-    return " ".join(str(error).split())
+    def _like(self, child: Expression) -> Expression:
+        if self.kind != "string" or not isinstance(child, Column):
+            raise _NotPlain
+        prefix = like_prefix(self.advance()[1:-1])
+        if prefix is None:
+            raise _NotPlain
+        return StartsWith(child, prefix)
+
+    def operand(self) -> Expression:
+        """A column or a constant."""
+        match self.kind:
+            case "string":
+                return Literal(self.advance()[1:-1])
+            case "number":
+                return self._number(1)
+            case "symbol" if self._take("-"):
+                return self._number(-1)
+            case "word":
+                return self._word()
+        return self._column()
+
+    def _number(self, sign: int) -> Literal:
+        if self.kind != "number":
+            raise _NotPlain
+        text = self.advance()
+        if "." in text:
+            value = Decimal(text)
+            return Literal(value if sign > 0 else value.copy_negate(), decimal_type_of(value))
+        if int(text) > INTEGRAL_RANGES[LONG][1]:
+            raise _NotPlain
+        return Literal(sign * int(text))
+
+    def _word(self) -> Expression:
+        match self.word:
+            case "NULL":
+                self.advance()
+                return Literal(None)
+            case "TRUE" | "FALSE":
+                return Literal(self.advance().upper() == "TRUE", BOOLEAN)
+        word, column = self.word, self._column()
+        if self.kind != "string" or len(column.path) > 1:
+            return column
+        match word:
+            case "DATE":
+                return Literal(parse_spark_date(self.advance()[1:-1]), DATE)
+            case "TIMESTAMP":
+                return Literal(parse_spark_timestamp(self.advance()[1:-1]), TIMESTAMP)
+        raise _NotPlain
+
+    def _column(self) -> Column:
+        path = [self._name()]
+        while self._take("."):
+            path.append(self._name())
+        if len(path) > _MAX_PARTS:
+            raise _NotPlain
+        return Column(tuple(path))
+
+    def _name(self) -> str:
+        if self.kind == "quoted":
+            return self.advance()[1:-1]
+        if self.kind != "word" or self.word.lower() in RESERVED:
+            raise _NotPlain
+        return self.advance()

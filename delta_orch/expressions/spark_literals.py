@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import re
 import struct
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.protocol.types import (
@@ -46,13 +45,13 @@ _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
 # What Spark's trimAll removes: blanks and ISO control characters.
 _TRIMMED = "".join(map(chr, range(0x21))) + "\x7f"
-_DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL)
-_TIMESTAMP = re.compile(
+_DATE = r"(?s)([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?"
+_TIMESTAMP = (
     r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
     r"(?:[ T](?:(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?\s*([A-Za-z+-].*)?)?)?)?)?"
 )
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
-_DOUBLE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?")
+_OFFSET = r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?"
+_DOUBLE = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?"
 
 
 def _not_a(text: str, data_type: DataType) -> InvalidExpressionError:
@@ -95,7 +94,7 @@ def parse_spark_double(text: str) -> float:
         return -math.inf
     if folded == "nan":
         return math.nan
-    match = _DOUBLE.fullmatch(trimmed)
+    match = re.fullmatch(_DOUBLE, trimmed)
     if match is None or not trimmed.isascii():
         raise _not_a(text, DOUBLE)
     return float(match[1])
@@ -106,7 +105,7 @@ def parse_spark_date(text: str) -> date:
 
     Raises InvalidExpressionError, also for years outside 1 to 9999.
     """
-    match = _DATE.fullmatch(text.strip(_TRIMMED))
+    match = re.fullmatch(_DATE, text.strip(_TRIMMED))
     if match is None or not match[0].isascii():
         raise _not_a(text, DATE)
     try:
@@ -125,7 +124,7 @@ def parse_spark_timestamp(text: str) -> datetime:
         return local.replace(tzinfo=UTC)
     try:
         return local.replace(tzinfo=_parse_zone(zone)).astimezone(UTC)
-    except (ValueError, OverflowError, ZoneInfoNotFoundError, OSError):
+    except (ValueError, OverflowError, KeyError, OSError):
         raise _not_a(text, TIMESTAMP) from None
 
 
@@ -135,7 +134,7 @@ def parse_spark_timestamp_ntz(text: str) -> datetime:
 
 
 def _parse_timestamp_parts(text: str, data_type: DataType) -> tuple[datetime, str | None]:
-    match = _TIMESTAMP.fullmatch(text.strip(_TRIMMED))
+    match = re.fullmatch(_TIMESTAMP, text.strip(_TRIMMED))
     if match is None or not match[0].isascii():
         raise _not_a(text, data_type)
     year, month, day, hour, minute, second, fraction, zone = match.groups()
@@ -149,12 +148,15 @@ def _parse_timestamp_parts(text: str, data_type: DataType) -> tuple[datetime, st
     return moment, zone
 
 
-def _parse_zone(text: str) -> timezone | ZoneInfo:
+def _parse_zone(text: str) -> tzinfo:
+    """Raises KeyError where there is no such zone."""
     name = text.strip()
     if name in {"Z", "UTC", "GMT", "UT"}:
         return UTC
-    match = _OFFSET.fullmatch(name)
+    match = re.fullmatch(_OFFSET, name)
     if match is None:
+        from zoneinfo import ZoneInfo
+
         return ZoneInfo(name)
     offset = timedelta(hours=int(match[2]), minutes=int(match[3] or 0), seconds=int(match[4] or 0))
     if offset > timedelta(hours=18):
@@ -271,3 +273,22 @@ def _java_double(value: float) -> str:
 def _iso(moment: datetime) -> str:
     # strftime leaves years below 1000 unpadded on some platforms; isoformat never does.
     return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+
+
+def like_prefix(pattern: str, escape: str = "\\") -> str | None:
+    """The text before the `%` that ends a pattern without any other wildcard; None for every other pattern."""
+    prefix: list[str] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            escaped = next(characters, None)
+            if escaped is None or escaped not in {"%", "_", escape}:
+                return None
+            prefix.append(escaped)
+        elif character == "%":
+            return "".join(prefix) if next(characters, None) is None else None
+        elif character == "_":
+            return None
+        else:
+            prefix.append(character)
+    return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
-from delta_orch.expressions.parse import parse_spark_statement
+from delta_orch.expressions.spark_syntax import parse_spark_statement
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
 from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, generation_expression

@@ -15,9 +15,9 @@ from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_scalars import Scalars, Source, describe, qualified
 from delta_orch.engines.local.sql_types import Typed, is_atomic, is_number, unsupported, widen
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.parse import has_only, parse_spark_statement
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
+from delta_orch.expressions.spark_syntax import has_only, parse_spark_statement
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
 from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, DecimalType, StructField, StructType
 

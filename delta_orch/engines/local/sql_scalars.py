@@ -32,10 +32,10 @@ from delta_orch.expressions.nodes import (
     Opaque,
     StartsWith,
 )
-from delta_orch.expressions.parse import has_only, like_parts, syntax_of
 from delta_orch.expressions.parse_literals import parse_literal
 from delta_orch.expressions.resolve import find_column, fit_comparison
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
+from delta_orch.expressions.spark_syntax import has_only, like_parts, syntax_of
 from delta_orch.expressions.to_sql import (
     duckdb_literal,
     duckdb_type,
