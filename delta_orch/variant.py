@@ -8,9 +8,8 @@ encoding raise `InvalidVariantError` (Variant binary encoding; PROTOCOL, "Varian
 from __future__ import annotations
 
 from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json, variant_to_python, variants_to_arrow
-from delta_orch.protocol.variant.encode import encode_variant
+from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
-from delta_orch.protocol.variant.json_text import parse_json
 from delta_orch.protocol.variant.variant import Variant
 
 __all__ = [

@@ -5,7 +5,6 @@ Nothing may depend on it: a reader that finds it missing, broken or stale lists 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -85,7 +84,9 @@ def serialize_last_checkpoint(last: LastCheckpoint) -> bytes:
 
 def checksum_json(text: str) -> str:
     """The MD5 checksum of a JSON object, its top-level `checksum` left out (PROTOCOL, "JSON checksum")."""
-    return hashlib.md5(canonicalize_json(text).encode(), usedforsecurity=False).hexdigest()
+    from hashlib import md5  # loads OpenSSL; most hints have no checksum
+
+    return md5(canonicalize_json(text).encode(), usedforsecurity=False).hexdigest()
 
 
 def canonicalize_json(text: str) -> str:

@@ -11,9 +11,7 @@ from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
-from delta_orch.storage.object_content import Content, size_of
-from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
-from delta_orch.storage.requests_errors import never_connected
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, never_connected, size_of
 from delta_orch.storage.storage_options import StoreOptions, account_of
 
 _NO_CREDENTIALS = (

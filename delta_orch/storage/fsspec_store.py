@@ -16,8 +16,7 @@ from delta_orch.errors import (
     StorageError,
     UnsupportedStoreError,
 )
-from delta_orch.storage.base import FileMeta, LogStore
-from delta_orch.storage.data_location import in_another_store, resolve_data_path
+from delta_orch.storage.base import FileMeta, LogStore, in_another_store, resolve_data_path
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.object_content import Content, size_of
-from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore
-from delta_orch.storage.requests_errors import never_connected
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, never_connected, size_of
 
 _NO_CREDENTIALS = (
     "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"

@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
 from delta_orch.protocol.data_path import is_absolute
-from delta_orch.storage.base import FileMeta, LogStore, StagedFile, StagedOutput
-from delta_orch.storage.data_location import in_another_store, resolve_data_path
+from delta_orch.storage.base import (
+    FileMeta,
+    LogStore,
+    StagedFile,
+    StagedOutput,
+    in_another_store,
+    resolve_data_path,
+)
 from delta_orch.storage.local_sync import directories_of, readable_parents, sync_all, sync_path
 from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 

@@ -8,6 +8,7 @@ through fsspec's file system of the same store.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -28,11 +29,9 @@ from delta_orch.errors import (
     StorageOutcomeUnknownError,
     UnsupportedStoreError,
 )
-from delta_orch.storage.base import FileMeta, LogStore
-from delta_orch.storage.data_location import in_another_store, resolve_data_path
+from delta_orch.storage.base import FileMeta, LogStore, in_another_store, resolve_data_path
 from delta_orch.storage.locations import ObjectLocation, parse_location
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
-from delta_orch.storage.object_content import Content, content_of
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, StoreOptions
 
 if TYPE_CHECKING:
@@ -48,6 +47,12 @@ _MADE: dict[tuple[int, type, str, str], Any] = {}
 _LOGGER = logging.getLogger(__name__)
 _BUSY_ATTEMPTS = 10
 _LONGEST_PAUSE_S = 2.0
+
+
+Content = bytes | BinaryIO
+"""What an object is made of. A file is read from its beginning, by every attempt."""
+
+_LARGE_BYTES = 8 * 1024 * 1024
 
 
 class FailureKind(Enum):
@@ -157,7 +162,7 @@ class ObjectStore(LogStore):
         return self.call("read", self._full(path), lambda: self._get(self.location.bucket, self._key(path)))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        from delta_orch.storage.object_filesystem import open_object
+        from delta_orch.storage.arrow_filesystem import open_object
 
         return open_object(self, self._full(path))
 
@@ -206,7 +211,7 @@ class ObjectStore(LogStore):
         self.delete_object(self._full(path))
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
-        from delta_orch.storage.object_filesystem import object_filesystem
+        from delta_orch.storage.arrow_filesystem import object_filesystem
 
         return object_filesystem(self), self.root
 
@@ -254,9 +259,9 @@ class ObjectStore(LogStore):
         except FileMissingInStoreError:
             return
 
-    def write_object(self, full: str) -> Any:
-        """A file of fsspec that becomes the object when it is closed."""
-        return self.call("write", full, lambda: self.filesystem.open(full, "wb"))
+    def write_object(self, full: str) -> io.RawIOBase:
+        """A file to write; the object appears when it is closed. Raises StorageError, as do the file's methods."""
+        return _ObjectOutput(self, full)
 
     @property
     def client(self) -> Any:
@@ -383,8 +388,101 @@ class ObjectStore(LogStore):
         return f"{self.root}/{path}" if path else self.root
 
 
+class _ObjectOutput(io.RawIOBase):
+    """fsspec's file, with our errors. After a failure nothing more is uploaded."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        super().__init__()
+        self._store = store
+        self._path = path
+        self._file = store.call("write", path, lambda: store.filesystem.open(path, "wb"))
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def write(self, data: Any) -> int:
+        return int(self._checked(lambda: self._file.write(data)))
+
+    def flush(self) -> None:
+        """Parts are sent when they are large enough."""
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        if not self._file.closed:
+            self._checked(self._file.close)
+
+    def _checked(self, step: Callable[[], T]) -> T:
+        try:
+            return self._store.call("write", self._path, step)
+        except StorageError:
+            # Its finalizer would try to upload once more.
+            self._file.closed = True
+            raise
+
+
 def before(start_key: str, prefix: str) -> str:
     """A key just before `start_key`, for listings that begin behind one. Empty where it would leave `prefix`."""
     if len(start_key) <= len(prefix) or ord(start_key[-1]) in (0, 0xE000):
         return start_key[:-1] if len(start_key) - 1 > len(prefix) else ""
     return start_key[:-1] + chr(ord(start_key[-1]) - 1) + "~"
+
+
+def content_of(data: bytes | memoryview) -> Content:
+    """Large content that is not in memory yet (a mapped file) is read while it is sent."""
+    if isinstance(data, bytes) or len(data) < _LARGE_BYTES:
+        return bytes(data)
+    return io.BufferedReader(_ViewReader(data), _LARGE_BYTES // 8)
+
+
+class _ViewReader(io.RawIOBase):
+    """A memoryview as a file."""
+
+    def __init__(self, view: memoryview) -> None:
+        super().__init__()
+        self._view = view
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._view[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+def size_of(content: Content) -> int:
+    """Bytes; a file is left at its beginning."""
+    if isinstance(content, bytes):
+        return len(content)
+    size = content.seek(0, io.SEEK_END)
+    content.seek(0)
+    return size
+
+
+def never_connected(error: BaseException) -> bool:
+    """Whether there was no connection over which the request could have gone. False where that is not sure."""
+    import requests
+    from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+
+    if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.SSLError):
+        return True
+    inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else error
+    reason = inner.reason if isinstance(inner, MaxRetryError) else inner
+    return isinstance(reason, NewConnectionError | ConnectTimeoutError)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from importlib.util import find_spec
-from pathlib import Path
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError, UnsupportedStoreError
+from delta_orch.protocol.data_path import decode_path
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.locations import StoreKind, ensure_no_credentials, parse_location
-from delta_orch.storage.storage_options import parse_options
+from delta_orch.storage.local import LocalStore
+
+if TYPE_CHECKING:
+    from delta_orch.storage.locations import StoreKind
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
-_LIBRARIES = {StoreKind.S3: ("s3fs", "s3"), StoreKind.GCS: ("gcsfs", "gcs"), StoreKind.AZURE: ("adlfs", "azure")}
+_LIBRARIES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "abfss": ("adlfs", "azure")}
 
 
 def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> LogStore:
@@ -36,7 +37,7 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
         MissingDependencyError: The package for that kind of location is not installed.
     """
     if isinstance(table_uri, os.PathLike):
-        return _local(os.fspath(table_uri))
+        return LocalStore(table_uri)
     if not isinstance(table_uri, str) or not table_uri.strip() or "\0" in table_uri:
         raise InvalidRequestError(
             f"{table_uri!r} is no location of a table",
@@ -44,10 +45,10 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
         )
     scheme = _SCHEME.match(table_uri)
     if scheme is None:
-        return _local(table_uri)
+        return LocalStore(table_uri)
     match scheme[1].lower():
         case "file" | "local":
-            return _local(_path_of_file_uri(table_uri))
+            return LocalStore(_path_of_file_uri(table_uri))
         case "memory":
             from delta_orch.storage.memory import MemoryStore
 
@@ -57,12 +58,17 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
 
 
 def _remote(table_uri: str, storage_options: Mapping[str, str] | None) -> LogStore:
+    # A local table needs none of this.
+    from delta_orch.storage.locations import StoreKind, ensure_no_credentials, parse_location
+
     location = parse_location(table_uri)
     if location is None:
         from delta_orch.storage.fsspec_store import FsspecStore
 
         ensure_no_credentials(table_uri)
         return FsspecStore(table_uri, storage_options)
+    from delta_orch.storage.storage_options import parse_options
+
     options = parse_options(location.kind, storage_options)
     ensure_installed(location.kind)
     match location.kind:
@@ -86,19 +92,15 @@ def ensure_installed(kind: StoreKind) -> None:
     Raises:
         MissingDependencyError: It cannot.
     """
-    package, extra = _LIBRARIES[kind]
+    from importlib.util import find_spec
+
+    package, extra = _LIBRARIES[kind.value]
     if find_spec(package) is None:
         raise MissingDependencyError(
             f"Cannot open {kind.value}:// tables",
             cause=f"The package {package} is not installed",
             remedy=f'Run pip install "delta-orch[{extra}]"',
         )
-
-
-def _local(path: str) -> LogStore:
-    from delta_orch.storage.local import LocalStore
-
-    return LocalStore(Path(path))
 
 
 def _path_of_file_uri(uri: str) -> str:
@@ -113,4 +115,4 @@ def _path_of_file_uri(uri: str) -> str:
                 uri=uri,
             )
         path = f"/{path}"
-    return unquote(path)
+    return decode_path(path)

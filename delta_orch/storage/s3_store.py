@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import ObjectLocation
-from delta_orch.storage.object_content import Content, size_of
-from delta_orch.storage.object_store import Failure, FailureKind, ObjectStore, before
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, before, size_of
 from delta_orch.storage.storage_options import StoreOptions
 
 _ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)

@@ -24,9 +24,8 @@ from variant_samples import (
 
 from delta_orch.errors import InvalidVariantError
 from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python, variants_to_arrow
-from delta_orch.protocol.variant.encode import encode_variant
+from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
-from delta_orch.protocol.variant.json_text import parse_json
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.values import TypedValue
 from delta_orch.protocol.variant.variant import Variant

@@ -143,7 +143,7 @@ def test_open_store_refuses(location: str, error: type[Exception]) -> None:
 def test_a_store_whose_library_is_missing_says_what_to_install(
     kind: StoreKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package, extra = opening._LIBRARIES[kind]
+    package, extra = opening._LIBRARIES[kind.value]
     assert find_spec(package) is not None
     ensure_installed(kind)
     monkeypatch.setitem(opening._LIBRARIES, kind, ("no_such_package", extra))

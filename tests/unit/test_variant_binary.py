@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from delta_orch.errors import CorruptDataError, InvalidRequestError, InvalidVariantError, TableError
-from delta_orch.protocol.variant.encode import build_array, build_object, encode_scalar, encode_variant
-from delta_orch.protocol.variant.json_text import parse_json, to_json
+from delta_orch.protocol.variant.encode import build_array, build_object, encode_scalar, encode_variant, parse_json
+from delta_orch.protocol.variant.json_text import to_json
 from delta_orch.protocol.variant.metadata import EMPTY_METADATA, MetadataReader, serialize_metadata
 from delta_orch.protocol.variant.path import parse_path
 from delta_orch.protocol.variant.values import MAX_DEPTH, TypedValue, VariantDate, VariantTimestamp

@@ -4,8 +4,9 @@ encoding).
 One value, without Arrow:
 
     variant.Variant        a metadata/value pair: `type_name`, `get(path)`, `to_python()`, `to_json()`, all lazy
-    encode                 `encode_variant` from Python objects, `encode_scalar` of an exact type (`TypedValue`)
-    json_text              `parse_json` (JSON text → Variant) and the canonical JSON text of decoded values
+    encode                 `encode_variant` from Python objects, `encode_scalar` of an exact type (`TypedValue`),
+                           `parse_json` from JSON text
+    json_text              the canonical JSON text of decoded values
     values                 the classes of values that Python's own types cannot hold
 
 Columns, in Arrow:

@@ -17,8 +17,8 @@ from delta_orch.protocol.variant.byte_columns import (
 )
 from delta_orch.protocol.variant.decode import decode_value
 from delta_orch.protocol.variant.dictionaries import Names
+from delta_orch.protocol.variant.encode import parse_json
 from delta_orch.protocol.variant.json_columns import json_texts
-from delta_orch.protocol.variant.json_text import parse_json
 from delta_orch.protocol.variant.navigate import Located
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant, variant_array
 from delta_orch.protocol.variant.scalar_texts import byte_strings

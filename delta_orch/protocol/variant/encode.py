@@ -5,6 +5,8 @@ The caller's mistakes raise `InvalidRequestError`; nothing here reads a table.
 
 from __future__ import annotations
 
+import json
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -362,3 +364,63 @@ _BY_TYPE_NAME: dict[str, Callable[[Any], bytes]] = {
     "time": _time,
     "uuid": _uuid,
 }
+
+
+# JSON
+
+
+def parse_json(text: str | bytes) -> Variant:
+    """A variant from JSON text, as Spark's `parse_json` makes it.
+
+    Whole numbers get the narrowest integer type. Other numbers without an exponent are decimals, up to 38 digits. The
+    rest are doubles.
+
+    Raises:
+        InvalidRequestError: The text is no JSON, names a key of an object twice, is nested deeper than `MAX_DEPTH`
+            levels, or holds a number beyond the doubles.
+    """
+    try:
+        parsed = json.loads(
+            text,
+            parse_int=_parse_integer,
+            parse_float=_parse_number,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_fields,
+        )
+    except InvalidRequestError:
+        raise
+    except (ValueError, RecursionError) as e:
+        cause = "It is nested too deeply" if isinstance(e, RecursionError) else str(e)
+        raise InvalidRequestError("The text is no JSON that a variant can hold", cause=cause) from None
+    return encode_variant(parsed)
+
+
+def _parse_integer(text: str) -> int | Decimal | float:
+    # Python refuses to convert very long integers, and they are doubles anyway.
+    return int(text) if len(text.lstrip("-")) <= MAX_DECIMAL_DIGITS else _parse_double(text)
+
+
+def _parse_number(text: str) -> Decimal | float:
+    if "e" not in text and "E" not in text:
+        digits, _, fraction = text.lstrip("-").partition(".")
+        if len(fraction) <= MAX_DECIMAL_SCALE and len((digits + fraction).lstrip("0")) <= MAX_DECIMAL_DIGITS:
+            return Decimal(text)
+    return _parse_double(text)
+
+
+def _parse_double(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise InvalidRequestError("A number in the JSON text is too large for a variant", cause=text[:60])
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise InvalidRequestError("The text is no JSON", cause=f"{name} is not a JSON value")
+
+
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise InvalidRequestError("An object in the JSON text has the same key twice", remedy="Remove one of them")
+    return fields

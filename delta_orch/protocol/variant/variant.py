@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from delta_orch.protocol.variant.decode import array_slots, basic_type, decode_value, fields_of, object_layout
+from delta_orch.protocol.variant.json_text import to_json
 from delta_orch.protocol.variant.metadata import MetadataReader, invalid_variant
 from delta_orch.protocol.variant.path import parse_path
 from delta_orch.protocol.variant.values import BasicType, type_name_of
@@ -71,8 +72,6 @@ class Variant:
 
     def to_json(self) -> str:
         """All of it, as canonical JSON text; module `json_text` says which."""
-        from delta_orch.protocol.variant.json_text import to_json
-
         return to_json(self.to_python())
 
     def __repr__(self) -> str:

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 
 from delta_orch.errors import InvalidVariantError
 from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python
-from delta_orch.protocol.variant.encode import encode_variant
+from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
-from delta_orch.protocol.variant.json_text import parse_json
 from delta_orch.protocol.variant.metadata import MetadataReader
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.variant import Variant

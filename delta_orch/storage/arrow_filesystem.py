@@ -1,0 +1,165 @@
+"""Stores whose objects have no directories, as an Arrow file system for the engines' data files.
+
+A directory exists where an object lies below it. Failures are OSErrors.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from delta_orch.errors import FileMissingInStoreError
+from delta_orch.storage.base import FileMeta
+
+# Below this, one request for the whole object is faster than one for the footer and one for what it points to.
+_WHOLE_BYTES = 256 * 1024
+
+
+class Objects(Protocol):
+    """The objects of a store. Every path starts with the bucket, or with the name of a memory table."""
+
+    def find_object(self, full: str) -> FileMeta | None:
+        """None where there is no such object."""
+
+    def list_objects(self, full: str, *, recursive: bool) -> Iterator[FileMeta]:
+        """The objects below a directory. `path` is a full path."""
+
+    def delete_object(self, full: str) -> None:
+        """A missing object is no error."""
+
+    def read_object(self, full: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`. Raises FileMissingInStoreError."""
+
+    def write_object(self, full: str) -> io.RawIOBase | io.BufferedIOBase:
+        """A file to write. The object appears when the file is closed."""
+
+
+def object_filesystem(objects: Objects) -> pafs.PyFileSystem:
+    """The Arrow file system of a store's objects, by their full paths."""
+    return pafs.PyFileSystem(_ObjectHandler(objects))
+
+
+def open_object(objects: Objects, path: str) -> pa.NativeFile:
+    """Random access. Raises FileMissingInStoreError, StorageError."""
+    found = objects.find_object(path)
+    if found is None:
+        raise FileMissingInStoreError(f"Cannot open {path}", cause="There is no such object", path=path)
+    if found.size <= _WHOLE_BYTES:
+        return pa.BufferReader(objects.read_object(path, 0, found.size) if found.size else b"")
+    return pa.PythonFile(_ObjectInput(objects, path, found.size), mode="r")
+
+
+class _ObjectInput(io.RawIOBase):
+    """Each read is one request for the bytes asked for: Arrow knows the file's layout, and reads ahead itself."""
+
+    def __init__(self, objects: Objects, path: str, size: int) -> None:
+        super().__init__()
+        self._objects = objects
+        self._path = path
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        return self._size
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._at + size, self._size)
+        if end <= self._at:
+            return b""
+        data = self._objects.read_object(self._path, self._at, end)
+        self._at += len(data)
+        return data
+
+
+class _ObjectHandler(pafs.FileSystemHandler):  # type: ignore[misc]
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ObjectHandler) and other._objects is self._objects
+
+    def __hash__(self) -> int:
+        return id(self._objects)
+
+    def get_type_name(self) -> str:
+        return "delta_orch_objects"
+
+    def normalize_path(self, path: str) -> str:
+        return path.rstrip("/")
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        return [self._info(path) for path in paths]
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        base = selector.base_dir.rstrip("/")
+        found = [_file_info(meta) for meta in self._objects.list_objects(base, recursive=selector.recursive)]
+        if not found and not selector.allow_not_found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), base)
+        return found
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        """Directories need not be made."""
+
+    def delete_file(self, path: str) -> None:
+        with _as_os_error(path):
+            self._objects.delete_object(path)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return self.open_input_file(path)
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        with _as_os_error(path):
+            return open_object(self._objects, path)
+
+    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
+        return pa.PythonFile(self._objects.write_object(path), mode="w")
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise NotImplementedError("A table's files are never renamed, copied or appended to; vacuum deletes them")
+
+    delete_dir: Callable[..., Any] = _refuse
+    delete_dir_contents: Callable[..., Any] = _refuse
+    delete_root_dir_contents: Callable[..., Any] = _refuse
+    move: Callable[..., Any] = _refuse
+    copy_file: Callable[..., Any] = _refuse
+    open_append_stream: Callable[..., Any] = _refuse
+
+    def _info(self, path: str) -> pafs.FileInfo:
+        found = self._objects.find_object(path)
+        if found is not None:
+            return _file_info(found)
+        below = next(iter(self._objects.list_objects(path.rstrip("/"), recursive=True)), None)
+        return pafs.FileInfo(path, pafs.FileType.NotFound if below is None else pafs.FileType.Directory)
+
+
+@contextmanager
+def _as_os_error(path: str) -> Iterator[None]:
+    """Engines recognize a missing file by Python's own class."""
+    try:
+        yield
+    except FileMissingInStoreError as e:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from e
+
+
+def _file_info(meta: FileMeta) -> pafs.FileInfo:
+    return pafs.FileInfo(meta.path, pafs.FileType.File, size=meta.size, mtime_ns=meta.modification_time_ms * 1_000_000)
