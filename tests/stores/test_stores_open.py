@@ -146,7 +146,7 @@ def test_a_store_whose_library_is_missing_says_what_to_install(
     package, extra = opening._LIBRARIES[kind.value]
     assert find_spec(package) is not None
     ensure_installed(kind)
-    monkeypatch.setitem(opening._LIBRARIES, kind, ("no_such_package", extra))
+    monkeypatch.setitem(opening._LIBRARIES, kind.value, ("no_such_package", extra))
     with pytest.raises(MissingDependencyError, match=rf'pip install "delta-orch\[{extra}\]"'):
         open_store(f"{kind.value}://bucket/t")
 
