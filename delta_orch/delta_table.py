@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.point_in_time import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep import after_commit
 from delta_orch.scan.table_snapshot import TableSnapshot
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
@@ -57,7 +58,7 @@ class DeltaTable:
 
     def __init__(self, table_uri: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
         self.store: LogStore = open_store(table_uri, storage_options)
-        self.log = TableLog(self.store, TableSnapshot)
+        self.log = TableLog(self.store, TableSnapshot, after_commit)
         self._newest: TableSnapshot | None = None
 
     @property

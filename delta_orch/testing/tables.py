@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep import after_commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,5 +55,5 @@ def open_table(store: LogStore) -> DeltaTable:
     All reads and writes of the log go through `store`. Data files go through `store.data_filesystem()`.
     """
     table = DeltaTable(store.uri)
-    table.store, table.log = store, TableLog(store, TableSnapshot)
+    table.store, table.log = store, TableLog(store, TableSnapshot, after_commit)
     return table

@@ -15,11 +15,13 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep import after_commit
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from delta_orch.storage.base import LogStore
 from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
 
 DAY_SCHEMA = StructType((StructField("day", STRING), StructField("id", LONG)))
@@ -44,6 +46,11 @@ def new_metadata(
         configuration=dict(properties or {}),
         created_time=0,
     )
+
+
+def kept_log(store: LogStore, snapshot_class: type[Snapshot] = Snapshot) -> TableLog:
+    """A table's log with upkeep after commits, as `DeltaTable` has it."""
+    return TableLog(store, snapshot_class, after_commit)
 
 
 def begin_creation(log: TableLog, metadata: Metadata | None = None, *, txns: Sequence[TxnId] = ()) -> Transaction:

@@ -22,7 +22,7 @@ from delta_orch.log.upkeep.background import run_behind, wait_for_upkeep
 from delta_orch.protocol.log_path import checkpoint_path
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore, Moment
-from tests.harness.table_builder import append_days, create_table
+from tests.harness.table_builder import append_days, create_table, kept_log
 
 EVERY_SECOND = {"delta.checkpointInterval": "2"}
 A_MINUTE = 60.0
@@ -45,7 +45,7 @@ def checkpoints(root: Path) -> list[int]:
 
 def test_a_commit_returns_before_its_checkpoint_is_written(tmp_path: Path) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = TableLog(store)
+    log = kept_log(store)
     create_table(log, "1", properties=EVERY_SECOND)
     append(log)
     gate = store.gate(Moment.CHECKPOINT_PUT, "before")
@@ -57,7 +57,7 @@ def test_a_commit_returns_before_its_checkpoint_is_written(tmp_path: Path) -> No
     gate.open()
     assert DeltaTable(tmp_path).wait_for_upkeep(A_MINUTE)
     assert checkpoints(tmp_path) == [2]
-    snapshot = TableLog(open_store(tmp_path)).snapshot()
+    snapshot = kept_log(open_store(tmp_path)).snapshot()
     assert (snapshot.segment.checkpoint is not None, snapshot.num_files) == (True, 4)
 
 
@@ -97,7 +97,7 @@ def test_a_table_made_in_the_place_of_a_deleted_one_does_not_get_its_checkpoint(
     tmp_path: Path, new_commits: int
 ) -> None:
     root = tmp_path / "t"
-    log = TableLog(open_store(root))
+    log = kept_log(open_store(root))
     create_table(log, "1", properties=EVERY_SECOND)
     append(log)
     go = threading.Event()
@@ -112,7 +112,7 @@ def test_a_table_made_in_the_place_of_a_deleted_one_does_not_get_its_checkpoint(
     assert wait_for_upkeep(log.store.uri, A_MINUTE)
     # The new table's version of that number may get one: its own.
     assert checkpoints(root) == ([2] if new_commits >= 2 else [])
-    snapshot = TableLog(open_store(root)).snapshot()
+    snapshot = kept_log(open_store(root)).snapshot()
     assert sorted(snapshot.files()["path"].to_pylist()) == sorted(new_paths)
 
 
@@ -124,7 +124,7 @@ from delta_orch.storage.open import open_store
 from tests.harness.table_builder import append_days
 
 post_commit._QUICK_ACTIONS = 0
-log = TableLog(open_store(sys.argv[1]))
+log = kept_log(open_store(sys.argv[1]))
 if sys.argv[2] == "dies":
     # As a process whose end comes before the thread has begun.
     post_commit.run_behind = lambda table, job: None
@@ -141,13 +141,13 @@ def write_in_a_process(root: Path, end: str, commits: int) -> None:
 
 
 def test_the_end_of_the_interpreter_waits(tmp_path: Path) -> None:
-    create_table(TableLog(open_store(tmp_path)), "1", properties=EVERY_SECOND)
+    create_table(kept_log(open_store(tmp_path)), "1", properties=EVERY_SECOND)
     write_in_a_process(tmp_path, "returns", 2)
     assert checkpoints(tmp_path) == [2]
 
 
 def test_the_end_of_a_forked_process_waits_for_its_own(tmp_path: Path) -> None:
-    log = TableLog(open_store(tmp_path))
+    log = kept_log(open_store(tmp_path))
     create_table(log, "1", properties=EVERY_SECOND)
     append(log)
     go = threading.Event()
@@ -162,7 +162,7 @@ def test_the_end_of_a_forked_process_waits_for_its_own(tmp_path: Path) -> None:
 
 
 def test_processes_that_never_live_to_write_one_do_it_before_they_return(tmp_path: Path) -> None:
-    create_table(TableLog(open_store(tmp_path)), "1", properties=EVERY_SECOND)
+    create_table(kept_log(open_store(tmp_path)), "1", properties=EVERY_SECOND)
     write_in_a_process(tmp_path, "dies", 9)
     assert checkpoints(tmp_path) == []
     write_in_a_process(tmp_path, "dies", 1)
@@ -177,7 +177,7 @@ def test_the_foreground_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(post_commit, "run_behind", refuse)
     monkeypatch.setenv(post_commit.UPKEEP_VARIABLE, "foreground")
-    log = TableLog(open_store(tmp_path))
+    log = kept_log(open_store(tmp_path))
     create_table(log, "1", properties=EVERY_SECOND)
     for _ in range(2):
         append(log)

@@ -26,14 +26,14 @@ from delta_orch.protocol.last_checkpoint import checksum_json, parse_last_checkp
 from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, SIDECAR_DIRECTORY, checkpoint_path
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore, Moment
-from tests.harness.table_builder import append_days, create_table, day_files
+from tests.harness.table_builder import append_days, create_table, day_files, kept_log
 
 V2 = {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "1000"}
 
 
 @pytest.fixture
 def log() -> TableLog:
-    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    return kept_log(open_store(f"memory://{uuid.uuid4()}"))
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_policy_brings_the_feature(log: TableLog) -> None:
     snapshot = create_table(log, properties=V2)
     assert snapshot.protocol.reader_features == ("v2Checkpoint",)
     assert "v2Checkpoint" in (snapshot.protocol.writer_features or ())
-    assert create_table(TableLog(open_store(f"memory://{uuid.uuid4()}")), properties={"delta.checkpointPolicy": "classic"}).protocol.min_reader_version == 1  # fmt: skip  # noqa: E501
+    assert create_table(kept_log(open_store(f"memory://{uuid.uuid4()}")), properties={"delta.checkpointPolicy": "classic"}).protocol.min_reader_version == 1  # fmt: skip  # noqa: E501
 
 
 @pytest.mark.parametrize("v2_format", ["json", "parquet"])
@@ -324,7 +324,7 @@ def test_other_columns_than_before(log: TableLog, small_sidecars: None) -> None:
 
 
 def test_sidecars_that_may_soon_be_cleaned_up_are_not_taken_over(tmp_path: Path, small_sidecars: None) -> None:
-    log = TableLog(open_store(tmp_path))
+    log = kept_log(open_store(tmp_path))
     write_checkpoint(log, create_table(log, *"12345678", properties=V2))
     first = referred(log)
     old = time.time() - 29.5 * 86_400
@@ -353,7 +353,7 @@ def failing_calls(log: FaultStore) -> Iterator[int]:
 def test_every_call_of_a_checkpoint_may_fail(tmp_path: Path, small_sidecars: None) -> None:
     """Each once, before and after it took effect: the table reads, and the next attempt succeeds."""
     store = FaultStore(open_store(tmp_path / "rehearsal"))
-    rehearsal = TableLog(store)
+    rehearsal = kept_log(store)
     busy_table(rehearsal)
     snapshot = rehearsal.snapshot()
     store.forget_calls()
@@ -363,7 +363,7 @@ def test_every_call_of_a_checkpoint_may_fail(tmp_path: Path, small_sidecars: Non
     for number in range(len(store.calls)):
         for when in ("before", "after"):
             store = FaultStore(open_store(tmp_path / f"{number}-{when}"))
-            log = TableLog(store)
+            log = kept_log(store)
             before = busy_table(log)
             store.forget_calls()
             store.at_call(number, when, do=store.fail if when == "before" else store.lose_answer)
@@ -377,9 +377,9 @@ def test_every_call_of_a_checkpoint_may_fail(tmp_path: Path, small_sidecars: Non
 
 def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = TableLog(store)
+    log = kept_log(store)
     before = busy_table(log)
-    store.at(Moment.POINTER_PUT, "before", do=lambda call: write_checkpoint(TableLog(store.inner), before))
+    store.at(Moment.POINTER_PUT, "before", do=lambda call: write_checkpoint(kept_log(store.inner), before))
     write_checkpoint(log, before)
     ensure_same_table(before, log.snapshot())
     assert parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH)).version == 1

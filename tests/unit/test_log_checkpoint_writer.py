@@ -53,13 +53,14 @@ from tests.harness.table_builder import (
     begin_creation,
     create_table,
     day_files,
+    kept_log,
     new_metadata,
 )
 
 
 @pytest.fixture
 def log() -> TableLog:
-    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    return kept_log(open_store(f"memory://{uuid.uuid4()}"))
 
 
 def rows_of(log: TableLog, version: int, action: str) -> list[dict[str, Any]]:
@@ -433,7 +434,7 @@ def test_without_json_the_statistics_come_back_from_the_columns(log: TableLog) -
 
 def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     """Snapshots are loaded all the while checkpoints are written by several writers."""
-    log = TableLog(open_store(tmp_path / "table"))
+    log = kept_log(open_store(tmp_path / "table"))
     snapshot = create_table(log, properties={"delta.checkpointInterval": "1"})
     stop, failures = threading.Event(), list[BaseException]()
 
@@ -461,9 +462,9 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
 
 def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
     store = FaultStore(open_store(tmp_path / "table"))
-    log = TableLog(store)
+    log = kept_log(store)
     snapshot = create_table(log, "1")
-    store.at(Moment.CHECKPOINT_PUT, "before", do=lambda call: write_checkpoint(TableLog(store.inner), snapshot))
+    store.at(Moment.CHECKPOINT_PUT, "before", do=lambda call: write_checkpoint(kept_log(store.inner), snapshot))
     write_checkpoint(log, snapshot)
     assert log.snapshot().num_files == 1
     assert parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH)).version == 0
@@ -471,7 +472,7 @@ def test_two_writers_of_one_checkpoint(tmp_path: Path) -> None:
 
 def test_a_failed_checkpoint_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     store = FaultStore(open_store(tmp_path / "table"))
-    log = TableLog(store)
+    log = kept_log(store)
     snapshot = create_table(log, "1")
     store.at(Moment.CHECKPOINT_PUT, "before", do=store.fail)
     with pytest.raises(StorageError):

@@ -22,7 +22,7 @@ from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum, serialize_version_checksum
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore
-from tests.harness.table_builder import append_days, create_table, day_files
+from tests.harness.table_builder import append_days, create_table, day_files, kept_log
 
 ALWAYS = {
     "txnId", "numFiles", "tableSizeBytes", "numMetadata", "numProtocol", "metadata", "protocol", "setTransactions",
@@ -33,7 +33,7 @@ OF_VECTORS = {"numDeletedRecordsOpt", "numDeletionVectorsOpt", "deletedRecordCou
 
 @pytest.fixture
 def log() -> TableLog:
-    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    return kept_log(open_store(f"memory://{uuid.uuid4()}"))
 
 
 def checked(log: TableLog) -> set[str]:
@@ -169,7 +169,7 @@ def test_one_that_does_not_fit_is_not_built_upon(log: TableLog, content: bytes) 
 
 
 def test_one_of_another_table_is_not_built_upon(log: TableLog) -> None:
-    other = TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    other = kept_log(open_store(f"memory://{uuid.uuid4()}"))
     create_table(other, "1", "2")
     create_table(log, "1")
     log.store.put(checksum_path(0), other.store.read_bytes(checksum_path(0)))
@@ -198,7 +198,7 @@ def test_a_checksum_that_cannot_be_written_does_not_fail_the_commit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = TableLog(store)
+    log = kept_log(store)
     snapshot = create_table(log, "1")
     store.forget_calls()
     store.at_call(3, "before", do=store.fail)
@@ -216,7 +216,7 @@ def test_computed_and_derived_are_the_same(log: TableLog) -> None:
     commit(log, adds=with_vectors(sized_files(1, 20_000, 300_000), 1, 2, 300), txn=TxnId("a", 1))
     write_checkpoint(log, log.snapshot())
     commit(log, removes=log.snapshot().files().slice(1, 2), adds=sized_files(77))
-    snapshot = TableLog(log.store).snapshot()
+    snapshot = kept_log(log.store).snapshot()
     assert snapshot.checkpoint is not None
     derived = read_version_checksum(log.store, 2)
     computed = compute_checksum(snapshot)
@@ -230,7 +230,7 @@ def test_the_state_of_a_checkpoint_whose_commit_is_gone(log: TableLog) -> None:
     write_checkpoint(log, snapshot)
     for name in ("json", "crc"):
         log.store.delete(f"_delta_log/{0:020d}.{name}")
-    snapshot = TableLog(log.store).snapshot()
+    snapshot = kept_log(log.store).snapshot()
     write_checksum(log.store, 0, compute_checksum(snapshot))
     assert checked(log) == ALWAYS - {"txnId"}
 
@@ -247,7 +247,7 @@ def test_a_checkpoint_counts_what_passes_by(tmp_path: Path) -> None:
     """Where nothing is near, versions with a checkpoint alone have a checksum, and nothing is decoded twice."""
     store = FaultStore(open_store(tmp_path))
     store.uri = "far://away"
-    log = TableLog(store)
+    log = kept_log(store)
     snapshot = create_table(log, "1", properties={"delta.checkpointInterval": "3"})
     for _ in range(7):
         append_days(log, log.advance(snapshot), "1")
@@ -263,7 +263,7 @@ def test_a_v2_checkpoint_of_few_files_is_counted_anyway(tmp_path: Path, monkeypa
         monkeypatch.setattr("delta_orch.log.upkeep.post_commit._FEW_FILES", few)
         store = FaultStore(open_store(tmp_path / str(few)))
         store.uri = "far://away"
-        log = TableLog(store)
+        log = kept_log(store)
         properties = {"delta.checkpointInterval": "3", "delta.checkpointPolicy": "v2"}
         create_table(log, *"12345", properties=properties)
         for _ in range(9):

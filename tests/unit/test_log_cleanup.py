@@ -22,7 +22,7 @@ from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore
-from tests.harness.table_builder import append_days, create_table, day_files
+from tests.harness.table_builder import append_days, create_table, day_files, kept_log
 
 DAY_S = 86_400
 NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)
@@ -33,7 +33,7 @@ MONTH = {"delta.logRetentionDuration": "interval 30 days", "delta.checkpointInte
 
 @pytest.fixture
 def log(tmp_path: Path) -> TableLog:
-    return TableLog(open_store(tmp_path))
+    return kept_log(open_store(tmp_path))
 
 
 def make(log: TableLog, days_old: Iterable[float], checkpoints: Iterable[int] = (), /, **properties: str) -> Snapshot:
@@ -323,22 +323,22 @@ def test_interrupted_anywhere_the_table_reads_and_the_next_cleanup_goes_on(
 ) -> None:
     def fresh(name: str) -> FaultStore:
         store = FaultStore(open_store(tmp_path / name))
-        make(TableLog(store), [50 - v / 2 for v in range(16)], (3, 6, 9), **{"delta.checkpointPolicy": "v2"})
-        date(TableLog(store), "_sidecars/*", 40)
+        make(kept_log(store), [50 - v / 2 for v in range(16)], (3, 6, 9), **{"delta.checkpointPolicy": "v2"})
+        date(kept_log(store), "_sidecars/*", 40)
         store.forget_calls()
         return store
 
     rehearsal = fresh("rehearsal")
-    clean(TableLog(rehearsal))
+    clean(kept_log(rehearsal))
     calls = list(rehearsal.calls)
     expected = sorted(
-        path.rpartition("/")[2][:20] for path in all_files(TableLog(rehearsal)) if "_sidecars" not in path
+        path.rpartition("/")[2][:20] for path in all_files(kept_log(rehearsal)) if "_sidecars" not in path
     )
     deletes = [call.number for call in calls if call.method in ("delete", "put_if_absent")]
     assert len(deletes) > 20
     for number in deletes:
         store = fresh(str(number))
-        log = TableLog(store)
+        log = kept_log(store)
         store.at_call(number, "before", do=store.fail)
         with pytest.raises(StorageError):
             clean(log)
@@ -351,7 +351,7 @@ def test_interrupted_anywhere_the_table_reads_and_the_next_cleanup_goes_on(
         clean(log)
         left = sorted(path.rpartition("/")[2][:20] for path in all_files(log) if "_sidecars" not in path)
         assert left == expected
-        assert len(sidecars(log)) == len(sidecars(TableLog(rehearsal)))
+        assert len(sidecars(log)) == len(sidecars(kept_log(rehearsal)))
 
 
 def test_readers_and_writers_go_on_meanwhile(log: TableLog) -> None:
@@ -417,7 +417,7 @@ def test_a_checkpoint_is_followed_by_a_cleanup(
 
 def test_once_a_day_is_enough(tmp_path: Path, as_if_new_process: None) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = TableLog(store)
+    log = kept_log(store)
     create_table(log, properties={"delta.checkpointInterval": "2"})
     for _ in range(8):
         append_days(log, log.snapshot(), "1")
@@ -428,7 +428,7 @@ def test_a_failing_cleanup_does_not_fail_the_commit(
     tmp_path: Path, as_if_new_process: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = TableLog(store)
+    log = kept_log(store)
     create_table(log, properties={"delta.checkpointInterval": "1"})
 
     def fail_listing(call: Any) -> None:

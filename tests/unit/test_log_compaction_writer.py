@@ -18,12 +18,12 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.log_path import commit_path, compaction_path
 from delta_orch.storage.open import open_store
 from delta_orch.verbs.compact_log import LogCompactionResult, compact_log
-from tests.harness.table_builder import append_days, create_table, day_files
+from tests.harness.table_builder import append_days, create_table, day_files, kept_log
 
 
 @pytest.fixture
 def log() -> TableLog:
-    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    return kept_log(open_store(f"memory://{uuid.uuid4()}"))
 
 
 def compact(log: TableLog, *versions: int | None) -> LogCompactionResult:

@@ -30,13 +30,14 @@ from tests.harness.table_builder import (
     begin_creation,
     create_table,
     day_files,
+    kept_log,
     new_metadata,
 )
 
 
 @pytest.fixture
 def log() -> TableLog:
-    return TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    return kept_log(open_store(f"memory://{uuid.uuid4()}"))
 
 
 def lines(log: TableLog, version: int) -> list[dict[str, Any]]:
@@ -221,7 +222,7 @@ def test_misuse_is_refused(log: TableLog) -> None:
     transaction.commit()
     with pytest.raises(InvalidRequestError, match="commits once"):
         transaction.commit()
-    other = TableLog(open_store(f"memory://{uuid.uuid4()}"))
+    other = kept_log(open_store(f"memory://{uuid.uuid4()}"))
     with pytest.raises(InvalidRequestError, match="needs metadata and protocol"):
         Transaction(other, None, operation="TEST").commit()
     with pytest.raises(InvalidRequestError, match="no files to remove"):
@@ -271,7 +272,7 @@ def test_a_commit_loads_no_pandas(tmp_path: Any) -> None:
         "from delta_orch.log.read.table_log import TableLog\n"
         "from delta_orch.storage.open import open_store\n"
         "from tests.harness.table_builder import append_days, create_table\n"
-        f"log = TableLog(open_store({str(tmp_path / 't')!r}))\n"
+        f"log = kept_log(open_store({str(tmp_path / 't')!r}))\n"
         "create_table(log, '1')\n"
         "for _ in range(11): append_days(log, log.snapshot(0), '1')\n"
         "assert log.snapshot().num_files == 12\n"

@@ -66,6 +66,8 @@ class FileActions:
         Raises:
             ProtocolViolationError: This or an earlier action is malformed; the error names the log file.
         """
+        if not isinstance(body, dict) or not isinstance(body.get("path"), str):
+            raise _malformed(self._action, path, f"It is no object with a path: {body!r:.100}")
         self._bodies.append(body)
         self._paths.append(path)
         self._orders.append(order)

@@ -41,8 +41,6 @@ def build_batch(action: str, bodies: Sequence[Any]) -> pa.RecordBatch:
         TypeError, ValueError, AttributeError, KeyError, OverflowError: A body is malformed.
     """
     schema, fields = SCHEMAS[action], _FIELDS[action]
-    if not all(isinstance(body, dict) for body in bodies):
-        raise TypeError("the action is not a JSON object")
     columns = {name: [body.get(key) for body in bodies] for name, key in fields.items()}
     for name in _REQUIRED[action]:
         if None in columns[name]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.log.files.commit_reader import Commit, parse_log_files, read_commit, read_commits
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from delta_orch.log.read.checkpoint_reader import Checkpoint
     from delta_orch.log.read.history import HistoryEntry
 
+CommitObserver: TypeAlias = "Callable[[TableLog, Snapshot | None, Any], None]"
+
 _MAX_PROBES = 16
 _REBASE_COMMITS = 50
 
@@ -31,11 +33,17 @@ class TableLog:
     Args:
         store: The table's store. Nothing is touched before a method is called.
         snapshot_class: What `snapshot` and `advance` make; a subclass of `Snapshot` with the same constructor.
+        observer: Is told of every commit this object makes, once the commit stands: the log, the snapshot the commit
+            started from, and the commit (`log.write.commit_result.Committed`). It must not raise.
+            `log.upkeep.after_commit` keeps the log short; None does nothing.
     """
 
-    def __init__(self, store: LogStore, snapshot_class: type[Snapshot] = Snapshot) -> None:
+    def __init__(
+        self, store: LogStore, snapshot_class: type[Snapshot] = Snapshot, observer: CommitObserver | None = None
+    ) -> None:
         self.store = store
         self._snapshot_class = snapshot_class
+        self.observer = observer
 
     def exists(self) -> bool:
         """Whether there is a table: one request where it has a commit 0 or a checkpoint hint, else a listing."""

@@ -22,18 +22,17 @@ import orjson
 import pyarrow as pa
 
 from delta_orch.errors import FileExistsInStoreError
-from delta_orch.log.files.ahead import ahead
-from delta_orch.log.files.checkpoint_pointer import point_at
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.log.files.version_presence import ensure_version_present
 from delta_orch.log.read.checkpoint_stream import iter_live_rows
+from delta_orch.log.upkeep.ahead import ahead
 from delta_orch.log.upkeep.checkpoint_columns import (
     TOMBSTONE_COLUMNS,
     CheckpointColumns,
     small_actions,
     v2_actions,
 )
+from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
 from delta_orch.log.upkeep.checkpoint_rows import (
     FileRows,
     file_rows,

@@ -24,10 +24,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import IncompleteCheckpointError
-from delta_orch.log.files.version_presence import is_version_present
 from delta_orch.log.read.checksum_file import read_checksum_content
 from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
+from delta_orch.log.upkeep.checkpoint_pointer import is_version_present
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
 from delta_orch.log.upkeep.compaction_writer import write_compaction
@@ -60,7 +60,7 @@ _last_written: list[tuple[bytes, VersionChecksum] | None] = [None]
 """The content of the last checksum this process has derived, and what it says."""
 
 
-def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
+def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     """Do what is due after a commit of this process. Raises nothing.
 
     Args:

@@ -26,7 +26,6 @@ from delta_orch.errors import (
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.txn import Recorded, TxnId, ensure_distinct, ensure_follows, stale_among
-from delta_orch.log.upkeep.post_commit import after_commit
 from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
 from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
 from delta_orch.log.write.commit_info import Provenance
@@ -307,7 +306,8 @@ class Transaction(Staging):
 
     def _finish(self, version: int, timestamp_ms: int, attempt: int) -> CommitResult:
         _LOGGER.info("Committed version %d of %s in attempt %d", version, self.log.store.uri, attempt)
-        after_commit(self.log, self.snapshot, self._committed(version))
+        if self.log.observer is not None:
+            self.log.observer(self.log, self.snapshot, self._committed(version))
         return self._end(version, timestamp_ms, attempt, self._provenance.all_metrics)
 
     def _committed(self, version: int) -> Committed:
