@@ -118,10 +118,9 @@ def test_a_table_made_in_the_place_of_a_deleted_one_does_not_get_its_checkpoint(
 
 WRITER = """
 import os, sys
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep import post_commit
 from delta_orch.storage.open import open_store
-from tests.harness.table_builder import append_days
+from tests.harness.table_builder import append_days, kept_log
 
 post_commit._QUICK_ACTIONS = 0
 log = kept_log(open_store(sys.argv[1]))
