@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.protocol.table_properties import parse_column_list
@@ -141,6 +140,16 @@ def with_fields(data_type: DataType, change: Callable[[StructField], StructField
     return data_type
 
 
+def without_metadata(schema: StructType, is_dropped: Callable[[str], bool]) -> StructType:
+    """The schema without some keys in the metadata of its fields, at any depth."""
+
+    def change(field: StructField) -> StructField:
+        kept = {key: value for key, value in field.metadata.items() if not is_dropped(key)}
+        return replace(field, data_type=with_fields(field.data_type, change), metadata=kept)
+
+    return StructType(tuple(map(change, schema)))
+
+
 def with_type(data_type: DataType, path: Sequence[str], change: Callable[[DataType], DataType]) -> DataType:
     """A type with what stands at a resolved path inside it changed."""
     if not path:
@@ -184,6 +193,8 @@ def _not_found(name: str, parents: Sequence[str], parent: DataType) -> ColumnNot
             names = ("key", "value")
         case _:
             names = ()
+    from difflib import get_close_matches
+
     close = get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
     likely = next((n for n in names if close and n.lower() == close[0]), None)
     where = quote_path(parents) if parents else "the table"

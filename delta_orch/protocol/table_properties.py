@@ -256,6 +256,11 @@ class TableProperties:
         """
         return getattr(self, _PROPERTIES[key].attribute or "") not in (False, "none", "classic")
 
+    @property
+    def is_iceberg_compatible(self) -> bool:
+        """Whether Iceberg compatibility V1 or V2 is switched on."""
+        return self.enable_iceberg_compat_v1 or self.enable_iceberg_compat_v2
+
     def ensure_valid(self) -> None:
         """Raise InvalidPropertyError where a property has an invalid value."""
         for error in self._invalid.values():

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.spark_syntax import parse_spark_statement
 from delta_orch.protocol.type_text import parse_declared_type
@@ -49,7 +47,7 @@ def column(
             remedy="Give one of them",
             column=name,
         )
-    given: dict[str, Any] = dict(metadata)
+    given: dict[str, object] = dict(metadata)
     if comment is not None:
         given["comment"] = comment
     if default is not None:
@@ -70,7 +68,7 @@ def identity_column(
     Raises:
         SchemaMismatchError: `step` is 0, or a number is no 64-bit integer.
     """
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         IDENTITY_START: start,
         IDENTITY_STEP: step,
         IDENTITY_ALLOW_EXPLICIT_INSERT: allow_explicit_insert,

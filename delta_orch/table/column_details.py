@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import orjson
 
@@ -15,6 +15,8 @@ from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
 from delta_orch.table.type_widening import TYPE_CHANGES
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class ColumnDetails:
     physical_name: str | None = None
     field_id: int | None = None
     type_changes: tuple[TypeChange, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    metadata: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 def column_details(schema: StructType) -> tuple[ColumnDetails, ...]:
@@ -133,10 +135,10 @@ def _details(column: StructField, path: tuple[str, ...]) -> ColumnDetails:
 class _Said:
     """The metadata of one column."""
 
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
     path: tuple[str, ...]
 
-    def optional(self, key: str, kind: type[Any]) -> Any:
+    def optional(self, key: str, kind: type[Kind]) -> Kind | None:
         value = self.metadata.get(key)
         if value is None:
             return None
@@ -173,7 +175,7 @@ def _invariant(said: _Said) -> str | None:
         raise said.violation("delta.invariants", f"{text!r} holds no expression: {e}") from None
 
 
-def _type_change(said: _Said, change: Any) -> TypeChange:
+def _type_change(said: _Said, change: object) -> TypeChange:
     if not isinstance(change, dict) or "fromType" not in change or "toType" not in change:
         raise said.violation(TYPE_CHANGES, f"{change!r} does not say from which type to which")
     version = change.get("tableVersion")

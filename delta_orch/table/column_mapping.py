@@ -11,7 +11,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.schema_edit import with_fields
+from delta_orch.protocol.types import DataType, StructField, StructType
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "delta.columnMapping.id"
@@ -85,16 +86,8 @@ def physical_field(field: StructField, mode: ColumnMappingMode) -> StructField:
             cause=f"The mode is {mode}, and the schema has no {PHYSICAL_NAME} or {FIELD_ID} for it",
             column=field.name,
         )
-    return replace(field, name=physical_name(field), data_type=_physical_type(field.data_type, mode))
-
-
-def _physical_type(data_type: DataType, mode: ColumnMappingMode) -> DataType:
-    match data_type:
-        case StructType():
-            return to_physical(data_type, mode)
-        case ArrayType(element_type, contains_null):
-            return ArrayType(_physical_type(element_type, mode), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            return MapType(_physical_type(key_type, mode), _physical_type(value_type, mode), value_contains_null)
-        case _:
-            return data_type
+    return replace(
+        field,
+        name=physical_name(field),
+        data_type=with_fields(field.data_type, lambda inner: physical_field(inner, mode)),
+    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.schema_edit import with_fields
+from delta_orch.protocol.schema_edit import with_fields, without_metadata
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
 from delta_orch.table.column_mapping import (
     FIELD_ID,
@@ -48,13 +48,13 @@ def assign_column_mapping(
         InvalidRequestError: There are no ids left.
     """
     ids = _Ids(max_column_id if keeps_names else max(max_column_id, highest_id(schema)))
-    assigned = _assign_struct(schema, _Rules(keeps_names, nested_ids), ids)
-    return assigned, ids.last
+    assigned = tuple(_assign_field(field, keeps_names, nested_ids, ids) for field in schema)
+    return StructType(assigned), ids.last
 
 
 def without_column_mapping(schema: StructType) -> StructType:
     """The schema of a table whose files know every column, at any depth, by its own name: no physical names, no ids."""
-    return StructType(tuple(_unmapped(field) for field in schema))
+    return without_metadata(schema, _MAPPING_KEYS.__contains__)
 
 
 def highest_id(schema: StructType) -> int:
@@ -83,11 +83,6 @@ def ensure_mode_may_change(before: ColumnMappingMode, after: ColumnMappingMode) 
     )
 
 
-def _unmapped(field: StructField) -> StructField:
-    metadata = {key: value for key, value in field.metadata.items() if key not in _MAPPING_KEYS}
-    return replace(field, data_type=with_fields(field.data_type, _unmapped), metadata=metadata)
-
-
 @dataclass(slots=True)
 class _Ids:
     last: int
@@ -99,41 +94,19 @@ class _Ids:
         return self.last
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    keeps_names: bool
-    nested_ids: bool
-
-
-def _assign_struct(struct: StructType, rules: _Rules, ids: _Ids) -> StructType:
-    return StructType(tuple(_assign_field(field, rules, ids) for field in struct))
-
-
-def _assign_field(field: StructField, rules: _Rules, ids: _Ids) -> StructField:
-    if rules.keeps_names:
+def _assign_field(field: StructField, keeps_names: bool, nested_ids: bool, ids: _Ids) -> StructField:
+    if keeps_names:
         field = replace(field, metadata={k: v for k, v in field.metadata.items() if k not in _MAPPING_KEYS})
     added: dict[str, object] = {}
     if field_id(field) is None:
         added[FIELD_ID] = ids.take()
     if PHYSICAL_NAME not in field.metadata:
-        added[PHYSICAL_NAME] = field.name if rules.keeps_names else f"col-{uuid.uuid4()}"
+        added[PHYSICAL_NAME] = field.name if keeps_names else f"col-{uuid.uuid4()}"
     field = replace(field, metadata={**field.metadata, **added})
-    if rules.nested_ids:
+    if nested_ids:
         field = _with_nested_ids(field, ids)
-    return replace(field, data_type=_assign_type(field.data_type, rules, ids))
-
-
-def _assign_type(data_type: DataType, rules: _Rules, ids: _Ids) -> DataType:
-    match data_type:
-        case StructType():
-            return _assign_struct(data_type, rules, ids)
-        case ArrayType(element_type, contains_null):
-            return ArrayType(_assign_type(element_type, rules, ids), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            return MapType(
-                _assign_type(key_type, rules, ids), _assign_type(value_type, rules, ids), value_contains_null
-            )
-    return data_type
+    inside = with_fields(field.data_type, lambda inner: _assign_field(inner, keeps_names, nested_ids, ids))
+    return replace(field, data_type=inside)
 
 
 def _with_nested_ids(field: StructField, ids: _Ids) -> StructField:

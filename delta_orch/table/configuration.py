@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from delta_orch.errors import InvalidPropertyError
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.table.column_mapping import ColumnMappingMode
-from delta_orch.table.registry import canonical_features, ensure_readable, ensure_writable, feature_named
+from delta_orch.table.registry import FEATURES_BY_NAME, canonical_features, ensure_readable, ensure_writable
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,27 @@ class TableConfiguration:
         Raises:
             InvalidPropertyError: The value of the property is invalid.
         """
-        switch = feature_named(feature).enabled_by
+        switch = FEATURES_BY_NAME[feature].enabled_by
         return switch is not None and self.supports(feature) and self.properties.switches_on(switch)
+
+    @property
+    def assigns_row_ids(self) -> bool:
+        """Whether writers give row ids to the files they add: row tracking is supported and not suspended. (It is
+        *enabled* where all files have ids, and whoever copies a row must keep its id; PROTOCOL, "Row Tracking".)
+
+        Raises:
+            InvalidPropertyError: Row tracking is enabled and suspended at once.
+        """
+        if not self.supports("rowTracking"):
+            return False
+        if self.properties.row_tracking_suspended and self.properties.enable_row_tracking:
+            raise InvalidPropertyError(
+                "Row tracking is enabled and suspended at once",
+                cause="delta.enableRowTracking and delta.rowTrackingSuspended are both true",
+                remedy="Set one of them to false",
+                property="delta.rowTrackingSuspended",
+            )
+        return not self.properties.row_tracking_suspended
 
     # What a change makes of it
 

@@ -66,20 +66,16 @@ def _nothing(view: TableConfiguration) -> None:
     return None
 
 
-def _while_set(name: str) -> Blocker:
-    return lambda view: f"set {name} to another value first" if asks_for(view, name) else None
-
-
 def _while(is_used: Callable[[TableConfiguration], bool], remedy: str) -> Blocker:
     return lambda view: remedy if is_used(view) else None
 
 
+def _while_set(name: str) -> Blocker:
+    return _while(asks_for(name), f"set {name} to another value first")
+
+
 def _has_type(data_type: DataType) -> Callable[[TableConfiguration], bool]:
     return lambda view: any(t == data_type for t in types_of(view.schema))
-
-
-def _has_property(name: str) -> Callable[[TableConfiguration], bool]:
-    return lambda view: asks_for(view, name)
 
 
 def _has_not_null(view: TableConfiguration) -> bool:
@@ -126,27 +122,27 @@ REMOVALS: Mapping[str, Removal] = {
         forgets=("delta.enableVariantShredding",),
         history_needs_it=True,
         trait=FileTrait.SHREDDED_VARIANTS,
-        uses=_has_property("delta.enableVariantShredding"),
+        uses=asks_for("delta.enableVariantShredding"),
     ),
     "typeWidening": Removal(
         _nothing,
         forgets=("delta.enableTypeWidening",),
         history_needs_it=True,
         trait=FileTrait.OLDER_TYPES,
-        uses=lambda view: asks_for(view, "delta.enableTypeWidening") or has_type_changes(view.schema),
+        uses=lambda view: asks_for("delta.enableTypeWidening")(view) or has_type_changes(view.schema),
     ),
     "deletionVectors": Removal(
         _nothing,
         forgets=("delta.enableDeletionVectors",),
         history_needs_it=True,
         trait=FileTrait.DELETION_VECTOR,
-        uses=_has_property("delta.enableDeletionVectors"),
+        uses=asks_for("delta.enableDeletionVectors"),
     ),
     "v2Checkpoint": Removal(
         _nothing,
         forgets=("delta.checkpointPolicy",),
         history_needs_it=True,
-        uses=_has_property("delta.checkpointPolicy"),
+        uses=asks_for("delta.checkpointPolicy"),
     ),
     "columnMapping": Removal(
         _nothing,

@@ -31,16 +31,6 @@ from delta_orch.table.type_widening import TYPE_CHANGES
 _INTEGERS = (BYTE, SHORT, INTEGER, LONG)
 
 
-def needs_nested_ids(properties: TableProperties) -> bool:
-    """Whether elements, keys and values of collections have field ids of their own."""
-    return properties.enable_iceberg_compat_v2
-
-
-def is_iceberg_compatible(properties: TableProperties) -> bool:
-    """Whether either version is switched on."""
-    return properties.enable_iceberg_compat_v1 or properties.enable_iceberg_compat_v2
-
-
 def ensure_iceberg_compatible(configuration: TableConfiguration) -> None:
     """Check that a table that promises to be readable as Iceberg can keep it.
 
@@ -48,7 +38,7 @@ def ensure_iceberg_compatible(configuration: TableConfiguration) -> None:
         InvalidRequestError: It cannot; every contradiction is named. Nothing was changed.
     """
     properties = configuration.properties
-    if not is_iceberg_compatible(properties):
+    if not properties.is_iceberg_compatible:
         return
     problems = list(_problems(configuration))
     if problems:
@@ -98,7 +88,7 @@ def _type_changes(configuration: TableConfiguration) -> Iterator[str]:
 def ensure_iceberg_can_widen(properties: TableProperties, column: str, before: DataType, after: DataType) -> None:
     """Raise InvalidRequestError where the table is to stay readable as Iceberg, which cannot express a change of
     type."""
-    if is_iceberg_compatible(properties) and not iceberg_can_widen(before, after):
+    if properties.is_iceberg_compatible and not iceberg_can_widen(before, after):
         raise InvalidRequestError(
             f"Column {column} cannot go from {before} to {after} on a table that is compatible with Iceberg",
             cause="Iceberg has no such change of type",

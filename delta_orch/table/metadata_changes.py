@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import parse_schema
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.schema_edit import without_metadata
+from delta_orch.protocol.types import StructType
 
 # They say how files and the log are looked after, not what a row or a commit must be.
 _UPKEEP = frozenset(
@@ -48,7 +49,7 @@ def concerns_writers(before: Metadata, after: Metadata) -> bool:
         return True
     if before.schema_string == after.schema_string:
         return False
-    return _essence(parse_schema(before.schema_string)) != _essence(parse_schema(after.schema_string))
+    return _essence(before) != _essence(after)
 
 
 def _binding(configuration: Mapping[str, str]) -> dict[str, str]:
@@ -56,17 +57,5 @@ def _binding(configuration: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in lowered.items() if key.startswith("delta.") and key not in _UPKEEP}
 
 
-def _essence(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType(fields):
-            return StructType(tuple(_essential(field) for field in fields))
-        case ArrayType(element_type, contains_null):
-            return ArrayType(_essence(element_type), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            return MapType(_essence(key_type), _essence(value_type), value_contains_null)
-    return data_type
-
-
-def _essential(field: StructField) -> StructField:
-    metadata = {key: value for key, value in field.metadata.items() if key not in _OF_NO_CONSEQUENCE}
-    return replace(field, data_type=_essence(field.data_type), metadata=metadata)
+def _essence(metadata: Metadata) -> StructType:
+    return without_metadata(parse_schema(metadata.schema_string), _OF_NO_CONSEQUENCE.__contains__)

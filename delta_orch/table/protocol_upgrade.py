@@ -15,6 +15,7 @@ from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, StructType, types_
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.registry import (
     FEATURES,
+    FEATURES_BY_NAME,
     MAX_READER_VERSION,
     MAX_WRITER_VERSION,
     TableFeature,
@@ -22,7 +23,6 @@ from delta_orch.table.registry import (
     asks_for,
     canonical_features,
     ensure_features_writable,
-    feature_named,
     find_feature,
     supported_features,
 )
@@ -37,7 +37,7 @@ NEW_TABLE = Protocol(1, 2)
 
 def required_features(configuration: TableConfiguration) -> frozenset[str]:
     """The features that the schema and the properties ask for, and those they depend on. Unknown names are left out."""
-    needed = {f.name for f in FEATURES if f.enabled_by is not None and asks_for(configuration, f.enabled_by)}
+    needed = {f.name for f in FEATURES if f.enabled_by is not None and asks_for(f.enabled_by)(configuration)}
     needed |= {_FEATURE_OF_TYPE[t] for t in types_of(configuration.schema) if t in _FEATURE_OF_TYPE}
     # Constraints, generated columns, …: what the schema or a property asks for must not be ignored.
     needed |= {f.name for f in FEATURES if f.is_active is not always and f.is_active(configuration)}
@@ -89,7 +89,7 @@ def protocol_for_existing_table(wanted: TableConfiguration, extra: Iterable[str]
 def with_features(protocol: Protocol, names: Iterable[str]) -> Protocol:
     """The protocol that supports these features, too; `protocol` itself where it does already. All names are known."""
     missing = {name for name in names if _lacks(protocol, name)}
-    rows = [feature_named(name) for name in missing]
+    rows = [FEATURES_BY_NAME[name] for name in missing]
     if not rows:
         return protocol
     if protocol.min_writer_version < MAX_WRITER_VERSION and all(f.legacy_writer_version for f in rows):
@@ -111,7 +111,7 @@ def _listed(protocol: Protocol, names: set[str], min_reader_version: int = 1) ->
     # Names that are there stay as they are spelled: a preview's name may mean files that the preview has written.
     writer = {*supported_features(protocol), *names}
     version = max(protocol.min_reader_version, min_reader_version)
-    if version < MAX_READER_VERSION and not any(feature_named(name).reader for name in names):
+    if version < MAX_READER_VERSION and not any(FEATURES_BY_NAME[name].reader for name in names):
         return Protocol(version, MAX_WRITER_VERSION, None, tuple(sorted(writer)), protocol.extra)
     reader = {name for name in writer if (f := find_feature(name)) is not None and f.reader}
     reader |= set(protocol.reader_features or ())

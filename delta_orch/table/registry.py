@@ -28,29 +28,19 @@ def always(configuration: TableConfiguration) -> bool:
     return True
 
 
-def asks_for(configuration: TableConfiguration, property_name: str) -> bool:
+def asks_for(property_name: str) -> Callable[[TableConfiguration], bool]:
     """Whether a property is set to anything but the values that switch its feature off; its name in any case."""
-    value = _property(configuration, property_name)
-    return value is not None and value not in ("false", "none", "classic")
+    name = property_name.lower()
 
+    def is_asked_for(configuration: TableConfiguration) -> bool:
+        values = (value for key, value in configuration.configuration.items() if key.lower() == name)
+        return next(values, "false").strip().lower() not in ("false", "none", "classic")
 
-def property_is_true(property_name: str) -> Callable[[TableConfiguration], bool]:
-    return lambda configuration: _property(configuration, property_name) == "true"
-
-
-def _property(configuration: TableConfiguration, name: str) -> str | None:
-    for key, value in configuration.configuration.items():
-        if key.lower() == name.lower():
-            return value.strip().lower()
-    return None
+    return is_asked_for
 
 
 def has_check_constraints(configuration: TableConfiguration) -> bool:
     return any(key.lower().startswith("delta.constraints.") for key in configuration.configuration)
-
-
-def has_column_mapping(configuration: TableConfiguration) -> bool:
-    return asks_for(configuration, "delta.columnMapping.mode")
 
 
 def has_field_key(key: str) -> Callable[[TableConfiguration], bool]:
@@ -65,6 +55,7 @@ def has_field_key(key: str) -> Callable[[TableConfiguration], bool]:
     return has_key
 
 
+has_column_mapping = asks_for("delta.columnMapping.mode")
 has_invariants = has_field_key("delta.invariants")
 has_generated_columns = has_field_key("delta.generationExpression")
 has_identity_columns = has_field_key("delta.identity.start")
@@ -132,17 +123,17 @@ FEATURES: tuple[TableFeature, ...] = (
         enabled_by="delta.enableRowTracking",
         requires=("domainMetadata",),
     ),
-    TableFeature("icebergCompatV1", writes=True, is_active=property_is_true("delta.enableIcebergCompatV1"),
+    TableFeature("icebergCompatV1", writes=True, is_active=asks_for("delta.enableIcebergCompatV1"),
                  enabled_by="delta.enableIcebergCompatV1", requires=("columnMapping",)),
-    TableFeature("icebergCompatV2", writes=True, is_active=property_is_true("delta.enableIcebergCompatV2"),
+    TableFeature("icebergCompatV2", writes=True, is_active=asks_for("delta.enableIcebergCompatV2"),
                  enabled_by="delta.enableIcebergCompatV2", requires=("columnMapping",)),
-    TableFeature("icebergCompatV3", is_active=property_is_true("delta.enableIcebergCompatV3"),
+    TableFeature("icebergCompatV3", is_active=asks_for("delta.enableIcebergCompatV3"),
                  enabled_by="delta.enableIcebergCompatV3", requires=("columnMapping",)),
     TableFeature("clustering", writes=True, requires=("domainMetadata",)),
     TableFeature(
         "inCommitTimestamp",
         writes=True,
-        is_active=property_is_true("delta.enableInCommitTimestamps"),
+        is_active=asks_for("delta.enableInCommitTimestamps"),
         enabled_by="delta.enableInCommitTimestamps",
         aliases=("inCommitTimestamps", "inCommitTimestamp-preview"),
     ),
@@ -167,17 +158,13 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("catalogManaged", reader=True, aliases=("catalogOwned-preview", "catalogOwned")),
 )  # fmt: skip
 
-_BY_NAME: Mapping[str, TableFeature] = {name: f for f in FEATURES for name in (f.name, *f.aliases)}
+FEATURES_BY_NAME: Mapping[str, TableFeature] = {name: f for f in FEATURES for name in (f.name, *f.aliases)}
+"""The features by their names, older ones included."""
 
 
 def find_feature(name: str) -> TableFeature | None:
     """The feature of that name, older names included; None for a name no release of this package knows."""
-    return _BY_NAME.get(name)
-
-
-def feature_named(name: str) -> TableFeature:
-    """The feature of a name that this package itself uses. Raises KeyError where there is none."""
-    return _BY_NAME[name]
+    return FEATURES_BY_NAME.get(name)
 
 
 @lru_cache(256)
@@ -247,8 +234,8 @@ def ensure_features_writable(names: Iterable[str]) -> None:
 
 
 def _refuse(verb: str, names: frozenset[str] | set[str], passes: Callable[[TableFeature], bool]) -> None:
-    unknown = sorted(n for n in names if n not in _BY_NAME)
-    refused = sorted(n for n in names if n in _BY_NAME and not passes(_BY_NAME[n]))
+    unknown = sorted(n for n in names if n not in FEATURES_BY_NAME)
+    refused = sorted(n for n in names if n in FEATURES_BY_NAME and not passes(FEATURES_BY_NAME[n]))
     if not unknown and not refused:
         return
     both = sorted(unknown + refused)

@@ -10,9 +10,8 @@ import json
 import uuid
 from dataclasses import replace
 
-from delta_orch.errors import InvalidPropertyError, ProtocolViolationError
+from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.actions import Metadata
-from delta_orch.table.configuration import TableConfiguration
 
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
@@ -22,25 +21,6 @@ PRESERVED_TAG = "delta.rowTracking.preserved"
 # The protocol's text has the second name, the reference implementation the first: readers of either find theirs.
 _MARKS = ("rowIdHighWaterMark", "highWaterMark")
 _NO_MARK = -1
-
-
-def assigns_row_ids(configuration: TableConfiguration) -> bool:
-    """Whether writers give row ids to the files they add: the feature is supported and not suspended.
-
-    Raises:
-        InvalidPropertyError: Row tracking is enabled and suspended at once.
-    """
-    if not configuration.supports("rowTracking"):
-        return False
-    properties = configuration.properties
-    if properties.row_tracking_suspended and properties.enable_row_tracking:
-        raise InvalidPropertyError(
-            "Row tracking is enabled and suspended at once",
-            cause="delta.enableRowTracking and delta.rowTrackingSuspended are both true",
-            remedy="Set one of them to false",
-            property="delta.rowTrackingSuspended",
-        )
-    return not properties.row_tracking_suspended
 
 
 def materialized_columns(metadata: Metadata) -> tuple[str, str]:

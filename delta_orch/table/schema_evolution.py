@@ -6,12 +6,12 @@ Overwriting takes the data's columns; one that keeps its name and type is the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.schema_check import is_lossless_cast
+from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import (
     VARIANT,
     VOID,
@@ -21,6 +21,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
     is_variant_storage,
+    types_of,
 )
 from delta_orch.table.type_widening import widened_by_data, with_type_change
 
@@ -115,23 +116,7 @@ def as_created_from_data(schema: StructType) -> StructType:
 def as_first_defined(schema: StructType) -> StructType:
     """The schema of a table to be created, without what only another table's past can mean: physical names and ids,
     type changes, values an identity column has given."""
-    return StructType(tuple(_as_first_defined(f) for f in schema))
-
-
-def _as_first_defined(column: StructField) -> StructField:
-    kept = {key: value for key, value in column.metadata.items() if not key.startswith(_PAST_KEYS)}
-    return replace(column, data_type=_mapped_structs(column.data_type, as_first_defined), metadata=kept)
-
-
-def _mapped_structs(data_type: DataType, change: Callable[[StructType], StructType]) -> DataType:
-    match data_type:
-        case StructType():
-            return change(data_type)
-        case ArrayType(element_type, contains_null):
-            return ArrayType(_mapped_structs(element_type, change), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            return MapType(_mapped_structs(key_type, change), _mapped_structs(value_type, change), value_contains_null)
-    return data_type
+    return without_metadata(schema, lambda key: key.startswith(_PAST_KEYS))
 
 
 def _loosen_field(column: StructField) -> StructField:
@@ -168,7 +153,7 @@ class _Merging:
             ours = table.find(theirs.name)
             if ours is not None:
                 merged[ours.name] = self.column(ours, theirs.data_type, path)
-            elif any(t == VOID for t in _leaf_types(theirs.data_type)):
+            elif VOID in types_of(theirs.data_type):
                 self.problems.append(f"column {path} is new and its type is not known (void)")
             else:
                 new[theirs.name] = _loosen_field(theirs)
@@ -207,17 +192,3 @@ class _Merging:
             return wider
         self.problems.append(f"column {path} is {theirs}, the table has {ours}")
         return ours
-
-
-def _leaf_types(data_type: DataType) -> Iterator[DataType]:
-    match data_type:
-        case StructType(fields):
-            for f in fields:
-                yield from _leaf_types(f.data_type)
-        case ArrayType(element_type):
-            yield from _leaf_types(element_type)
-        case MapType(key_type, value_type):
-            yield from _leaf_types(key_type)
-            yield from _leaf_types(value_type)
-        case _:
-            yield data_type

@@ -23,14 +23,14 @@ from delta_orch.table.column_mapping_ids import (
 )
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.declared_types import with_declared_types
-from delta_orch.table.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible, needs_nested_ids
+from delta_orch.table.iceberg_compat import ensure_iceberg_compatible
 from delta_orch.table.protocol_upgrade import protocol_for_existing_table, with_features
 
 
 def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str]:
     """The properties of a table to be created, with those that they depend on: Iceberg compatibility maps columns."""
     found = dict(configuration)
-    if is_iceberg_compatible(TableProperties.parse(found)):
+    if TableProperties.parse(found).is_iceberg_compatible:
         found.setdefault("delta.columnMapping.mode", "name")
     return found
 
@@ -90,7 +90,7 @@ def with_column_mapping(before: TableConfiguration | None, wanted: TableConfigur
     properties = wanted.metadata.configuration
     known = max(int(properties.get(MAX_COLUMN_ID, 0)), known)
     schema, last = assign_column_mapping(
-        wanted.schema, known, keeps_names=begins, nested_ids=needs_nested_ids(wanted.properties)
+        wanted.schema, known, keeps_names=begins, nested_ids=wanted.properties.enable_iceberg_compat_v2
     )
     # In force from here on: what is added next is new.
     mapped = wanted.after(with_features(wanted.protocol, {"columnMapping"}), None).with_schema(schema)

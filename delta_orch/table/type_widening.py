@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import replace
-from typing import Any
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
 from delta_orch.protocol.schema import data_type_from_json
-from delta_orch.protocol.schema_edit import with_fields
+from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
@@ -95,12 +94,7 @@ def with_type_change(field: StructField, before: DataType, after: DataType, plac
 
 def without_type_changes(schema: StructType) -> StructType:
     """The schema without a history of types, of a table whose files all hold the types it has."""
-    return StructType(tuple(_without_history(field) for field in schema))
-
-
-def _without_history(field: StructField) -> StructField:
-    metadata = {key: value for key, value in field.metadata.items() if key != TYPE_CHANGES}
-    return replace(field, data_type=with_fields(field.data_type, _without_history), metadata=metadata)
+    return without_metadata(schema, TYPE_CHANGES.__eq__)
 
 
 def has_type_changes(schema: StructType) -> bool:
@@ -133,7 +127,7 @@ def ensure_known_type_changes(schema: StructType) -> None:
                 )
 
 
-def _malformed(field: StructField, history: Any) -> ProtocolViolationError:
+def _malformed(field: StructField, history: object) -> ProtocolViolationError:
     return ProtocolViolationError(
         f"Column {field.name!r} has a malformed history of type changes", cause=reprlib.repr(history)[:200]
     )

@@ -20,7 +20,6 @@ from delta_orch.log.read.skipping.record_counts import record_counts, with_recor
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.table.protocol_upgrade import protocol_for_existing_table
-from delta_orch.table.row_tracking import assigns_row_ids
 from delta_orch.writing.request import CommitOptions
 from delta_orch.writing.row_id_commits import FILES_PER_COMMIT, add_again, commit_until_done
 
@@ -62,7 +61,7 @@ def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, 
     if not snapshot.configuration.supports("rowTracking"):
         _add_feature(table_log, snapshot, options)
         return True
-    if not assigns_row_ids(snapshot.configuration):
+    if not snapshot.configuration.assigns_row_ids:
         raise InvalidRequestError(
             "The table gives its rows no ids",
             cause="delta.rowTrackingSuspended is true",

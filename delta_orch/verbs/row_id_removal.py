@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.table.property_rules import find_property
-from delta_orch.table.row_tracking import assigns_row_ids
 from delta_orch.writing.request import CommitOptions
 from delta_orch.writing.row_id_commits import FILES_PER_COMMIT, add_again, commit_until_done
 
@@ -26,7 +25,7 @@ _ENABLED, _SUSPENDED = "delta.enableRowTracking", "delta.rowTrackingSuspended"
 
 def holds_row_ids(snapshot: Snapshot) -> bool:
     """Whether rows have ids, or get some when they are written."""
-    return assigns_row_ids(snapshot.configuration) or bool(_with_ids(snapshot).num_rows)
+    return snapshot.configuration.assigns_row_ids or bool(_with_ids(snapshot).num_rows)
 
 
 def take_row_ids(
@@ -55,7 +54,7 @@ def take_row_ids(
 
 def _take_step(table_log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
     """Make one commit. False where nothing is left to do."""
-    if assigns_row_ids(snapshot.configuration):
+    if snapshot.configuration.assigns_row_ids:
         _suspend(table_log, snapshot, options)
         return True
     files = _with_ids(snapshot).slice(0, files_per_commit)

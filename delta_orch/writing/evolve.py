@@ -57,7 +57,7 @@ def _overwritten(
     schema = overwritten_schema(before.schema, source_schema)
     names = before.metadata.partition_columns if partition_by is None else partition_by
     columns = resolve_column_names(names, schema, "partition_by")
-    if before.properties.enable_iceberg_compat_v1 or before.properties.enable_iceberg_compat_v2:
+    if before.properties.is_iceberg_compatible:
         _ensure_same_partitioning(before, columns)
     return before.after(None, replace(before.metadata, partition_columns=columns)).with_schema(schema)
 

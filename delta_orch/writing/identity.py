@@ -23,6 +23,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import parse_schema, serialize_schema
+from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.column_definitions import (
     IDENTITY_ALLOW_EXPLICIT_INSERT,
@@ -153,12 +154,8 @@ def allocate_again(
 
 
 def _without_marks(metadata: Metadata) -> Metadata:
-    schema = parse_schema(metadata.schema_string)
-    fields = (
-        replace(f, metadata={k: v for k, v in f.metadata.items() if k != IDENTITY_HIGH_WATER_MARK}) if f.metadata else f
-        for f in schema
-    )
-    return replace(metadata, schema_string=serialize_schema(StructType(tuple(fields))))
+    schema = without_metadata(parse_schema(metadata.schema_string), IDENTITY_HIGH_WATER_MARK.__eq__)
+    return replace(metadata, schema_string=serialize_schema(schema))
 
 
 def can_be_read_again(data: Any) -> bool:

@@ -67,7 +67,7 @@ class WriteTarget:
             statistics=StatisticsPolicy(
                 self.properties.data_skipping_num_indexed_cols,
                 self.properties.data_skipping_stats_columns,
-                also=logical_paths(self.schema, self.clustering or ()),
+                also=logical_paths(self.schema, self.clustering) if self.clustering else (),
                 says_tight=self.table.supports("deletionVectors"),
             ),
             target_file_size_bytes=self.properties.target_file_size_bytes,

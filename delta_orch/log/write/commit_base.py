@@ -25,7 +25,6 @@ from delta_orch.protocol.actions import DomainMetadata
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import (
     ROW_TRACKING_DOMAIN,
-    assigns_row_ids,
     parse_high_water_mark,
     serialize_high_water_mark,
 )
@@ -122,7 +121,7 @@ def depends_on_version(staged: StagedActions, result: TableConfiguration) -> boo
     """
     return (
         result.enables("inCommitTimestamp")
-        or (bool(staged.num_added) and assigns_row_ids(result))
+        or (bool(staged.num_added) and result.assigns_row_ids)
         or any(domain.removed for domain in staged.domain_metadata.values())
     )
 
@@ -142,7 +141,7 @@ def fit_to_version(
         ProtocolViolationError: The row ids of the table are used up, or nobody can tell which are.
     """
     fitted = _with_pre_images(staged, base)
-    if staged.num_added and assigns_row_ids(result):
+    if staged.num_added and result.assigns_row_ids:
         fitted = _with_row_ids(fitted, base, version)
     if not result.enables("inCommitTimestamp"):
         return FittedActions(fitted, None)

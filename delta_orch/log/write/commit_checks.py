@@ -22,7 +22,7 @@ from delta_orch.log.write.conflict import ISOLATION_LEVELS
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
 from delta_orch.table.column_mapping_ids import without_column_mapping
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.iceberg_compat import ensure_iceberg_compatible, is_iceberg_compatible
+from delta_orch.table.iceberg_compat import ensure_iceberg_compatible
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) ->
     Raises:
         InvalidRequestError: The table contradicts it, or a file lacks its number of records or has a deletion vector.
     """
-    if not is_iceberg_compatible(result.properties):
+    if not result.properties.is_iceberg_compatible:
         return
     ensure_iceberg_compatible(result)
     for files in adds:

@@ -28,14 +28,13 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.txn import Recorded, TxnId, ensure_distinct, ensure_follows, stale_among
 from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
 from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
-from delta_orch.log.write.commit_info import Provenance
 from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
 from delta_orch.log.write.conflict import Intent, ensure_no_conflict, note_moved_rows, removes_after_compaction
 from delta_orch.log.write.staged_actions import StagedActions
-from delta_orch.log.write.staging import Staging
+from delta_orch.log.write.staging import Provenance, Staging
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
-from delta_orch.table.row_tracking import assigns_row_ids, with_materialized_columns
+from delta_orch.table.row_tracking import with_materialized_columns
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -359,7 +358,7 @@ class Transaction(Staging):
             isolation_level=self._isolation_level or result.properties.isolation_level,
             is_blind_append=self._reads.is_empty and not self._staged.num_removed,
             in_commit_timestamp_ms=fitted.in_commit_timestamp_ms,
-            tracks_rows=assigns_row_ids(result),
+            tracks_rows=result.assigns_row_ids,
         )
         self._fitted = fitted.staged
         return serialize_actions([info]) + fitted.staged.serialize(self._txn_actions(), now_ms)
