@@ -76,10 +76,10 @@ class TableFeature:
         name: As in `readerFeatures` and `writerFeatures`.
         reader: Whether readers must know it too; otherwise only writers.
         legacy_reader_version, legacy_writer_version: The versions without feature lists that imply it.
-        reads: Whether this release reads tables that support it. Writer features never hinder a reader.
-        writes: Whether this release honours it when writing.
-        is_active: False only where the metadata proves that no part of the table uses it; then a feature that is not
-            implemented hinders nobody. (A property that is off proves nothing about files written while it was on.)
+        reads: Whether this release reads tables that support it. Only reader features matter to readers.
+        writes: Whether this release honors it when writing.
+        is_active: False only where the metadata proves that no part of the table uses it. Then a feature that is not
+            implemented is no obstacle. (A property that is off proves nothing about files written while it was on.)
         enabled_by: The table property that switches it on, where one does.
         requires: Features that must be supported beside it.
         aliases: Older names of the same feature.
@@ -89,8 +89,8 @@ class TableFeature:
     reader: bool = False
     legacy_reader_version: int | None = None
     legacy_writer_version: int | None = None
-    reads: bool = False
-    writes: bool = False
+    reads: bool = True
+    writes: bool = True
     is_active: Callable[[TableConfiguration], bool] = always
     enabled_by: str | None = None
     requires: tuple[str, ...] = ()
@@ -98,64 +98,41 @@ class TableFeature:
 
 
 FEATURES: tuple[TableFeature, ...] = (
-    TableFeature("appendOnly", legacy_writer_version=2, writes=True, enabled_by="delta.appendOnly"),
-    TableFeature("invariants", legacy_writer_version=2, writes=True, is_active=has_invariants),
-    TableFeature("checkConstraints", legacy_writer_version=3, writes=True, is_active=has_check_constraints),
-    # Commits that add and remove whole files need no change files of their own, those that copy rows do.
-    TableFeature("changeDataFeed", legacy_writer_version=4, writes=True, enabled_by="delta.enableChangeDataFeed"),
-    TableFeature("generatedColumns", legacy_writer_version=4, writes=True, is_active=has_generated_columns),
-    TableFeature(
-        "columnMapping",
-        reader=True,
-        reads=True,
-        writes=True,
-        legacy_reader_version=2,
-        legacy_writer_version=5,
-        is_active=has_column_mapping,
-        enabled_by="delta.columnMapping.mode",
-    ),
-    TableFeature("identityColumns", legacy_writer_version=6, writes=True, is_active=has_identity_columns),
-    TableFeature("allowColumnDefaults", writes=True, is_active=has_column_defaults),
-    TableFeature("domainMetadata", writes=True),
-    TableFeature(
-        "rowTracking",
-        writes=True,
-        enabled_by="delta.enableRowTracking",
-        requires=("domainMetadata",),
-    ),
-    TableFeature("icebergCompatV1", writes=True, is_active=asks_for("delta.enableIcebergCompatV1"),
+    TableFeature("appendOnly", legacy_writer_version=2, enabled_by="delta.appendOnly"),
+    TableFeature("invariants", legacy_writer_version=2, is_active=has_invariants),
+    TableFeature("checkConstraints", legacy_writer_version=3, is_active=has_check_constraints),
+    TableFeature("changeDataFeed", legacy_writer_version=4, enabled_by="delta.enableChangeDataFeed"),
+    TableFeature("generatedColumns", legacy_writer_version=4, is_active=has_generated_columns),
+    TableFeature("columnMapping", reader=True, legacy_reader_version=2, legacy_writer_version=5,
+                 is_active=has_column_mapping, enabled_by="delta.columnMapping.mode"),
+    TableFeature("identityColumns", legacy_writer_version=6, is_active=has_identity_columns),
+    TableFeature("allowColumnDefaults", is_active=has_column_defaults),
+    TableFeature("domainMetadata"),
+    TableFeature("rowTracking", enabled_by="delta.enableRowTracking", requires=("domainMetadata",)),
+    TableFeature("icebergCompatV1", is_active=asks_for("delta.enableIcebergCompatV1"),
                  enabled_by="delta.enableIcebergCompatV1", requires=("columnMapping",)),
-    TableFeature("icebergCompatV2", writes=True, is_active=asks_for("delta.enableIcebergCompatV2"),
+    TableFeature("icebergCompatV2", is_active=asks_for("delta.enableIcebergCompatV2"),
                  enabled_by="delta.enableIcebergCompatV2", requires=("columnMapping",)),
-    TableFeature("icebergCompatV3", is_active=asks_for("delta.enableIcebergCompatV3"),
+    TableFeature("icebergCompatV3", writes=False, is_active=asks_for("delta.enableIcebergCompatV3"),
                  enabled_by="delta.enableIcebergCompatV3", requires=("columnMapping",)),
-    TableFeature("clustering", writes=True, requires=("domainMetadata",)),
-    TableFeature(
-        "inCommitTimestamp",
-        writes=True,
-        is_active=asks_for("delta.enableInCommitTimestamps"),
-        enabled_by="delta.enableInCommitTimestamps",
-        aliases=("inCommitTimestamps", "inCommitTimestamp-preview"),
-    ),
-    TableFeature("checkpointProtection", writes=True),
-    TableFeature("materializePartitionColumns", writes=True),
-    TableFeature("collations", is_active=has_collations, aliases=("collations-preview",)),
-    TableFeature("timestampNtz", reader=True, reads=True, writes=True),
-    TableFeature(
-        "deletionVectors",
-        reader=True,
-        reads=True,
-        writes=True,
-        enabled_by="delta.enableDeletionVectors",
-    ),
-    TableFeature("v2Checkpoint", reader=True, reads=True, writes=True, enabled_by="delta.checkpointPolicy"),
-    TableFeature("vacuumProtocolCheck", reader=True, reads=True, writes=True),
-    TableFeature("typeWidening", reader=True, reads=True, writes=True, enabled_by="delta.enableTypeWidening",
+    TableFeature("clustering", requires=("domainMetadata",)),
+    TableFeature("inCommitTimestamp", is_active=asks_for("delta.enableInCommitTimestamps"),
+                 enabled_by="delta.enableInCommitTimestamps",
+                 aliases=("inCommitTimestamps", "inCommitTimestamp-preview")),
+    TableFeature("checkpointProtection"),
+    TableFeature("materializePartitionColumns"),
+    TableFeature("collations", writes=False, is_active=has_collations, aliases=("collations-preview",)),
+    TableFeature("timestampNtz", reader=True),
+    TableFeature("deletionVectors", reader=True, enabled_by="delta.enableDeletionVectors"),
+    TableFeature("v2Checkpoint", reader=True, enabled_by="delta.checkpointPolicy"),
+    TableFeature("vacuumProtocolCheck", reader=True),
+    TableFeature("typeWidening", reader=True, enabled_by="delta.enableTypeWidening",
                  aliases=("typeWidening-preview",)),
-    TableFeature("variantType", reader=True, reads=True, writes=True, aliases=("variantType-preview",)),
-    TableFeature("variantShredding", reader=True, reads=True, writes=True, enabled_by="delta.enableVariantShredding",
+    TableFeature("variantType", reader=True, aliases=("variantType-preview",)),
+    TableFeature("variantShredding", reader=True, enabled_by="delta.enableVariantShredding",
                  requires=("variantType",), aliases=("variantShredding-preview",)),
-    TableFeature("catalogManaged", reader=True, aliases=("catalogOwned-preview", "catalogOwned")),
+    TableFeature("catalogManaged", reader=True, reads=False, writes=False,
+                 aliases=("catalogOwned-preview", "catalogOwned")),
 )  # fmt: skip
 
 FEATURES_BY_NAME: Mapping[str, TableFeature] = {name: f for f in FEATURES for name in (f.name, *f.aliases)}
