@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from test_concurrency_writers import run_in_processes
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConflictError
 from delta_orch.table.row_tracking import parse_high_water_mark
 from delta_orch.testing import open_table
+from tests.concurrency.test_concurrency_writers import run_in_processes
 from tests.harness.fault_store import FaultStore, Moment
 
 PROPERTIES = {

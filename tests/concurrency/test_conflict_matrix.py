@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import conflict_matrix
 import pytest
-from conflict_matrix import FIRST_WRITES, OPERATIONS, PHASES, base_files, documented, new_table, outcomes, run
+
+import tests.concurrency.conflict_matrix as conflict_matrix
+from tests.concurrency.conflict_matrix import (
+    FIRST_WRITES,
+    OPERATIONS,
+    PHASES,
+    base_files,
+    documented,
+    new_table,
+    outcomes,
+    run,
+)
 
 STARTING_ANEW = ("set owner", "set delta.appendOnly", "add column", "add feature", "drop columnMapping")
 

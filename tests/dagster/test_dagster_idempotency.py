@@ -12,12 +12,12 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
-from dagster_jobs import flights_job, readings_job
 
 from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
+from tests.dagster.dagster_jobs import flights_job, readings_job
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from reference_client import HOME, Reference, start_reference
+
+from tests.interop.reference_client import HOME, Reference, start_reference
 
 SIDE_PATH = "DELTA_ORCH_DUCKDB_DELTA"
 """Names a folder made by `pip install --target FOLDER duckdb-extension-delta`: that extension fits one DuckDB only.

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.protocol.types import (
@@ -25,6 +24,7 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from tests.handmade import HandmadeTable
 from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from reference_client import Reference, ReferenceError
 
 from delta_orch import DeltaTable, column, identity_column
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.protocol.types import fields_of
 from delta_orch.table.column_mapping import field_id, nested_field_ids, physical_name
 from tests.harness.row_multiset import ensure_same_rows
+from tests.interop.reference_client import Reference, ReferenceError
 
 PAIR = pa.struct([("x", pa.int32()), ("y", pa.string())])
 ROWS = pa.table(

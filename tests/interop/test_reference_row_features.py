@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from reference_client import Reference, ReferenceError
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
@@ -15,6 +14,7 @@ from delta_orch.protocol.types import LONG, STRING, VARIANT, StructType
 from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
 from delta_orch.table.column_definitions import column, identity_column
 from tests.harness.row_multiset import ensure_same_rows
+from tests.interop.reference_client import Reference, ReferenceError
 
 
 def test_values_we_and_they_fill_in(reference: Reference, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-from reference_client import Reference
 
 from delta_orch import DeltaTable
 from delta_orch.table.row_tracking import parse_high_water_mark
+from tests.interop.reference_client import Reference
 
 PROPERTIES = {
     "delta.enableRowTracking": "true",

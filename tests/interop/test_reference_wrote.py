@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from reference_client import Reference
 
 from delta_orch import DeltaTable
 from delta_orch.table.registry import supported_features
 from tests.harness.row_multiset import ensure_same_rows
+from tests.interop.reference_client import Reference
 
 
 @dataclass(frozen=True)

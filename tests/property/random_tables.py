@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from expression_samples import SCHEMA, sample_table
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
@@ -21,6 +19,8 @@ from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.protocol.actions import Add, Remove
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.table.column_mapping_ids import assign_column_mapping
+from tests.handmade import HandmadeTable, inline_vector
+from tests.property.expression_samples import SCHEMA, sample_table
 
 PARTITIONINGS: list[tuple[str, ...]] = [
     (),

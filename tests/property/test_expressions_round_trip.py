@@ -7,7 +7,6 @@ from datetime import UTC
 from decimal import Decimal
 from typing import Any
 
-from expression_samples import SCHEMA
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
 )
+from tests.property.expression_samples import SCHEMA
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 CONSTANTS: dict[DataType, st.SearchStrategy[Any]] = {

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from expression_samples import OPERATORS, SCHEMA, constants_of, random_predicates, sample_table
 
 from delta_orch.engines.local.duckdb_input import predicate_sql
 from delta_orch.engines.local.duckdb_session import connect
@@ -22,6 +21,7 @@ from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType
+from tests.property.expression_samples import OPERATORS, SCHEMA, constants_of, random_predicates, sample_table
 
 pytestmark = pytest.mark.spark
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from expression_samples import SCHEMA, sample_table
 
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.sql_query import _AGGREGATES
 from delta_orch.engines.local.sql_scalars import _RULES
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.protocol.schema import parse_schema, serialize_schema
+from tests.property.expression_samples import SCHEMA, sample_table
 
 pytestmark = pytest.mark.spark
 

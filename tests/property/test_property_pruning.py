@@ -8,15 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_property_data_skipping import (
-    ALL_PREDICATES,
-    FILES,
-    PARTITION_COLUMNS,
-    PATHS,
-    SCHEMA,
-    _evaluate,
-    _statistics,
-)
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.read.checkpoint_reader import RowGroup
@@ -27,6 +18,15 @@ from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.storage.memory import MemoryStore
 from tests.harness.log_builder import LogBuilder
+from tests.property.test_property_data_skipping import (
+    ALL_PREDICATES,
+    FILES,
+    PARTITION_COLUMNS,
+    PATHS,
+    SCHEMA,
+    _evaluate,
+    _statistics,
+)
 
 _NAMES = itertools.count()
 PROTOCOL = Protocol(3, 7, ("timestampNtz",), ("timestampNtz", "appendOnly", "invariants"))

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from expression_samples import SCHEMA, random_predicates, sample_table
 from pyroaring import BitMap64
 
 from delta_orch.engines.base import ScanPlan
@@ -34,6 +33,7 @@ from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import DOUBLE, INTEGER, LONG, DecimalType, StructField, StructType
 from delta_orch.storage.open import open_store
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
+from tests.property.expression_samples import SCHEMA, random_predicates, sample_table
 
 ENGINE = LocalEngine()
 WIDENED = {"b": LONG, "sh": INTEGER, "f": DOUBLE, "d5": DecimalType(12, 3)}

@@ -10,8 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from expression_samples import random_predicates
-from random_tables import RandomTable, random_columns, random_table
 
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.select import spark_engine
@@ -20,6 +18,8 @@ from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.scan.scan import SCAN_COLUMNS, Scan
 from tests.harness.row_multiset import ensure_same_rows
+from tests.property.expression_samples import random_predicates
+from tests.property.random_tables import RandomTable, random_columns, random_table
 
 
 def unpruned_rows(made: RandomTable, scan: Scan) -> pa.Table:

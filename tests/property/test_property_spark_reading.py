@@ -14,9 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from expression_samples import random_predicates
-from handmade import HandmadeTable, inline_vector
-from random_tables import random_table
 
 from delta_orch import DeltaTable
 from delta_orch.engines.select import spark_engine
@@ -41,7 +38,10 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.table.column_mapping import physical_name
 from delta_orch.table.column_mapping_ids import assign_column_mapping
+from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
+from tests.property.expression_samples import random_predicates
+from tests.property.random_tables import random_table
 
 pytestmark = pytest.mark.spark
 

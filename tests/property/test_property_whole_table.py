@@ -10,9 +10,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from whole_table import MORE, WholeTable, pairs
 
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError, SchemaMismatchError
+from tests.property.whole_table import MORE, WholeTable, pairs
 
 RENAMED = "umbenannt"
 DROPPABLE = [

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from expression_samples import SCHEMA, random_predicates, sample_table
 
 from delta_orch.engines.base import ComputedColumn, RowCheck, WriteSpec
 from delta_orch.engines.local.duckdb_requests import evaluator
@@ -22,6 +21,7 @@ from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.open import open_store
 from delta_orch.writing.row_shaping import condition_of, value_of
+from tests.property.expression_samples import SCHEMA, random_predicates, sample_table
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from expression_samples import SCHEMA, constants_of, random_predicates, sample_table
 
 from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
@@ -23,6 +22,7 @@ from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.storage.open import open_store
+from tests.property.expression_samples import SCHEMA, constants_of, random_predicates, sample_table
 
 PARTITIONINGS: list[tuple[str, ...]] = [(), ("day",), ("bo", "S"), ("ts", "d5"), ("x", "b"), ("n", "f", "bin")]
 ENGINE = LocalEngine()

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from variant_samples import NAMES
 
 from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python
 from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.variant import Variant
+from tests.property.variant_samples import NAMES
 
 spark_types = pytest.importorskip("pyspark.sql.types", reason="pyspark is not installed")
 VariantVal = spark_types.VariantVal

@@ -10,7 +10,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from variant_samples import (
+
+from delta_orch.errors import InvalidVariantError
+from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python, variants_to_arrow
+from delta_orch.protocol.variant.encode import encode_variant, parse_json
+from delta_orch.protocol.variant.extract import variant_get
+from delta_orch.protocol.variant.reconstruct import reconstruct_variant
+from delta_orch.protocol.variant.values import TypedValue
+from delta_orch.protocol.variant.variant import Variant
+from tests.property.variant_samples import (
     COLUMN_TREES,
     MISSING,
     SCALARS,
@@ -21,14 +29,6 @@ from variant_samples import (
     tree_of,
     variant_of,
 )
-
-from delta_orch.errors import InvalidVariantError
-from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python, variants_to_arrow
-from delta_orch.protocol.variant.encode import encode_variant, parse_json
-from delta_orch.protocol.variant.extract import variant_get
-from delta_orch.protocol.variant.reconstruct import reconstruct_variant
-from delta_orch.protocol.variant.values import TypedValue
-from delta_orch.protocol.variant.variant import Variant
 
 COLUMNS = st.lists(st.none() | COLUMN_TREES, max_size=8)
 

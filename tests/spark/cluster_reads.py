@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.protocol.types import DOUBLE, LONG, STRING, VARIANT, DataType, StructField, StructType
 from delta_orch.protocol.variant.arrays import json_to_variant
 from delta_orch.scan.scan import Scan
+from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
 TRACKED = {"base_row_id": 500, "default_row_commit_version": 1}

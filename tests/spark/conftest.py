@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_files import Files
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
+from tests.spark.spark_files import Files
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark import arrow_filter
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.scan.scan import Scan
+from tests.handmade import HandmadeTable
 from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark
@@ -125,7 +125,7 @@ def test_columns_by_position_cannot_travel(engine: SparkEngine, table: DeltaTabl
 
 
 def test_over_deletion_vectors_and_row_tracking(engine: SparkEngine, tmp_path: Path) -> None:
-    from handmade import inline_vector
+    from tests.handmade import inline_vector
 
     made = HandmadeTable(tmp_path / "table")
     made.create(

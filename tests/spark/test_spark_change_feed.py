@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.protocol.types import INTEGER, LONG, STRING, DataType, StructField, StructType
+from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_files import Files, rows_of
 
 from delta_orch.engines.base import RowCheck
 from delta_orch.engines.spark.engine import SparkEngine
@@ -15,6 +14,7 @@ from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
+from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
 

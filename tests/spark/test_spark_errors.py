@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_files import Files
 
 from delta_orch.engines.base import RowCheck, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine, spark_engine_for
@@ -24,6 +23,7 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.nodes import Column, Opaque
 from delta_orch.protocol.data_path import decode_path
+from tests.spark.spark_files import Files
 
 pytestmark = pytest.mark.spark
 

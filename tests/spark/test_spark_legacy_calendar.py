@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch.engines.select import spark_engine
+from tests.handmade import HandmadeTable
 from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark

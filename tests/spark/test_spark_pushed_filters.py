@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
@@ -28,6 +27,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
+from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark import file_names
@@ -31,6 +30,7 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.spark_source.source import DeltaOrchSource
+from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_files import Files, rows_of
 
 from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import MissingFileError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.data_path import decode_path
+from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
 

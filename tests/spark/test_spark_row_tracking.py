@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from delta_orch.scan.scan import Scan
+from tests.handmade import HandmadeTable, inline_vector
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_files import Files, rows_of
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.spark.engine import SparkEngine
@@ -23,6 +22,7 @@ from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
+from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_files import Files
 
 from delta_orch.engines.spark.classic import ClassicHost
 from delta_orch.engines.spark.engine import SparkEngine, spark_engine_for
 from delta_orch.engines.spark.portable import PortableHost
+from tests.spark.spark_files import Files
 
 pytestmark = pytest.mark.spark
 

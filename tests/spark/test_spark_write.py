@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_files import Files, rows_of
 
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine
@@ -22,6 +21,7 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.data_path import decode_path
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
 

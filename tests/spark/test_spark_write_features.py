@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_files import Files, rows_of
 
 from delta_orch import DeltaTable
 from delta_orch.engines.base import ComputedColumn, IdentityValues, RowCheck
@@ -30,6 +29,7 @@ from delta_orch.protocol.types import (
 from delta_orch.protocol.variant.arrays import json_to_variant
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
 from tests.harness.row_multiset import ensure_same_rows
+from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.cli.arguments import parse_columns
@@ -22,6 +21,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
 from delta_orch.protocol.variant.arrays import json_to_variant
+from tests.handmade import HandmadeTable
 
 LEG = pa.struct([("from", pa.string()), ("n", pa.int32())])
 ROWS = pa.table(

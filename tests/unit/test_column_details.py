@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.cli.main import run
@@ -16,6 +15,7 @@ from delta_orch.protocol.actions import DomainMetadata
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import LONG, STRING, ArrayType, MapType, StructField, StructType
 from delta_orch.table.column_details import IdentityDetails, TypeChange, column_details
+from tests.handmade import HandmadeTable
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 INVARIANT = json.dumps({"expression": {"expression": "id > 0"}})

@@ -9,7 +9,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.local.file_rows import FileRows
@@ -34,6 +33,7 @@ from delta_orch.storage.memory import MemoryStore
 from delta_orch.storage.parquet_footer import read_footer
 from delta_orch.storage.thrift_walk import ThriftWalk
 from delta_orch.table.type_widening import ensure_known_type_changes
+from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.log_builder import LogBuilder
 
 

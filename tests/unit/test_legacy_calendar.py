@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch.storage.legacy_calendar import LegacyCalendar, legacy_calendar, rebase_days, rebase_micros
+from tests.handmade import HandmadeTable
 
 LEGACY = {
     "org.apache.spark.version": "3.5.0",

@@ -5,11 +5,11 @@ from dataclasses import replace
 import orjson
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
+from tests.handmade import HandmadeTable
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]})
 

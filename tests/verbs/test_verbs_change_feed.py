@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable, inline_vector
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from delta_orch.errors import (
 )
 from delta_orch.protocol.actions import CommitInfo, Protocol
 from delta_orch.protocol.types import INTEGER, LONG, STRING, DataType, StructField, StructType
+from tests.handmade import HandmadeTable, inline_vector
 
 IDS = pa.schema([("id", pa.int64())])
 ON = {"delta.enableChangeDataFeed": "true"}

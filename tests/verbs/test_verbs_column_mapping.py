@@ -13,7 +13,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
@@ -21,6 +20,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from tests.handmade import HandmadeTable
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 

@@ -9,7 +9,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deleted_rows import delete_first_row
 
 from delta_orch import DeltaTable, column
 from delta_orch.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
@@ -18,6 +17,7 @@ from delta_orch.protocol.types import fields_of
 from delta_orch.table.feature_removal import FileTrait
 from delta_orch.table.type_widening import TYPE_CHANGES
 from delta_orch.verbs.alter import rewriting
+from tests.deleted_rows import delete_first_row
 from tests.harness.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}

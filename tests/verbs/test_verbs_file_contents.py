@@ -11,7 +11,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidPropertyError, SchemaMismatchError
@@ -28,6 +27,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from tests.handmade import HandmadeTable
 
 JSON = ['{"a": 1, "b": "x"}', '{"a": 2, "c": [1, {"d": null}]}', None, "null", '"text"', "{}", '{"a": "no number"}']
 MANY = JSON + ['{"a": 5, "b": "y"}'] * 20

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch.errors import TableError
 from delta_orch.protocol.types import INTEGER, STRING, StructField, StructType
+from tests.handmade import HandmadeTable
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.errors import (
@@ -37,6 +36,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
+from tests.handmade import HandmadeTable
 
 FEATURES = ("invariants", "checkConstraints", "generatedColumns", "identityColumns", "allowColumnDefaults")
 

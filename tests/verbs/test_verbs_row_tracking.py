@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from handmade import HandmadeTable, inline_vector
 
 from delta_orch.engines.local import parquet_read
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.types import LONG, STRING, DataType, StructField, StructType
+from tests.handmade import HandmadeTable, inline_vector
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 TRACKED = {

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch import DeltaTable
 from delta_orch.errors import (
@@ -21,6 +20,7 @@ from delta_orch.errors import (
     InvalidRequestError,
 )
 from delta_orch.scan.tasks import ScanTask
+from tests.handmade import HandmadeTable
 
 ODD = pa.table(
     {

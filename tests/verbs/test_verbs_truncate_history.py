@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deleted_rows import delete_first_row
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.types import fields_of
+from tests.deleted_rows import delete_first_row
 from tests.harness.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}

@@ -23,7 +23,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import HandmadeTable
 
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import (
@@ -47,6 +46,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
+from tests.handmade import HandmadeTable
 
 
 def read(rows: Any, root: Path, schema: StructType, data: pa.Table, **write: Any) -> pa.Table:
