@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +18,9 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 from delta_orch.storage.local import LocalStore
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
 
 HOUR = timedelta(hours=1)
 
@@ -101,7 +104,7 @@ def test_waits_for_the_commit(runs, tmp_path: Path, mode: str, goal: str, monkey
 
 @pytest.mark.parametrize("mode", ["poke", "deferrable"])
 def test_waits_for_a_table_that_is_not_there_yet(
-    runs, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # type: ignore[no-untyped-def]
     looks = 0
     check = VersionWatch.check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from delta_orch import DeltaTable
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import ColumnNotFoundError, ConflictError, MetadataChangedError
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.scan.table_snapshot import TableSnapshot
 from delta_orch.verbs.alter.alteration import alter
 from delta_orch.verbs.alter.builder import Alteration
 from delta_orch.writing.request import CommitOptions
@@ -46,7 +48,9 @@ def altered_late(table: DeltaTable, change: Callable[[Alteration], object], betw
     ],
     ids=["constraint", "not null", "clustering"],
 )
-def test_what_was_proven_of_the_rows_is_proven_of_new_ones_or_not_committed(table, change):
+def test_what_was_proven_of_the_rows_is_proven_of_new_ones_or_not_committed(
+    table: DeltaTable, change: Callable[..., Any]
+) -> None:
     with pytest.raises(ConflictError):
         altered_late(table, change, lambda: table.append(rows(None)))
     assert table.version() == 1
@@ -65,18 +69,20 @@ def test_what_was_proven_of_the_rows_is_proven_of_new_ones_or_not_committed(tabl
     ],
     ids=["property", "add", "rename", "drop", "widen", "default", "description"],
 )
-def test_changes_that_rows_cannot_contradict_are_ordered_after_them(table, change):
+def test_changes_that_rows_cannot_contradict_are_ordered_after_them(
+    table: DeltaTable, change: Callable[..., Any]
+) -> None:
     altered_late(table, change, lambda: table.append(rows(3)))
     assert table.version() == 2
     assert table.snapshot().scan().to_arrow().num_rows == 3
 
 
-def test_a_change_of_the_definition_starts_anew_behind_another(table):
+def test_a_change_of_the_definition_starts_anew_behind_another(table: DeltaTable) -> None:
     snapshots = [table.snapshot()]
     table.alter().add_column("b", "int").commit()
     changes = DeltaTable(table.uri).alter().add_column("a", "int", after="id")._changes
 
-    def read_snapshot():
+    def read_snapshot() -> TableSnapshot:
         return snapshots.pop() if snapshots else table.snapshot()
 
     result = alter(table.log, read_snapshot, changes, local_engine, options=CommitOptions())
@@ -90,12 +96,12 @@ def test_a_change_of_the_definition_starts_anew_behind_another(table):
         alter(table.log, read_snapshot, again, local_engine, options=CommitOptions())
 
 
-def test_a_change_that_has_read_rows_does_not_read_them_again_by_itself(table):
+def test_a_change_that_has_read_rows_does_not_read_them_again_by_itself(table: DeltaTable) -> None:
     with pytest.raises(MetadataChangedError):
         altered_late(table, lambda a: a.set_not_null("id"), lambda: table.alter().add_column("b", "int").commit())
 
 
-def test_rows_written_for_the_old_columns_do_not_follow_the_new_ones(table):
+def test_rows_written_for_the_old_columns_do_not_follow_the_new_ones(table: DeltaTable) -> None:
     """An append that has written its files finds that the table has changed meanwhile."""
     late = Transaction(table.log, table.snapshot(), operation="WRITE")
     late.add_files(table.snapshot().files().slice(0, 0))

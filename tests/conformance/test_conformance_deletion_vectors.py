@@ -1,5 +1,7 @@
 """Every deletion vector of the golden tables can be read, and is refused where its case says it is damaged."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import orjson
@@ -9,7 +11,7 @@ from delta_orch.errors import CorruptDeletionVectorError, MissingFileError
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.storage.open import open_store
-from tests.harness.golden import load_cases, prepare_table
+from tests.harness.golden import GoldenCase, load_cases, prepare_table
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
@@ -20,7 +22,7 @@ CASES = [case for case in load_cases(ROOT) if LABELS & set(case.features)]
 
 @pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_vectors(case, tmp_path):
+def test_vectors(case: GoldenCase, tmp_path: Path) -> None:
     table = prepare_table(case, tmp_path)
     store = open_store(table)
     errors = {"corrupt_deletion_vector": CorruptDeletionVectorError, "missing_file": MissingFileError}

@@ -1,12 +1,15 @@
 """Every golden case of kind `variant`: its type, its JSON, its nulls, its errors; and again through our own encoder."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from delta_orch.protocol.variant.extract import variant_get
-from tests.harness.golden import load_cases
+from tests.harness.golden import GoldenCase, load_cases
 from tests.harness.golden_variant import check_variant_case, read_variant_column, variant_objects
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
@@ -15,16 +18,16 @@ pytestmark = pytest.mark.skipif(not CASES, reason=f"the golden cases are not at 
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case):
+def test_case(case: GoldenCase) -> None:
     check_variant_case(case)
 
 
-def is_valid(case):
+def is_valid(case: Any) -> Any:
     return not case.definition["must_error"] and not case.definition.get("may_error")
 
 
 @pytest.mark.parametrize("case", filter(is_valid, CASES), ids=lambda case: case.name)
-def test_fields_are_found_without_reconstruction(case):
+def test_fields_are_found_without_reconstruction(case: GoldenCase) -> None:
     column = read_variant_column(case)
     parsed = [row and orjson.loads(row["json"]) for row in case.definition["rows"]]
     names = {name for value in parsed if isinstance(value, dict) for name in value} | {"absent"}

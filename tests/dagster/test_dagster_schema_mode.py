@@ -1,5 +1,9 @@
 """The metadata `schema_mode` of an asset: its table's schema follows its value."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -12,7 +16,7 @@ from delta_orch.errors import InvalidRequestError
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
 
 
-def test_an_asset_may_let_its_schema_grow(tmp_path):
+def test_an_asset_may_let_its_schema_grow(tmp_path: Path) -> None:
     @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "schema_mode": "merge"})
     def flights(context: dg.AssetExecutionContext) -> pa.Table:
         rows = {"day": [context.partition_key], "n": [1]}
@@ -25,7 +29,7 @@ def test_an_asset_may_let_its_schema_grow(tmp_path):
     assert rows.column("note").to_pylist() == [None, "x"]
 
 
-def test_an_incremental_asset_may_follow_its_source(tmp_path):
+def test_an_incremental_asset_may_follow_its_source(tmp_path: Path) -> None:
     bronze, silver = (DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("bronze", "silver"))
 
     @delta_asset(incremental_from=bronze, table=silver, write="overwrite", schema_mode="merge")
@@ -43,7 +47,7 @@ def test_an_incremental_asset_may_follow_its_source(tmp_path):
         delta_asset(incremental_from=bronze, table=silver, schema_mode="grow")
 
 
-def test_the_output_may_say_so_and_only_what_there_is():
+def test_the_output_may_say_so_and_only_what_there_is() -> None:
     assert parse_settings({"schema_mode": "merge"}, {"schema_mode": "overwrite"}, "append").schema_mode == "overwrite"
     assert parse_settings({}, {}, "append").schema_mode is None
     with pytest.raises(InvalidRequestError, match="schema_mode"):

@@ -49,7 +49,7 @@ def lines_of_code(code: str) -> int:
 
 
 @pytest.mark.slow
-def test_the_dagster_example(tmp_path):
+def test_the_dagster_example(tmp_path: Path) -> None:
     code = example("DeltaLakeIOManager")
     assert lines_of_code(code) <= 10
     run(code + MATERIALIZE_TWICE, tmp_path)
@@ -58,7 +58,7 @@ def test_the_dagster_example(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_airflow_example(tmp_path):
+def test_the_airflow_example(tmp_path: Path) -> None:
     code = example("task.delta")
     assert lines_of_code(code) <= 10
     dags = tmp_path / "dags"
@@ -79,13 +79,13 @@ def test_the_airflow_example(tmp_path):
     assert DeltaTable(tmp_path / "visits").snapshot().scan().to_arrow()["day"].to_pylist() == ["2026-01-02"]
 
 
-def test_the_table_example(tmp_path):
+def test_the_table_example(tmp_path: Path) -> None:
     check = 'assert rows["id"].to_pylist() == [9] and changed_days["day"].to_pylist() == ["tue"]\n'
     run(example("import DeltaTable") + check, tmp_path)
     assert DeltaTable(tmp_path / "build/readme/events").snapshot().num_files == 2
 
 
-def test_the_commands(tmp_path, monkeypatch, capsys):
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = re.findall(r"each with `--json`:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     commands = [command.strip() for command in re.findall(r"delta-orch (.*?)(?: {2,}|$)", block, re.MULTILINE)]
     commands.remove("demo")

@@ -1,9 +1,13 @@
 """A short run of the fuzzer, and proof that it notices what it looks for."""
 
+from __future__ import annotations
+
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +27,7 @@ GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 LONGEST_CASE_SECONDS = 30.0
 
 
-def test_no_case_fails():
+def test_no_case_fails() -> None:
     result = run_cases(range(150), FuzzOptions(seed=20_240_601, case_seconds=LONGEST_CASE_SECONDS))
     assert [f"{finding.number}: {finding.problem}" for finding in result.findings] == []
     assert result.cases == 150
@@ -35,16 +39,16 @@ def test_no_case_fails():
 
 
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"the golden tables are not at {GOLDEN}")
-def test_no_case_of_the_golden_tables_fails():
+def test_no_case_of_the_golden_tables_fails() -> None:
     options = FuzzOptions(seed=20_240_602, directories=[GOLDEN], kind="table", case_seconds=LONGEST_CASE_SECONDS)
     result = run_cases(range(30), options)
     assert [f"{finding.number}: {finding.problem}" for finding in result.findings] == []
 
 
-def problems(monkeypatch, run, **options):
+def problems(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any], **options: float) -> str:
     """The findings of three cases of which the second one does something else."""
 
-    def run_or_misbehave(maker, number, save_to=None):
+    def run_or_misbehave(maker: Any, number: Any, save_to: Any = None) -> Any:
         if number == 1:
             run()
         return CaseReport("x", "x")
@@ -56,27 +60,27 @@ def problems(monkeypatch, run, **options):
     return result.findings[0].problem
 
 
-def test_a_hang_is_found(monkeypatch):
+def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no answer in time" in problems(monkeypatch, lambda: time.sleep(60), case_seconds=0.3)
 
 
-def test_a_crash_is_found(monkeypatch):
+def test_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ended with -11" in problems(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGSEGV))
 
 
-def test_a_foreign_exception_is_found(monkeypatch):
+def test_a_foreign_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ZeroDivisionError" in problems(monkeypatch, lambda: 1 // 0)
 
 
-def test_memory_is_found(monkeypatch):
-    def allocate():
+def test_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate() -> Any:
         return len(bytearray(b"x") * (200 << 20))
 
     assert "MiB of memory" in problems(monkeypatch, allocate, growth_bytes=100 << 20)
     assert "MemoryError" in problems(monkeypatch, lambda: bytearray(4 << 30), address_bytes=1 << 30)
 
 
-def test_leaving_the_table_is_found(tmp_path):
+def test_leaving_the_table_is_found(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     (tmp_path / "outside").write_text("x")
     store = WatchedStore(str(tmp_path / "table"))
@@ -88,7 +92,7 @@ def test_leaving_the_table_is_found(tmp_path):
     assert store.escapes == [], "the log may name another place by an absolute path"
 
 
-def test_tables_are_read_in_every_way(tmp_path):
+def test_tables_are_read_in_every_way(tmp_path: Path) -> None:
     tables = {seed.name: seed for seed in load_corpus()}
     write_table(tables["checksums"].files, tmp_path)
     found = Reading(tmp_path)
@@ -98,7 +102,7 @@ def test_tables_are_read_in_every_way(tmp_path):
     assert "numFiles" in found.answers["validate"]
 
 
-def test_contradictions_are_found(tmp_path, monkeypatch):
+def test_contradictions_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {seed.name: seed for seed in load_corpus()}
     write_table(tables["flat"].files, tmp_path)
     monkeypatch.setattr(TableSnapshot, "files", lambda *_: raise_corrupt())
@@ -106,23 +110,25 @@ def test_contradictions_are_found(tmp_path, monkeypatch):
         Reading(tmp_path)
 
 
-def raise_corrupt():
+def raise_corrupt() -> None:
     raise CorruptLogError("not to be read")
 
 
-def test_an_escape_fails_a_case(tmp_path, monkeypatch):
+def test_an_escape_fails_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WatchedStore, "head", lambda self, path: self.notice(f"{self.root}/../{path}"))
     monkeypatch.setattr(Reading, "_read", lambda self: self._store.head("x"))
     with pytest.raises(FuzzFinding, match="outside the table"):
         Reading(tmp_path)
 
 
-def test_a_case_can_be_run_again_and_kept(tmp_path, capsys, monkeypatch):
+def test_a_case_can_be_run_again_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ["--seed", "5", "--kind", "table", "--save", str(tmp_path)]
     assert main([*arguments, "--only", "7"]) == 0
     assert list(tmp_path.iterdir()) == []
 
-    def fail(self):
+    def fail(self) -> None:
         raise ValueError("always")
 
     monkeypatch.setattr(Reading, "_read", fail)
@@ -133,7 +139,7 @@ def test_a_case_can_be_run_again_and_kept(tmp_path, capsys, monkeypatch):
     assert list((tmp_path / "5-7" / "table").iterdir())
 
 
-def test_cases_do_not_depend_on_those_before():
+def test_cases_do_not_depend_on_those_before() -> None:
     maker = CaseMaker(3, kind="table")
     first = [maker.run(number) for number in (4, 5, 6)]
     again = [CaseMaker(3, kind="table").run(number) for number in (6, 5, 4)]

@@ -1,8 +1,12 @@
 """Other implementations agree: pyspark's VariantVal on single values, DuckDB and Spark on shredded Parquet files."""
 
+from __future__ import annotations
+
 import json
 import math
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,7 +44,7 @@ KNOWN = st.recursive(
 
 @given(KNOWN)
 @settings(max_examples=300, deadline=None)
-def test_pyspark_reads_what_we_encode(value):
+def test_pyspark_reads_what_we_encode(value: Any) -> None:
     variant = encode_variant(value)
     theirs = VariantVal(variant.value, variant.metadata)
     assert theirs.toPython() == value == variant.to_python()
@@ -59,7 +63,7 @@ DOCUMENTS = st.recursive(
 
 @given(DOCUMENTS)
 @settings(max_examples=300, deadline=None)
-def test_we_read_what_pyspark_parses(document):
+def test_we_read_what_pyspark_parses(document: Any) -> None:
     text = json.dumps(document)
     theirs = VariantVal.parseJson(text)
     ours = parse_json(text)
@@ -68,7 +72,7 @@ def test_we_read_what_pyspark_parses(document):
     assert types_of(read) == types_of(ours)
 
 
-def types_of(variant):
+def types_of(variant: Variant) -> Any:
     if (fields := variant.fields()) is not None:
         return {name: types_of(value) for name, value in fields.items()}
     if (elements := variant.elements()) is not None:
@@ -102,7 +106,7 @@ DUCKDB_ROWS = """
     ],
     ids=["inferred", "partial", "primitive"],
 )
-def test_we_read_what_duckdb_shreds(tmp_path, options):
+def test_we_read_what_duckdb_shreds(tmp_path: Path, options: str) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     path = tmp_path / "v.parquet"
     with duckdb.connect() as connection:
@@ -123,7 +127,7 @@ def test_we_read_what_duckdb_shreds(tmp_path, options):
     assert variant_get(reconstruct_variant(column), "$.id", pa.int64(), on_mismatch="null").equals(shredded)
 
 
-def normal(value):
+def normal(value: Any) -> Any:
     """JSON with timestamps in one spelling; DuckDB writes no T. It writes blobs as text: left out."""
     if isinstance(value, dict):
         return {name: normal(inner) for name, inner in value.items() if name != "raw"}
@@ -157,7 +161,7 @@ SPARK_SHREDDING = (
 
 @pytest.mark.spark
 @pytest.mark.parametrize("schema", [SPARK_SHREDDING, "id string, unused int", "nested struct<list array<int>>"])
-def test_we_read_what_spark_shreds(spark, tmp_path, schema):
+def test_we_read_what_spark_shreds(spark: Any, tmp_path: Path, schema: Any) -> None:
     path = str(tmp_path / "v")
     settings_on = {
         "spark.sql.variant.writeShredding.enabled": "true",
@@ -184,7 +188,7 @@ def test_we_read_what_spark_shreds(spark, tmp_path, schema):
     assert dict(zip(table["id"].to_pylist(), ids, strict=True)) == {i: row.i for i, row in enumerate(wanted)}
 
 
-def exact(value):
+def exact(value: Any) -> Any:
     """Equal only where the types are equal too."""
     if isinstance(value, dict):
         return {name: exact(inner) for name, inner in value.items()}

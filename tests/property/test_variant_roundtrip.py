@@ -1,9 +1,12 @@
 """Random values survive encoding, shredding and extraction; random bytes end in a value or in our error."""
 
+from __future__ import annotations
+
 import json
 import math
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -24,6 +27,7 @@ from tests.property.variant_samples import (
     SCALARS,
     SHAPES,
     TREES,
+    Group,
     comparable,
     shredded_array,
     tree_of,
@@ -35,14 +39,14 @@ COLUMNS = st.lists(st.none() | COLUMN_TREES, max_size=8)
 
 @given(TREES)
 @settings(max_examples=400, deadline=None)
-def test_values_survive_encoding_with_their_types(tree):
+def test_values_survive_encoding_with_their_types(tree: Any) -> None:
     assert tree_of(variant_of(tree)) == comparable(tree)
     assert tree_of(encode_variant(tree)) == comparable(tree)
 
 
 @given(TREES)
 @settings(max_examples=200, deadline=None)
-def test_decoded_values_encode_to_the_same_values(tree):
+def test_decoded_values_encode_to_the_same_values(tree: Any) -> None:
     value = variant_of(tree).to_python()
     again = encode_variant(value)
     assert again.to_json() == variant_of(tree).to_json()
@@ -60,14 +64,14 @@ def test_decoded_values_encode_to_the_same_values(tree):
     )
 )
 @settings(max_examples=300, deadline=None)
-def test_json_survives(document):
+def test_json_survives(document: Any) -> None:
     text = json.dumps(document)
     assert json.loads(parse_json(text).to_json()) == document
 
 
 @given(COLUMNS, SHAPES, st.booleans())
 @settings(max_examples=600, deadline=None)
-def test_shredded_columns_are_reconstructed(trees, group, common_names):
+def test_shredded_columns_are_reconstructed(trees: Any, group: Group, common_names: bool) -> None:
     column = shredded_array(trees, group, common_names)
     variants = reconstruct_variant(column)
     variants.validate(full=True)
@@ -79,7 +83,7 @@ def test_shredded_columns_are_reconstructed(trees, group, common_names):
     assert reconstruct_variant(pa.chunked_array([column, padded])).combine_chunks().slice(0, len(trees)) == variants
 
 
-def at(tree, path):
+def at(tree: Any, path: Any) -> Any:
     for step in path:
         if isinstance(step, str):
             tree = tree.get(step, MISSING) if isinstance(tree, dict) else MISSING
@@ -93,7 +97,7 @@ PATHS = st.lists(st.sampled_from(["a", "b", "é", "zz", "unused", 0, 1]), max_si
 
 @given(COLUMNS, SHAPES, PATHS)
 @settings(max_examples=600, deadline=None)
-def test_extracted_variants_are_what_stands_at_the_path(trees, group, path):
+def test_extracted_variants_are_what_stands_at_the_path(trees: Any, group: Group, path: Any) -> None:
     expected = [MISSING if tree is None else at(tree, path) for tree in trees]
     wanted = [None if tree is MISSING else comparable(tree) for tree in expected]
     unshredded = variants_to_arrow(None if tree is None else variant_of(tree) for tree in trees)
@@ -119,7 +123,7 @@ TARGETS = {
 
 @given(st.lists(st.none() | SCALARS | COLUMN_TREES, max_size=8), SHAPES, st.sampled_from(list(TARGETS)), PATHS)
 @settings(max_examples=600, deadline=None)
-def test_extracted_primitives_are_what_stands_at_the_path(trees, group, target, path):
+def test_extracted_primitives_are_what_stands_at_the_path(trees: Any, group: Group, target: Any, path: Any) -> None:
     found = [MISSING if tree is None else at(tree, path) for tree in trees]
     exact = pa.types.is_int64(target) or pa.types.is_string(target) or pa.types.is_timestamp(target)
     for column in (
@@ -139,7 +143,7 @@ def test_extracted_primitives_are_what_stands_at_the_path(trees, group, target, 
                 assert value is None
 
 
-def plain(values):
+def plain(values: Any) -> Any:
     """Python values; timestamps as datetimes whether or not pandas is there."""
     if pa.types.is_timestamp(values.type):
         return [
@@ -150,7 +154,7 @@ def plain(values):
 
 @given(COLUMNS, SHAPES)
 @settings(max_examples=150, deadline=None)
-def test_json_and_python_columns(trees, group):
+def test_json_and_python_columns(trees: Any, group: Group) -> None:
     column = shredded_array(trees, group, True)
     marker = object()
     values = variant_to_python(column, sql_null=marker)
@@ -169,7 +173,7 @@ def test_json_and_python_columns(trees, group):
 COLUMN_TARGETS = [None, pa.int64(), pa.string(), pa.float64(), pa.decimal128(20, 3), pa.timestamp("us")]
 
 
-def survive(metadata, value):
+def survive(metadata: bytes, value: bytes) -> None:
     """Everything that can be done with a pair ends in a value or in our error."""
     single = Variant(metadata, value)
     column = variants_to_arrow([single, single])
@@ -193,7 +197,7 @@ def survive(metadata, value):
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
 @settings(max_examples=300, deadline=None)
-def test_random_bytes(metadata, value):
+def test_random_bytes(metadata: bytes, value: bytes) -> None:
     survive(metadata, value)
 
 
@@ -202,13 +206,13 @@ VALID_METADATA = st.sampled_from([b"\x01\x00\x00", variant_of({"a": [], "b": [],
 
 @given(VALID_METADATA, st.binary(max_size=80))
 @settings(max_examples=500, deadline=None)
-def test_random_values(metadata, value):
+def test_random_values(metadata: bytes, value: bytes) -> None:
     survive(metadata, value)
 
 
 @given(TREES, st.data())
 @settings(max_examples=500, deadline=None)
-def test_damaged_variants(tree, data):
+def test_damaged_variants(tree: Any, data: Any) -> None:
     variant = variant_of(tree)
     parts = [bytearray(variant.metadata), bytearray(variant.value)]
     for _ in range(data.draw(st.integers(1, 3))):
@@ -228,7 +232,7 @@ def test_damaged_variants(tree, data):
 
 @given(TREES, st.data())
 @settings(max_examples=400, deadline=None)
-def test_columns_and_single_values_agree_on_damage(tree, data):
+def test_columns_and_single_values_agree_on_damage(tree: Any, data: Any) -> None:
     """The two decoders, one value at a time and column-wise, take the same bytes for valid, and for the same value."""
     variant = variant_of(tree)
     value = bytearray(variant.value)
@@ -249,7 +253,7 @@ def test_columns_and_single_values_agree_on_damage(tree, data):
 
 @given(COLUMNS, SHAPES, st.data())
 @settings(max_examples=300, deadline=None)
-def test_damaged_shredded_columns(trees, group, data):
+def test_damaged_shredded_columns(trees: Any, group: Group, data: Any) -> None:
     """Bytes of any buffer of values or metadata are changed; the typed columns stay what a Parquet reader checked."""
     column = shredded_array(trees, group, True)
     rows = column.to_pylist()
@@ -268,7 +272,7 @@ def test_damaged_shredded_columns(trees, group, data):
             continue
 
 
-def damage(row, data, name=""):
+def damage(row: Any, data: Any, name: str = "") -> Any:
     if isinstance(row, dict):
         return {key: damage(value, data, key) for key, value in row.items()}
     if isinstance(row, list):
@@ -280,5 +284,5 @@ def damage(row, data, name=""):
     return row
 
 
-def test_datetime_is_what_arrow_gives():
+def test_datetime_is_what_arrow_gives() -> None:
     assert plain(pa.array([0], pa.timestamp("us"))) == [datetime(1970, 1, 1)]

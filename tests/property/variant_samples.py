@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -110,13 +111,13 @@ COLUMN_TREES = st.recursive(
 )
 
 
-def names_in(tree) -> set[str]:
+def names_in(tree: Any) -> set[str]:
     if isinstance(tree, dict):
         return set(tree).union(*map(names_in, tree.values()))
     return set().union(*map(names_in, tree)) if isinstance(tree, list) else set()
 
 
-def encode_tree(tree, ids: dict[str, int]) -> bytes:
+def encode_tree(tree: Any, ids: dict[str, int]) -> bytes:
     """A tree's bytes under a given dictionary."""
     if isinstance(tree, dict):
         names = sorted(tree, key=str.encode)
@@ -126,13 +127,13 @@ def encode_tree(tree, ids: dict[str, int]) -> bytes:
     return encode_scalar(tree)
 
 
-def variant_of(tree, extra_names: tuple[str, ...] = ()) -> Variant:
+def variant_of(tree: Any, extra_names: tuple[str, ...] = ()) -> Variant:
     names = sorted(names_in(tree).union(extra_names), key=str.encode)
     ids = {name: position for position, name in enumerate(names)}
     return Variant(serialize_metadata([name.encode() for name in names]), encode_tree(tree, ids))
 
 
-def tree_of(variant: Variant):
+def tree_of(variant: Variant) -> Any:
     """Undo `variant_of`: with exact types, in a form that compares equal where values are the same to the bit."""
     if (fields := variant.fields()) is not None:
         return {name: tree_of(value) for name, value in fields.items()}
@@ -141,7 +142,7 @@ def tree_of(variant: Variant):
     return comparable(TypedValue(variant.type_name, variant.to_python()))
 
 
-def comparable(tree):
+def comparable(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: comparable(value) for name, value in tree.items()}
     if isinstance(tree, list):
@@ -189,7 +190,7 @@ SHAPES: st.SearchStrategy[Group] = st.recursive(
 MISSING = object()
 
 
-def shred(tree, group: Group, ids: dict[str, int]) -> dict:
+def shred(tree: Any, group: Group, ids: dict[str, int]) -> dict:
     """The columns of one value, or of a missing one, as the specification has a writer fill them."""
     if tree is MISSING:
         return {"value": None, "typed_value": None}
@@ -214,7 +215,7 @@ def _fits(tree: TypedValue, type_name: str, arrow_type: pa.DataType) -> bool:
     return not isinstance(tree.value, VariantDate)
 
 
-def _arrow_value(value):
+def _arrow_value(value: Any) -> Any:
     if isinstance(value, VariantTimestamp):
         return value.count
     return value.bytes if isinstance(value, UUID) else value

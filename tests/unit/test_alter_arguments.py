@@ -1,5 +1,11 @@
 """Whatever is passed to an alteration: it is one, or an error of ours, and the table stays as it is."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -38,7 +44,7 @@ CALLS = {
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path: Path) -> DeltaTable:
     table = DeltaTable(tmp_path / "t")
     rows = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([{"x": 1}], pa.struct([("x", pa.int64())]))})
     table.append(rows, properties={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"})
@@ -46,7 +52,7 @@ def table(tmp_path):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_arguments_of_any_kind(table, call):
+def test_arguments_of_any_kind(table: DeltaTable, call: Callable[..., Any]) -> None:
     refused = 0
     for value in HOSTILE:
         try:
@@ -57,13 +63,13 @@ def test_arguments_of_any_kind(table, call):
     assert table.version() == 0
 
 
-def test_statistics_are_of_columns_that_are_there(table):
+def test_statistics_are_of_columns_that_are_there(table: DeltaTable) -> None:
     with pytest.raises(ColumnNotFoundError, match="nope"):
         table.alter().set_properties({"delta.dataSkippingStatsColumns": "id,nope"}).commit()
     table.alter().set_properties({"delta.dataSkippingStatsColumns": "ID,s"}).commit()
 
 
-def test_an_alteration_has_no_scope(table):
+def test_an_alteration_has_no_scope(table: DeltaTable) -> None:
     txn = TxnId("a", 1, parse_expression("id = 1"))
     with pytest.raises(InvalidRequestError, match="whole table"):
         table.alter().set_properties({"a": "1"}).commit(txn=txn)

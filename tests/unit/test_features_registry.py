@@ -1,3 +1,7 @@
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
@@ -8,6 +12,7 @@ from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import protocol_for_new_table
 from delta_orch.table.registry import (
     FEATURES,
+    TableFeature,
     find_feature,
     supported_features,
 )
@@ -15,24 +20,24 @@ from delta_orch.table.registry import (
 PLAIN = t.StructType((t.StructField("a", t.LONG),))
 
 
-def metadata(configuration=None, field_metadata=None):
+def metadata(configuration: dict[str, str] | None = None, field_metadata: Any = None) -> Metadata:
     schema = t.StructType((t.StructField("a", t.LONG, True, field_metadata or {}),))
     return Metadata("id", serialize_schema(schema), configuration=configuration or {})
 
 
-def test_legacy_versions_imply_their_features():
+def test_legacy_versions_imply_their_features() -> None:
     assert supported_features(Protocol(1, 1)) == set()
     assert supported_features(Protocol(1, 2)) == {"appendOnly", "invariants"}
     assert supported_features(Protocol(2, 6)) == {f.name for f in FEATURES if f.legacy_writer_version}
 
 
 @pytest.mark.parametrize("protocol", [Protocol(1, 1), Protocol(1, 2), Protocol(2, 5), Protocol(1, 6)])
-def test_legacy_tables_that_use_nothing_special_are_read_and_written(protocol):
+def test_legacy_tables_that_use_nothing_special_are_read_and_written(protocol: Protocol) -> None:
     TableConfiguration(protocol, metadata()).for_writing()
 
 
 @pytest.mark.parametrize("feature", [f for f in FEATURES if f.reader and not f.reads], ids=lambda f: f.name)
-def test_reader_features_not_implemented_are_refused_by_name(feature):
+def test_reader_features_not_implemented_are_refused_by_name(feature: TableFeature) -> None:
     used = metadata({"delta.columnMapping.mode": "name"})
     for name in (feature.name, *feature.aliases):
         with pytest.raises(UnsupportedFeatureError, match=name) as e:
@@ -40,14 +45,14 @@ def test_reader_features_not_implemented_are_refused_by_name(feature):
         assert e.value.context["features"] == [name]
 
 
-def test_unknown_writer_features_hinder_only_writers():
+def test_unknown_writer_features_hinder_only_writers() -> None:
     protocol = Protocol(1, 7, None, ("fancyNewThing", "appendOnly"))
     TableConfiguration.for_reading(protocol, metadata())
     with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
         TableConfiguration(protocol, metadata()).for_writing()
 
 
-def test_unknown_reader_features_and_versions_are_refused():
+def test_unknown_reader_features_and_versions_are_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
         TableConfiguration.for_reading(Protocol(3, 7, ("fancyNewThing",), ("fancyNewThing",)), metadata())
     with pytest.raises(UnsupportedVersionError):
@@ -68,7 +73,9 @@ def test_unknown_reader_features_and_versions_are_refused():
         ("columnMapping", {"delta.columnMapping.mode": "id"}, {}),
     ],
 )
-def test_a_legacy_feature_in_use_is_refused_by_name_for_writing(feature, configuration, field):
+def test_a_legacy_feature_in_use_is_refused_by_name_for_writing(
+    feature: str, configuration: dict[str, str], field: Any
+) -> None:
     if find_feature(feature).writes:
         TableConfiguration(Protocol(2, 6), metadata(configuration, field)).for_writing()
     else:
@@ -76,7 +83,7 @@ def test_a_legacy_feature_in_use_is_refused_by_name_for_writing(feature, configu
             TableConfiguration(Protocol(2, 6), metadata(configuration, field)).for_writing()
 
 
-def test_column_mapping_listed_for_writers_only_still_gates_readers():
+def test_column_mapping_listed_for_writers_only_still_gates_readers() -> None:
     protocol = Protocol(3, 7, (), ("columnMapping",))
     TableConfiguration.for_reading(protocol, metadata())
     if not find_feature("columnMapping").reads:
@@ -84,7 +91,7 @@ def test_column_mapping_listed_for_writers_only_still_gates_readers():
             TableConfiguration.for_reading(protocol, metadata({"delta.columnMapping.mode": "name"}))
 
 
-def test_new_tables_get_the_lowest_protocol():
+def test_new_tables_get_the_lowest_protocol() -> None:
     assert protocol_for_new_table(PLAIN, {}) == Protocol(1, 2)
     assert protocol_for_new_table(PLAIN, {"delta.appendOnly": "true"}) == Protocol(1, 2)
     assert protocol_for_new_table(PLAIN, {"delta.enableChangeDataFeed": "true"}) == Protocol(1, 4)
@@ -94,7 +101,7 @@ def test_new_tables_get_the_lowest_protocol():
     )
 
 
-def test_a_property_whose_feature_cannot_be_written_is_refused_by_name():
+def test_a_property_whose_feature_cannot_be_written_is_refused_by_name() -> None:
     for f in FEATURES:
         if f.enabled_by and not f.writes:
             with pytest.raises(UnsupportedFeatureError, match=f.name):

@@ -1,8 +1,12 @@
 """What the fuzzer has found once and must not find again."""
 
+from __future__ import annotations
+
 import io
 import json
 import struct
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -41,32 +45,32 @@ def nested_array(depth: int) -> str:
     return '{"type":"array","containsNull":true,"elementType":' * depth + '"long"' + "}" * depth
 
 
-def schema_of(**field) -> str:
+def schema_of(**field: Any) -> str:
     return json.dumps({"type": "struct", "fields": [{"name": "a", "type": "long", "metadata": {}, **field}]})
 
 
-def test_deep_schemas_are_refused():
+def test_deep_schemas_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="levels deep"):
         parse_schema(schema_of(type=orjson.loads(nested_array(300))))
     assert parse_schema(schema_of(type=orjson.loads(nested_array(90)))).fields[0].name == "a"
 
 
 @pytest.mark.parametrize("field", [{"metadata": [{}]}, {"name": None}, {"type": [["long"]]}])
-def test_malformed_fields_are_refused(field):
+def test_malformed_fields_are_refused(field: Any) -> None:
     with pytest.raises(ProtocolViolationError):
         parse_schema(schema_of(**field))
 
 
-def test_deep_brackets_are_no_type():
+def test_deep_brackets_are_no_type() -> None:
     with pytest.raises(ProtocolViolationError, match="no type"):
         parse_schema('{"type": "struct", "fields": ' + "[" * 900 + "]" * 900 + "}")
 
 
-def metadata(**fields):
+def metadata(**fields: Any) -> Any:
     return {"metaData": {"id": "x", "schemaString": "", **fields}}
 
 
-def test_properties_of_other_types():
+def test_properties_of_other_types() -> None:
     parsed = parse_action(metadata(configuration={"a": True, "b": 7, "c": None, "d": "x"}))
     assert isinstance(parsed, Metadata)
     assert parsed.configuration == {"a": "true", "b": "7", "d": "x"}
@@ -75,19 +79,19 @@ def test_properties_of_other_types():
 
 
 @pytest.mark.parametrize("columns", ["id", {"id": 1}, [None], 7])
-def test_partition_columns_must_be_a_list_of_names(columns):
+def test_partition_columns_must_be_a_list_of_names(columns: dict[str, int] | int | list[None] | str) -> None:
     with pytest.raises(ProtocolViolationError):
         parse_action(metadata(partitionColumns=columns))
 
 
 @pytest.mark.parametrize("history", [7, "x", {"fromType": "integer", "toType": "long"}, [7], [{}], [{"fromType": 7}]])
-def test_a_history_of_types_that_is_none(history):
+def test_a_history_of_types_that_is_none(history: Any) -> None:
     field = StructField("a", LONG, True, {"delta.typeChanges": history})
     with pytest.raises(ProtocolViolationError, match=r"malformed history|no type"):
         ensure_known_type_changes(StructType((field,)))
 
 
-def test_stored_vectors_of_negative_size():
+def test_stored_vectors_of_negative_size() -> None:
     with pytest.raises(CorruptDeletionVectorError):
         stored_bitmap_bytes(b"6", DeletionVectorDescriptor("p", "x", -(1 << 40), 2))
 
@@ -110,7 +114,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
         pa.array([{"x": {"y": [1]}}] * 4),
     ],
 )
-def test_sound_footers(column):
+def test_sound_footers(column: Any) -> None:
     table = pa.table({"a": column, "b": pa.array(range(4))}).replace_schema_metadata({"k": "v" * 300})
     read_footer(pa.BufferReader(parquet_bytes(table))).ensure_sound_chunks()
 
@@ -124,14 +128,14 @@ def with_other_chunk_type(data: bytes) -> bytes:
     return data[: -8 - length] + footer[: at + 2] + b"\x04" + footer[at + 3 :] + data[-8:]
 
 
-def test_footers_that_would_end_the_process():
+def test_footers_that_would_end_the_process() -> None:
     data = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
     damaged = with_other_chunk_type(data)
     with pytest.raises(pa.ArrowInvalid, match="physical type"):
         read_footer(pa.BufferReader(damaged)).ensure_sound_chunks()
 
 
-def test_statistics_too_short_for_their_type():
+def test_statistics_too_short_for_their_type() -> None:
     data = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
     (length,) = struct.unpack("<I", data[-8:-4])
     footer = data[-8 - length : -8]
@@ -143,7 +147,7 @@ def test_statistics_too_short_for_their_type():
         read_footer(pa.BufferReader(damaged)).ensure_sound_chunks()
 
 
-def test_deletion_vectors_of_a_checkpoint_in_another_type():
+def test_deletion_vectors_of_a_checkpoint_in_another_type() -> None:
     store = MemoryStore("fuzz-findings")
     log = LogBuilder(store)
     log.create()
@@ -162,7 +166,7 @@ def test_deletion_vectors_of_a_checkpoint_in_another_type():
 
 
 @pytest.mark.parametrize("time_ms", [1 << 62, -(1 << 62), 253402300800000])
-def test_impossible_commit_times(time_ms):
+def test_impossible_commit_times(time_ms: int) -> None:
     store = MemoryStore("fuzz-findings-time")
     log = LogBuilder(store)
     log.create()
@@ -173,7 +177,7 @@ def test_impossible_commit_times(time_ms):
         TableLog(store).history()
 
 
-def test_column_names_that_are_not_utf8(tmp_path):
+def test_column_names_that_are_not_utf8(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     log = LogBuilder(store)
     log.create(schema_of())
@@ -191,7 +195,7 @@ def with_raw_strings(data: bytes) -> bytes:
     return data.replace(b"text", b"te\x80t")
 
 
-def test_strings_that_are_not_utf8(tmp_path):
+def test_strings_that_are_not_utf8(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     log = LogBuilder(store)
     log.create(schema_of(type="string"))
@@ -204,7 +208,7 @@ def test_strings_that_are_not_utf8(tmp_path):
             DeltaTable(tmp_path).snapshot().scan(where=where).to_arrow()
 
 
-def test_strings_of_a_checkpoint_that_are_not_utf8(tmp_path):
+def test_strings_of_a_checkpoint_that_are_not_utf8(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     log = LogBuilder(store)
     log.create(schema_of(type="string"))
@@ -219,21 +223,21 @@ def test_strings_of_a_checkpoint_that_are_not_utf8(tmp_path):
         DeltaTable(tmp_path).snapshot().files()
 
 
-def test_columns_of_the_same_name():
+def test_columns_of_the_same_name() -> None:
     field = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
     with pytest.raises(ProtocolViolationError, match="two columns"):
         parse_schema(json.dumps({"type": "struct", "fields": [field, field]}))
     parse_schema(json.dumps({"type": "struct", "fields": [field, {**field, "name": "A"}]}))
 
 
-def test_a_column_of_another_type_around_variants_is_left_for_others_to_refuse():
+def test_a_column_of_another_type_around_variants_is_left_for_others_to_refuse() -> None:
     inner = StructType((StructField("v", VARIANT),))
     numbers = pa.array([1, None], pa.int64())
     for data_type in (inner, ArrayType(inner), MapType(STRING, VARIANT)):
         assert reconstruct_columns(numbers, data_type).equals(numbers)
 
 
-def test_a_name_with_a_zero_byte_is_no_file(tmp_path):
+def test_a_name_with_a_zero_byte_is_no_file(tmp_path: Path) -> None:
     assert LocalStore(tmp_path).head("_delta_log/_sidecars/\0") is None
 
 
@@ -263,8 +267,8 @@ INTEGERS = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
         (b"\x18\x04\x02\x00\x00\x00", b"\x18\x00", "minimum or maximum of 0 bytes"),
     ],
 )
-def test_footers_are_looked_through_before_arrow_sees_them(old, new, match):
-    def read(data):
+def test_footers_are_looked_through_before_arrow_sees_them(old: bytes, new: bytes, match: str) -> None:
+    def read(data: bytes) -> pa.FileMetaData | None:
         footer = read_footer(pa.BufferReader(data))
         footer.ensure_sound_chunks()
         return footer.metadata
@@ -274,7 +278,7 @@ def test_footers_are_looked_through_before_arrow_sees_them(old, new, match):
         read(with_footer(INTEGERS, old, new))
 
 
-def test_numbers_of_rows_that_do_not_add_up(tmp_path):
+def test_numbers_of_rows_that_do_not_add_up(tmp_path: Path) -> None:
     made = HandmadeTable(tmp_path / "t")
     made.create(pa.schema([("a", pa.int32())]), reader_features=("deletionVectors",))
     (made.root / "f.parquet").write_bytes(INTEGERS)
@@ -291,12 +295,12 @@ def test_numbers_of_rows_that_do_not_add_up(tmp_path):
 @pytest.mark.parametrize(
     "data", [b"", b"PAR1", b"PAR1" * 3, b"PAR1\xff\xff\xff\x7fPAR1", b"x" * 100, b"PAR1" + b"\x99" * 50]
 )
-def test_what_is_no_parquet_file(data):
+def test_what_is_no_parquet_file(data: bytes) -> None:
     with pytest.raises(pa.ArrowInvalid):
         read_footer(pa.BufferReader(data))
 
 
-def test_walking_through_bytes_ends():
+def test_walking_through_bytes_ends() -> None:
     for data in (
         b"\x1c" * 10_000,
         b"\x19\xfc" + b"\xff" * 9,
@@ -309,7 +313,7 @@ def test_walking_through_bytes_ends():
                 walk.skip()
 
 
-def test_rows_of_a_file_in_pieces():
+def test_rows_of_a_file_in_pieces() -> None:
     rows = FileRows((0, 4, 9, 10), np.array([0, 5, 8, 9]))
     batches = [pa.record_batch({"n": list(range(start, stop))}) for start, stop in ((4, 6), (6, 10))]
     chosen = list(rows.choose_batches(batches, [1, 2]))
@@ -322,7 +326,7 @@ def test_rows_of_a_file_in_pieces():
             list(rows.choose_batches(wrong.to_batches(), [0, 2]))
 
 
-def test_a_checkpoint_with_two_fields_of_one_name(tmp_path):
+def test_a_checkpoint_with_two_fields_of_one_name(tmp_path: Path) -> None:
     log = LogBuilder(LocalStore(tmp_path))
     log.create()
     log.checkpoint(0)
@@ -338,7 +342,7 @@ def test_a_checkpoint_with_two_fields_of_one_name(tmp_path):
         DeltaTable(tmp_path).snapshot()
 
 
-def test_each_file_spells_its_partition_columns_for_itself():
+def test_each_file_spells_its_partition_columns_for_itself() -> None:
     maps = pa.array([[("P", "1")], [("p", "2")], [], [("P", "3"), ("p", "4")], [("q", "5")], [("p", None)]], STRING_MAP)
     wanted = ["1", "2", None, "4", None, None]
     assert partition_strings(maps, ["p"])["p"].to_pylist() == wanted

@@ -14,7 +14,7 @@ from delta_orch.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from delta_orch.pipeline.incremental import IncrementalReader
+from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 
 
 def rows(*days: int | None, value: int = 1) -> pa.Table:
@@ -38,7 +38,7 @@ def target(tmp_path: Path) -> DeltaTable:
     return DeltaTable(tmp_path / "silver")
 
 
-def touched(batch) -> list[int | None]:
+def touched(batch: ChangeBatch) -> list[int | None]:
     days = batch.partitions().column("day").to_pylist()
     return sorted((day.day if day else None for day in days), key=lambda day: (day is None, day))
 

@@ -1,6 +1,9 @@
+from __future__ import annotations
+
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,9 +36,9 @@ VALUES = {
 
 
 @pytest.mark.parametrize("data_type", VALUES, ids=str)
-def test_a_value_survives_the_log(data_type):
+def test_a_value_survives_the_log(data_type: Any) -> None:
     @given(st.lists(st.none() | VALUES[data_type]))
-    def check(values):
+    def check(values: Any) -> None:
         texts = [serialize_partition_value(v, data_type) for v in values]
         assert [parse_partition_value(text, data_type) for text in texts] == values
         column = pa.array(values, type_to_arrow(data_type))
@@ -49,7 +52,7 @@ def test_a_value_survives_the_log(data_type):
 
 
 @pytest.mark.parametrize("data_type", VALUES, ids=str)
-def test_null_and_the_empty_string_are_null_for_every_type(data_type):
+def test_null_and_the_empty_string_are_null_for_every_type(data_type: Any) -> None:
     assert parse_partition_value(None, data_type) is None
     assert parse_partition_value("", data_type) is None
     assert serialize_partition_value(None, data_type) is None
@@ -70,11 +73,11 @@ def test_null_and_the_empty_string_are_null_for_every_type(data_type):
         ("TRUE", t.BOOLEAN, True),
     ],
 )
-def test_spellings_of_other_writers(text, data_type, value):
+def test_spellings_of_other_writers(text: str, data_type: Any, value: Any) -> None:
     assert parse_partition_value(text, data_type) == value
 
 
-def test_nan_is_spelled_as_spark_does():
+def test_nan_is_spelled_as_spark_does() -> None:
     assert serialize_partition_value(math.nan, t.DOUBLE) == "NaN"
     assert math.isnan(parse_partition_value("NaN", t.DOUBLE))
 
@@ -84,15 +87,15 @@ def test_nan_is_spelled_as_spark_does():
     [("x", t.LONG), ("300", t.BYTE), ("2021-13-01", t.DATE), ("yes", t.BOOLEAN), ("1.234", t.DecimalType(5, 2)),
      ("99999", t.DecimalType(5, 2)), ("noon", t.TIMESTAMP)],
 )  # fmt: skip
-def test_what_is_no_value_of_the_type_is_a_protocol_violation(text, data_type):
+def test_what_is_no_value_of_the_type_is_a_protocol_violation(text: str, data_type: Any) -> None:
     with pytest.raises(ProtocolViolationError, match="partition value"):
         parse_partition_value(text, data_type)
 
 
-def test_a_binary_value_without_a_spelling_is_refused():
+def test_a_binary_value_without_a_spelling_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="UTF-8"):
         serialize_partition_value(b"\xff", t.BINARY)
 
 
-def test_directories_escape_what_would_break_a_path():
+def test_directories_escape_what_would_break_a_path() -> None:
     assert partition_directory(["a", "b c"], ["x/y:z%", None]) == "a=x%2Fy%3Az%25/b c=__HIVE_DEFAULT_PARTITION__"

@@ -1,6 +1,9 @@
+from __future__ import annotations
+
 import copy
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +20,7 @@ from delta_orch.protocol import types as t
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow, string_array
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits, ensure_valid_table_schema
+from delta_orch.protocol.types import StructType
 
 ATOMS = st.sampled_from(sorted(set(t.PRIMITIVE_TYPES.values()) - {t.VARIANT, t.VOID}, key=str)) | st.builds(
     lambda p, s: t.DecimalType(p, min(p, s)), st.integers(1, 38), st.integers(0, 38)
@@ -24,7 +28,7 @@ ATOMS = st.sampled_from(sorted(set(t.PRIMITIVE_TYPES.values()) - {t.VARIANT, t.V
 NAMES = st.text("abcXYZ_ü", min_size=1, max_size=5)
 
 
-def fields(types):
+def fields(types: Any) -> Any:
     return st.lists(
         st.builds(t.StructField, NAMES, types, st.booleans()), max_size=4, unique_by=lambda f: f.name.lower()
     )
@@ -43,21 +47,21 @@ SCHEMAS = st.builds(lambda f: t.StructType(tuple(f)), fields(TYPES))
 
 
 @given(SCHEMAS)
-def test_a_schema_survives_json_and_arrow(schema):
+def test_a_schema_survives_json_and_arrow(schema: StructType) -> None:
     assert parse_schema(serialize_schema(schema)) == schema
     assert schema_from_arrow(schema_to_arrow(schema)) == schema
 
 
 @given(SCHEMAS)
-def test_every_schema_fits_itself(schema):
+def test_every_schema_fits_itself(schema: StructType) -> None:
     ensure_schema_fits(schema, schema)
 
 
-def struct(**columns):
+def struct(**columns: Any) -> StructType:
     return t.StructType(tuple(t.StructField(name, data_type) for name, data_type in columns.items()))
 
 
-def test_all_mismatches_are_named_at_once():
+def test_all_mismatches_are_named_at_once() -> None:
     with pytest.raises(SchemaMismatchError) as e:
         ensure_schema_fits(struct(a=t.STRING, extra=t.LONG), struct(a=t.LONG, b=t.LONG))
     assert e.value.context["problems"] == [
@@ -67,7 +71,7 @@ def test_all_mismatches_are_named_at_once():
     ]
 
 
-def test_names_match_without_regard_to_case_and_lossless_types_fit():
+def test_names_match_without_regard_to_case_and_lossless_types_fit() -> None:
     ensure_schema_fits(struct(B=t.INTEGER, A=t.FLOAT), struct(a=t.DOUBLE, b=t.LONG))
     ensure_schema_fits(struct(a=t.LONG), struct(a=t.DecimalType(22, 2)))
     for source, target in [
@@ -83,18 +87,20 @@ def test_names_match_without_regard_to_case_and_lossless_types_fit():
 @pytest.mark.parametrize(
     "text", ["[", '"long"', '{"type":"struct"}', '{"type":"struct","fields":[{"name":"a","type":"decimal(50,1)"}]}']
 )
-def test_what_is_no_schema_is_a_protocol_violation(text):
+def test_what_is_no_schema_is_a_protocol_violation(text: str) -> None:
     with pytest.raises(ProtocolViolationError):
         parse_schema(text)
 
 
-def test_an_unknown_type_is_refused_by_name():
+def test_an_unknown_type_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedFeatureError, match="geometry"):
         parse_schema('{"type":"struct","fields":[{"name":"g","type":"geometry(OGC:CRS84)"}]}')
 
 
 @pytest.mark.parametrize("arrow_type", [pa.uint64(), pa.time64("us"), pa.duration("s"), pa.decimal256(50, 2)], ids=str)
-def test_arrow_types_without_a_counterpart_are_refused_with_the_columns_path(arrow_type):
+def test_arrow_types_without_a_counterpart_are_refused_with_the_columns_path(
+    arrow_type: pa.DataType,
+) -> None:
     with pytest.raises(SchemaMismatchError, match=r"s\.x"):
         schema_from_arrow(pa.schema([("s", pa.struct([("x", arrow_type)]))]))
 
@@ -112,13 +118,13 @@ def test_arrow_types_without_a_counterpart_are_refused_with_the_columns_path(arr
         (struct(a=t.LONG, b=t.ArrayType(t.LONG)), ["b"], SchemaMismatchError),
     ],
 )
-def test_impossible_table_schemas_are_refused(schema, partitions, error):
+def test_impossible_table_schemas_are_refused(schema: StructType, partitions: list[str], error: Any) -> None:
     with pytest.raises(error):
         ensure_valid_table_schema(schema, partitions)
 
 
 @given(st.lists(st.none() | st.text()))
-def test_string_array_is_what_arrow_would_build(values):
+def test_string_array_is_what_arrow_would_build(values: Any) -> None:
     built = string_array(values)
     built.validate(full=True)
     assert built.equals(pa.array(values, pa.string()))

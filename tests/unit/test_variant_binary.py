@@ -1,11 +1,14 @@
 """One variant: its bytes in, its values out, and back; and what is refused."""
 
+from __future__ import annotations
+
 import json
 import sys
 import time as clock
 from collections import OrderedDict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -62,7 +65,7 @@ ENCODED = [
 
 
 @pytest.mark.parametrize(("encoded", "type_name", "value", "text"), ENCODED)
-def test_values(encoded, type_name, value, text):
+def test_values(encoded: str, type_name: str, value: Any, text: str) -> None:
     variant = value_of(encoded)
     assert variant.type_name == type_name
     assert variant.to_python() == value
@@ -71,7 +74,7 @@ def test_values(encoded, type_name, value, text):
 
 
 @pytest.mark.parametrize(("encoded", "type_name", "value", "text"), ENCODED)
-def test_values_with_their_last_byte_missing(encoded, type_name, value, text):
+def test_values_with_their_last_byte_missing(encoded: str, type_name: str, value: Any, text: str) -> None:
     with pytest.raises(InvalidVariantError):
         value_of(encoded[:-2]).to_python()
 
@@ -79,14 +82,14 @@ def test_values_with_their_last_byte_missing(encoded, type_name, value, text):
 @pytest.mark.parametrize(
     ("encoded", "type_name", "value", "text"), [case for case in ENCODED if case[1] not in ("object", "array")]
 )
-def test_exact_types_are_encoded_exactly(encoded, type_name, value, text):
+def test_exact_types_are_encoded_exactly(encoded: str, type_name: str, value: Any, text: str) -> None:
     again = encode_scalar(TypedValue(type_name, value))
     if encoded.startswith("40"):  # a short string with a long header
         encoded = "05" + encoded[10:]
     assert again.hex() == encoded
 
 
-def test_the_error_is_one_of_the_table():
+def test_the_error_is_one_of_the_table() -> None:
     with pytest.raises(InvalidVariantError) as raised:
         value_of("").to_python()
     assert isinstance(raised.value, CorruptDataError) and isinstance(raised.value, TableError)
@@ -121,7 +124,7 @@ def test_the_error_is_one_of_the_table():
         "0301" + "00ff" + "00",  # an end beyond the end
     ],
 )
-def test_damaged_values(encoded):
+def test_damaged_values(encoded: str) -> None:
     with pytest.raises(InvalidVariantError):
         value_of(encoded, AB).to_python()
     with pytest.raises(InvalidVariantError):
@@ -136,18 +139,18 @@ def test_damaged_values(encoded):
         ("0202" + "0001" + "000001" + "00", "overlap"),
     ],
 )
-def test_damaged_objects(encoded, found):
+def test_damaged_objects(encoded: str, found: str) -> None:
     with pytest.raises(InvalidVariantError, match=found):
         value_of(encoded, AB).to_python()
 
 
-def test_values_of_an_object_may_stand_in_any_order():
+def test_values_of_an_object_may_stand_in_any_order() -> None:
     assert value_of("0202" + "0001" + "010002" + "0804", AB).to_python() == {"a": True, "b": False}
     # Bytes between the values belong to nobody.
     assert value_of("0202" + "0001" + "040006" + "08ffffff0400", AB).to_python() == {"a": True, "b": False}
 
 
-def test_bytes_after_the_value_are_not_looked_at():
+def test_bytes_after_the_value_are_not_looked_at() -> None:
     assert value_of("0401020304").to_python() is True
 
 
@@ -155,20 +158,20 @@ def test_bytes_after_the_value_are_not_looked_at():
     "metadata",
     ["", "01", "0100", "000000", "020000", "0101", "010100", "01010005", "4101000000", "c1ffffffff00000000"],
 )
-def test_damaged_metadata(metadata):
+def test_damaged_metadata(metadata: str) -> None:
     with pytest.raises(InvalidVariantError):
         MetadataReader(bytes.fromhex(metadata)).names()
     with pytest.raises(InvalidVariantError):
         Variant(bytes.fromhex(metadata), bytes.fromhex("020100000104")).to_python()
 
 
-def test_names_that_are_not_utf8():
+def test_names_that_are_not_utf8() -> None:
     metadata = serialize_metadata([b"\xff"])
     with pytest.raises(InvalidVariantError, match="UTF-8"):
         MetadataReader(metadata).names()
 
 
-def test_metadata_is_sorted_and_as_small_as_can_be():
+def test_metadata_is_sorted_and_as_small_as_can_be() -> None:
     variant = encode_variant({"b": 1, "é": 2, "a": {"b": 3}})
     assert MetadataReader(variant.metadata).names() == ("a", "b", "é")
     assert variant.metadata[0] == 0x11
@@ -177,14 +180,14 @@ def test_metadata_is_sorted_and_as_small_as_can_be():
     assert encode_variant(17).metadata == EMPTY_METADATA
 
 
-def test_metadata_with_other_flags():
+def test_metadata_with_other_flags() -> None:
     # Neither the sorted flag nor the reserved bit changes anything.
     for header in ("01", "11", "21", "31"):
         assert MetadataReader(bytes.fromhex(header + "02" + "000102" + "6261")).names() == ("b", "a")
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 70_000])
-def test_many_children(count):
+def test_many_children(count: int) -> None:
     values = list(range(count))
     assert encode_variant(values).to_python() == values
     fields = {f"k{i}": i for i in values}
@@ -195,12 +198,12 @@ def test_many_children(count):
 
 
 @pytest.mark.parametrize("size", [0, 63, 64, 255, 256, 65_535, 65_536, 1 << 24])
-def test_long_strings(size):
+def test_long_strings(size: int) -> None:
     for value in ("x" * size, b"x" * size, ["x" * size, 1], {"a": "x" * size, "b": 1}):
         assert encode_variant(value).to_python() == value
 
 
-def test_python_values():
+def test_python_values() -> None:
     zone = timezone(timedelta(hours=5, minutes=30))
     value = {
         "aware": datetime(2024, 1, 2, 5, 30, tzinfo=zone),
@@ -240,7 +243,7 @@ def test_python_values():
         (0.5, "double"),
     ],
 )
-def test_numbers_take_the_narrowest_type(number, type_name):
+def test_numbers_take_the_narrowest_type(number: Decimal | float, type_name: str) -> None:
     variant = encode_variant(number)
     assert variant.type_name == type_name
     assert variant.to_python() == number
@@ -282,12 +285,12 @@ def test_numbers_take_the_narrowest_type(number, type_name):
     ],
     ids=lambda value: None if type(value) is object else repr(value),
 )
-def test_what_a_variant_cannot_hold(value):
+def test_what_a_variant_cannot_hold(value: Any) -> None:
     with pytest.raises(InvalidRequestError):
         encode_variant([value])
 
 
-def test_days_beyond_pythons_calendar():
+def test_days_beyond_pythons_calendar() -> None:
     assert VariantDate(2_932_897).isoformat() == "+10000-01-01"
     assert VariantDate(-719_529).isoformat() == "-0001-12-31"
     first = encode_scalar(TypedValue("date", VariantDate(-719_163)))
@@ -302,14 +305,14 @@ def test_days_beyond_pythons_calendar():
 # Depth and size
 
 
-def nested_array(depth):
+def nested_array(depth: int) -> bytes:
     value = b"\x00"
     for _ in range(depth):
         value = build_array([value])
     return value
 
 
-def test_nesting_up_to_the_bound():
+def test_nesting_up_to_the_bound() -> None:
     value = None
     for _ in range(MAX_DEPTH):
         value = [value]
@@ -318,7 +321,7 @@ def test_nesting_up_to_the_bound():
     assert parse_json('{"a":' * 900 + "1" + "}" * 900).get(["a"] * 900).to_python() == 1
 
 
-def test_nesting_beyond_the_bound():
+def test_nesting_beyond_the_bound() -> None:
     deep = Variant(EMPTY_METADATA, nested_array(MAX_DEPTH + 1))
     for action in (deep.to_python, deep.to_json):
         with pytest.raises(InvalidVariantError, match="deeper"):
@@ -334,7 +337,7 @@ def test_nesting_beyond_the_bound():
         parse_json("[" * 100_000 + "]" * 100_000)
 
 
-def test_a_hundred_thousand_levels():
+def test_a_hundred_thousand_levels() -> None:
     value = bytearray(b"\x00")
     for _ in range(100_000):
         value[0:0] = b"\x0f\x01" + b"\x00" * 4 + len(value).to_bytes(4, "little")
@@ -344,7 +347,7 @@ def test_a_hundred_thousand_levels():
         Variant(EMPTY_METADATA, bytes(value)).to_python()
 
 
-def test_elements_that_share_bytes_do_not_multiply():
+def test_elements_that_share_bytes_do_not_multiply() -> None:
     value = b"\x00"
     for _ in range(30):
         # Two elements, both at offset 0.
@@ -359,7 +362,7 @@ def test_elements_that_share_bytes_do_not_multiply():
 # Paths
 
 
-def test_get():
+def test_get() -> None:
     variant = encode_variant({"a": [1, {"b c": "x"}], "d.e": {"'": 5}, "": 0})
     assert variant.get("$").to_python() == variant.to_python()
     assert variant.get("$.a[1]['b c']").to_python() == "x"
@@ -374,7 +377,7 @@ def test_get():
     assert Variant(inner.metadata, inner.value).to_python() == {"b c": "x"}
 
 
-def test_get_looks_only_at_what_is_on_the_way():
+def test_get_looks_only_at_what_is_on_the_way() -> None:
     good, bad = encode_scalar("x"), b"\xfc"
     variant = Variant(AB, build_object([0, 1], [good, bad]))
     assert variant.get("$.a").to_python() == "x"
@@ -388,12 +391,12 @@ def test_get_looks_only_at_what_is_on_the_way():
 @pytest.mark.parametrize(
     "path", ["", "a", ".a", "$a", "$.", "$..a", "$[", "$[a]", "$[-1]", "$['a]", "$.a b[", [1.5], [-1], [True]]
 )
-def test_no_paths(path):
+def test_no_paths(path: Any) -> None:
     with pytest.raises(InvalidRequestError):
         parse_path(path)
 
 
-def test_paths():
+def test_paths() -> None:
     assert parse_path("$") == ()
     assert parse_path("$.a.b c[12]['x.y'][\"z\"]") == ("a", "b c", 12, "x.y", "z")
     assert parse_path(["a", 0]) == ("a", 0)
@@ -402,7 +405,7 @@ def test_paths():
 # JSON
 
 
-def test_json_text():
+def test_json_text() -> None:
     text = '{"z":[1,1.50,-0.0,1e3,12345678901234567890123,"\\u00e9\\n\\"",null,true],"a":{}}'
     assert parse_json(text).to_json() == '{"a":{},"z":[1,1.50,0.0,1000.0,12345678901234567890123,"é\\n\\"",null,true]}'
     assert [v.type_name for v in parse_json("[1,300,1.5,1e0,123456789012,12345678901234567890]").elements()] == [
@@ -418,18 +421,18 @@ def test_json_text():
     assert parse_json(b'"\xc3\xa9"').to_python() == "é"
 
 
-def test_keys_are_sorted_by_code_point():
+def test_keys_are_sorted_by_code_point() -> None:
     assert to_json({"é": 1, "z": 2, "Z": 3, "\U0001f600": 4, "\uffff": 5}) == (
         '{"Z":3,"z":2,"é":1,"\uffff":5,"\U0001f600":4}'
     )
 
 
-def test_floats_that_json_does_not_know():
+def test_floats_that_json_does_not_know() -> None:
     value = [float("nan"), float("inf"), float("-inf")]
     assert encode_variant(value).to_json() == '["NaN","Infinity","-Infinity"]'
 
 
-def test_control_characters_are_escaped():
+def test_control_characters_are_escaped() -> None:
     text = "".join(map(chr, range(0x20))) + '"\\/\x7f\u2028'
     assert json.loads(encode_variant({text: text}).to_json()) == {text: text}
 
@@ -439,12 +442,12 @@ def test_control_characters_are_escaped():
     ["", "{", "[1,]", "NaN", "[Infinity]", '{"a":1,"a":2}', "1e999", "-1e999", '"\\ud800"', "1 2", b"\xff", "9" * 5000],
     ids=lambda text: repr(text[:12]),
 )
-def test_text_that_is_no_json(text):
+def test_text_that_is_no_json(text: bytes | str) -> None:
     with pytest.raises(InvalidRequestError):
         parse_json(text)
 
 
-def test_recursion_is_not_used():
+def test_recursion_is_not_used() -> None:
     limit = sys.getrecursionlimit()
     depth = 0
     frame = sys._getframe()

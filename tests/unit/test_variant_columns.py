@@ -1,10 +1,15 @@
 """Shredded columns: every rule of the table of the specification, every Arrow type a reader may give, hostile sizes."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import time as clock
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -37,7 +42,7 @@ OBJECT = pa.struct([("value", pa.binary()), ("typed_value", pa.struct([("a", INT
 LIST = pa.struct([("value", pa.binary()), ("typed_value", pa.list_(TEXT))])
 
 
-def encoded(tree) -> bytes:
+def encoded(tree: Any) -> bytes:
     """A value under the dictionary a, b, c."""
     if isinstance(tree, dict):
         return build_object(["abc".index(name) for name in tree], [encoded(value) for value in tree.values()])
@@ -51,14 +56,14 @@ def column(group: pa.StructType, *rows: dict | None) -> pa.StructArray:
     return pa.array([row if row is None else {"metadata": NAMES, **row} for row in rows], t)
 
 
-def values_of(array) -> list:
+def values_of(array: pa.ChunkedArray | pa.StructArray) -> list:
     return variant_to_python(array, sql_null="SQL NULL")
 
 
 # The table "value | typed_value | meaning", and the table of objects
 
 
-def test_primitives():
+def test_primitives() -> None:
     rows = [
         {"value": None, "typed_value": 34},
         {"value": b"\x00", "typed_value": None},
@@ -76,7 +81,7 @@ def test_primitives():
     ]
 
 
-def test_a_value_beside_a_primitive():
+def test_a_value_beside_a_primitive() -> None:
     rows = [{"value": b"\x00", "typed_value": 34}]
     with pytest.raises(InvalidVariantError, match="beside"):
         reconstruct_variant(column(INT32, *rows))
@@ -84,7 +89,7 @@ def test_a_value_beside_a_primitive():
         variant_get(column(INT32, *rows), "$", pa.int32())
 
 
-def test_objects():
+def test_objects() -> None:
     rows = [
         {"value": None, "typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}},
         {"value": encoded({"c": True}), "typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}},
@@ -148,7 +153,7 @@ INVALID_OBJECTS = {
 
 
 @pytest.mark.parametrize("row", INVALID_OBJECTS.values(), ids=INVALID_OBJECTS)
-def test_invalid_objects(row):
+def test_invalid_objects(row: Any) -> None:
     good = {"value": None, "typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}}
     array = column(OBJECT, good, row, None)
     with pytest.raises(InvalidVariantError):
@@ -160,7 +165,7 @@ def test_invalid_objects(row):
     assert values_of(array.slice(2, 1)) == ["SQL NULL"]
 
 
-def test_arrays():
+def test_arrays() -> None:
     rows = [
         {"typed_value": [{"typed_value": "comedy"}, {"typed_value": "drama"}]},
         {"typed_value": [{"typed_value": "horror"}, {"value": b"\x00"}]},
@@ -200,7 +205,7 @@ def test_arrays():
         reconstruct_variant(column(LIST, {"value": b"\x00", "typed_value": []}))
 
 
-def test_fields_and_columns_are_found_by_name():
+def test_fields_and_columns_are_found_by_name() -> None:
     fields = pa.struct([("typed_value", pa.int32()), ("value", pa.binary())])
     t = pa.struct(
         [
@@ -216,7 +221,7 @@ def test_fields_and_columns_are_found_by_name():
     assert list(values_of(array)[0]) == ["a", "b"]
 
 
-def test_what_lies_under_nulls_is_not_looked_at():
+def test_what_lies_under_nulls_is_not_looked_at() -> None:
     inner = pa.StructArray.from_arrays(
         [pa.array([b"\xfc", b"\xfc"]), pa.array([1, 2], pa.int32())], ["value", "typed_value"]
     )
@@ -261,7 +266,7 @@ PRIMITIVES = [
 
 
 @pytest.mark.parametrize(("type_name", "arrow_type", "values"), PRIMITIVES, ids=lambda v: str(v))
-def test_primitive_types(type_name, arrow_type, values):
+def test_primitive_types(type_name: str, arrow_type: Any, values: Any) -> None:
     typed = pa.array([None, *values, None], arrow_type)
     blank = pa.nulls(len(typed), pa.binary())
     metadata = pa.array([EMPTY_METADATA] * len(typed))
@@ -282,7 +287,7 @@ def test_primitive_types(type_name, arrow_type, values):
         assert found.null_count == 2
 
 
-def test_nanoseconds_and_uuids():
+def test_nanoseconds_and_uuids() -> None:
     for utc in (True, False):
         typed = pa.array([1, -(2**63)], pa.int64()).cast(pa.timestamp("ns", "UTC" if utc else None))
         array = pa.StructArray.from_arrays([pa.array([EMPTY_METADATA] * 2), typed], ["metadata", "typed_value"])
@@ -328,7 +333,7 @@ def test_nanoseconds_and_uuids():
     ],
     ids=str,
 )
-def test_types_that_nothing_is_shredded_as(arrow_type):
+def test_types_that_nothing_is_shredded_as(arrow_type: Any) -> None:
     t = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", arrow_type)])
     array = pa.nulls(2, t)
     for action in (
@@ -355,12 +360,12 @@ def test_types_that_nothing_is_shredded_as(arrow_type):
     ],
     ids=str,
 )
-def test_groups_that_are_no_variants(t):
+def test_groups_that_are_no_variants(t: pa.DataType) -> None:
     with pytest.raises(InvalidVariantError):
         reconstruct_variant(pa.nulls(1, t))
 
 
-def test_a_schema_nested_too_deeply():
+def test_a_schema_nested_too_deeply() -> None:
     t = INT32
     for _ in range(200):
         t = pa.struct([("typed_value", pa.struct([("a", t)]))])
@@ -368,7 +373,7 @@ def test_a_schema_nested_too_deeply():
         reconstruct_variant(pa.nulls(1, pa.struct([("metadata", pa.binary()), *t])))
 
 
-def test_deep_shredding_within_the_bound():
+def test_deep_shredding_within_the_bound() -> None:
     group, row, value = INT32, {"typed_value": 1}, 1
     for level in range(90):
         if level % 2:
@@ -382,7 +387,7 @@ def test_deep_shredding_within_the_bound():
     assert variant_get(array, [0 if level % 2 else "a" for level in reversed(range(90))], pa.int32()).to_pylist() == [1]
 
 
-def test_decimals_that_do_not_fit_their_type():
+def test_decimals_that_do_not_fit_their_type() -> None:
     # A Parquet file may hold them; Arrow does not check them.
     for precision, raw in ((9, 10**9), (9, 2**40), (18, 10**18), (18, -(10**18)), (38, 10**38), (38, -(10**38))):
         data = raw.to_bytes(16, "little", signed=True)
@@ -398,7 +403,7 @@ def test_decimals_that_do_not_fit_their_type():
         assert values_of(array) == [Decimal(fits).scaleb(-2) if abs(fits) < 10**28 else Decimal(f"{fits}e-2")]
 
 
-def test_times_beyond_a_day():
+def test_times_beyond_a_day() -> None:
     typed = pa.array([86_400_000_000], pa.int64()).view(pa.time64("us"))
     array = pa.StructArray.from_arrays([pa.array([EMPTY_METADATA]), typed], ["metadata", "typed_value"])
     with pytest.raises(InvalidVariantError, match="time of day"):
@@ -408,7 +413,7 @@ def test_times_beyond_a_day():
 # Unshredded columns
 
 
-def test_unshredded_columns_are_passed_through():
+def test_unshredded_columns_are_passed_through() -> None:
     array = variants_to_arrow([encode_variant({"a": 1}), None, encode_variant(None)])
     assert reconstruct_variant(array) is array
     swapped = pa.StructArray.from_arrays(
@@ -425,7 +430,7 @@ def test_unshredded_columns_are_passed_through():
         variant_to_json(damaged)
 
 
-def test_other_binary_types():
+def test_other_binary_types() -> None:
     for binary in (pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int32(), pa.binary())):
         metadata = pa.array([NAMES, NAMES]).cast(binary) if not pa.types.is_dictionary(binary) else None
         value = [encoded({"a": "x" * 30}), None]
@@ -439,7 +444,7 @@ def test_other_binary_types():
         assert variant_get(array, "$.a", pa.string()).to_pylist() == ["x" * 30, None]
 
 
-def test_empty_columns():
+def test_empty_columns() -> None:
     for group in (INT32, TEXT, OBJECT, LIST):
         for array in (column(group), column(group, None, None), pa.chunked_array([], column(group).type)):
             assert values_of(array) == ["SQL NULL"] * len(array)
@@ -449,7 +454,7 @@ def test_empty_columns():
             assert reconstruct_variant(array).type == VARIANT_STORAGE
 
 
-def test_null_rows_and_variant_nulls_differ():
+def test_null_rows_and_variant_nulls_differ() -> None:
     array = json_to_variant(pa.array([None, "null", "[null]"]))
     assert array.null_count == 1
     assert variant_to_json(array).to_pylist() == [None, "null", "[null]"]
@@ -457,7 +462,7 @@ def test_null_rows_and_variant_nulls_differ():
     assert variant_to_python(array) == [None, None, [None]]
 
 
-def test_json_columns():
+def test_json_columns() -> None:
     texts = pa.chunked_array([["1", '{"b":2,"a":[true]}'], [None]])
     assert variant_to_json(json_to_variant(texts)).to_pylist() == ["1", '{"a":[true],"b":2}', None]
     with pytest.raises(InvalidRequestError) as raised:
@@ -465,7 +470,7 @@ def test_json_columns():
     assert raised.value.context["row"] == 1
 
 
-def test_every_row_with_a_dictionary_of_its_own():
+def test_every_row_with_a_dictionary_of_its_own() -> None:
     rows = [{f"k{i}": i, "a": i, f"x{i % 7}": [i]} for i in range(5000)]
     array = variants_to_arrow(map(encode_variant, rows))
     assert values_of(array) == rows
@@ -488,7 +493,7 @@ def test_every_row_with_a_dictionary_of_its_own():
     assert values_of(shredded) == rows
 
 
-def test_dictionaries_with_a_name_twice():
+def test_dictionaries_with_a_name_twice() -> None:
     metadata = b"\x01\x02" + bytes([0, 1, 2]) + b"aa"
     value = build_object([1], [b"\x04"])
     array = pa.array([{"metadata": metadata, "value": value}] * 2, VARIANT_STORAGE)
@@ -498,14 +503,14 @@ def test_dictionaries_with_a_name_twice():
 
 @pytest.mark.parametrize("fields", [1, 3, 255, 256, 300])
 @pytest.mark.parametrize("size", [1, 100, 70_000])
-def test_objects_of_one_shape(fields, size):
+def test_objects_of_one_shape(fields: int, size: int) -> None:
     names = [f"k{i:03}" for i in range(fields)]
     rows = [{name: f"{row}{name}" for name in names} | {names[0]: "x" * size} for row in range(3)]
     metadata = encode_variant(rows[0]).metadata
     text = pa.struct([("typed_value", pa.string())])
     t = pa.struct([("metadata", pa.binary()), ("typed_value", pa.struct([(name, text) for name in names]))])
 
-    def shredded(row):
+    def shredded(row: Any) -> Any:
         return {"metadata": metadata, "typed_value": {name: {"typed_value": value} for name, value in row.items()}}
 
     array = pa.array(list(map(shredded, rows)), t)
@@ -517,7 +522,7 @@ def test_objects_of_one_shape(fields, size):
     assert found == [{name: value for name, value in row.items() if value is not None} for row in mixed]
 
 
-def test_paths_need_few_columns(tmp_path):
+def test_paths_need_few_columns(tmp_path: Path) -> None:
     rows = [
         {"typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}},
         {"value": encoded({"c": [5]}), "typed_value": {"a": {"value": encoded({"c": 2})}, "b": {}}},
@@ -543,7 +548,7 @@ def test_paths_need_few_columns(tmp_path):
     ]
 
 
-def test_columns_that_are_null_need_not_be_read(tmp_path):
+def test_columns_that_are_null_need_not_be_read(tmp_path: Path) -> None:
     array = column(
         OBJECT, *[{"typed_value": {"a": {"typed_value": i}, "b": {"value": b"\x00"}}} for i in range(3)], None
     )
@@ -572,7 +577,7 @@ def test_columns_that_are_null_need_not_be_read(tmp_path):
 # Extraction into types
 
 
-def test_conversions():
+def test_conversions() -> None:
     values = [
         1,
         300,
@@ -592,7 +597,7 @@ def test_conversions():
     ]
     array = variants_to_arrow(map(encode_variant, values))
 
-    def get(t):
+    def get(t: pa.DataType) -> Any:
         return variant_get(array, "$", t, on_mismatch="null").to_pylist()
 
     blank = [None] * 8
@@ -612,7 +617,7 @@ def test_conversions():
             variant_get(array, "$", t)
 
 
-def test_floats_that_do_not_fit():
+def test_floats_that_do_not_fit() -> None:
     array = variants_to_arrow(map(encode_variant, [0.125, 0.1, float("nan"), float("inf"), 1e300, 2.0**63, -(2.0**63)]))
     decimals = variant_get(array, "$", pa.decimal128(10, 2), on_mismatch="null")
     assert decimals.to_pylist() == [None, Decimal("0.10"), None, None, None, None, None]
@@ -620,7 +625,7 @@ def test_floats_that_do_not_fit():
     assert integers.to_pylist() == [None, None, None, None, None, None, -(2**63)]
 
 
-def test_a_mismatch_in_a_typed_column():
+def test_a_mismatch_in_a_typed_column() -> None:
     array = column(OBJECT, {"typed_value": {"a": {"typed_value": 300}, "b": {"typed_value": "x"}}})
     with pytest.raises(SchemaMismatchError):
         variant_get(array, "$.a", pa.int8())
@@ -637,12 +642,12 @@ def test_a_mismatch_in_a_typed_column():
 @pytest.mark.parametrize(
     "t", [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), pa.duration("us"), pa.null()], ids=str
 )
-def test_targets_that_are_no_primitives(t):
+def test_targets_that_are_no_primitives(t: pa.DataType) -> None:
     with pytest.raises(InvalidRequestError):
         variant_get(column(INT32), "$", t)
 
 
-def test_strings_that_are_not_utf8():
+def test_strings_that_are_not_utf8() -> None:
     array = pa.array([{"metadata": EMPTY_METADATA, "value": b"\x05\xff"}], VARIANT_STORAGE)
     for t in (pa.string(), pa.large_string()):
         with pytest.raises(InvalidVariantError, match="UTF-8"):
@@ -652,7 +657,7 @@ def test_strings_that_are_not_utf8():
 # Variants inside other columns
 
 
-def test_variants_inside_other_columns():
+def test_variants_inside_other_columns() -> None:
     shredded = [{"metadata": NAMES, "value": None, "typed_value": v} for v in range(6)]
     variant_type = pa.struct([("metadata", pa.binary()), *INT32])
     data_type = StructType(
@@ -680,7 +685,7 @@ def test_variants_inside_other_columns():
     array = pa.array(rows, t)
     assert holds_variant(data_type) and not holds_variant(ArrayType(LONG))
 
-    def plain(row):
+    def plain(row: Any) -> Any:
         if isinstance(row, dict) and "metadata" in row:
             return Variant(row["metadata"], row["value"]).to_python()
         if isinstance(row, dict):
@@ -699,7 +704,7 @@ def test_variants_inside_other_columns():
     assert reconstruct_columns(array.field("extra"), LONG).equals(array.field("extra"))
 
 
-def strip(value):
+def strip(value: Any) -> Any:
     if isinstance(value, dict) and "metadata" in value:
         return value["typed_value"]
     if isinstance(value, dict):
@@ -710,7 +715,7 @@ def strip(value):
 # Hostile sizes, at column scale
 
 
-def quickly(action):
+def quickly(action: Callable[..., Any]) -> None:
     started = clock.perf_counter()
     with pytest.raises(InvalidVariantError):
         action()
@@ -728,7 +733,7 @@ def quickly(action):
     ],
     ids=lambda v: v.hex()[:10],
 )
-def test_huge_sizes(value):
+def test_huge_sizes(value: bytes) -> None:
     array = pa.array([{"metadata": NAMES, "value": value}] * 1000, VARIANT_STORAGE)
     quickly(lambda: variant_to_json(array))
     quickly(lambda: variant_get(array, "$", pa.int64()))
@@ -739,13 +744,13 @@ def test_huge_sizes(value):
 
 
 @pytest.mark.parametrize("metadata", [b"\xc1\xff\xff\xff\xff" + bytes(40), b"\x01\xff" + bytes(20), b"\xc1" + bytes(3)])
-def test_huge_dictionaries(metadata):
+def test_huge_dictionaries(metadata: bytes) -> None:
     array = pa.array([{"metadata": metadata, "value": encoded({"a": 1})}] * 1000, VARIANT_STORAGE)
     quickly(lambda: variant_get(array, "$.a"))
     quickly(lambda: variant_to_json(array))
 
 
-def test_children_that_share_bytes():
+def test_children_that_share_bytes() -> None:
     # One object whose 60,000 fields all claim the same long string.
     count = 60_000
     names = serialize_metadata([f"{i:05}".encode() for i in range(count)])
@@ -762,7 +767,7 @@ def test_children_that_share_bytes():
     quickly(lambda: variant_to_json(array))
 
 
-def test_nothing_here_imports_pandas(tmp_path):
+def test_nothing_here_imports_pandas(tmp_path: Path) -> None:
     """It costs a cold process more than reading most columns."""
     rows = [{"value": encoded({"c": [1.5]}), "typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}}, None]
     pq.write_table(pa.table({"v": column(OBJECT, *rows)}), tmp_path / "v.parquet")

@@ -1,11 +1,19 @@
 """Clustered tables: the columns, and the statistics every file must have of them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import orjson
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.table.column_mapping import physical_name
+
+if TYPE_CHECKING:
+    from tests.verbs.conftest import EngineRows
 
 ROWS = pa.table(
     {
@@ -19,12 +27,12 @@ ROWS = pa.table(
 DOMAIN = "delta.clustering"
 
 
-def clustering(table):
+def clustering(table: DeltaTable) -> dict[str, list[Any] | str] | dict[str, list[list[str]] | str]:
     stored = table.snapshot().domain_metadata.get(DOMAIN)
     return None if stored is None else orjson.loads(stored)
 
 
-def test_an_existing_table_is_clustered_and_no_more(rows, table):
+def test_an_existing_table_is_clustered_and_no_more(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(ROWS))
     table.alter().cluster_by("ID", "s.x").commit()
     snapshot = table.snapshot()
@@ -41,7 +49,7 @@ def test_an_existing_table_is_clustered_and_no_more(rows, table):
     assert table.alter().cluster_by().commit().skipped
 
 
-def test_a_table_is_created_clustered(rows, table):
+def test_a_table_is_created_clustered(rows: EngineRows, table: DeltaTable) -> None:
     table.append(
         rows.data(ROWS),
         cluster_by=["name"],
@@ -62,7 +70,7 @@ def test_a_table_is_created_clustered(rows, table):
         (["id", "name", "s.x", "flag", "l"], "at most 4"),
     ],
 )
-def test_columns_a_table_cannot_be_clustered_by(table, columns, cause):
+def test_columns_a_table_cannot_be_clustered_by(table: DeltaTable, columns: list[str], cause: str) -> None:
     with pytest.raises(InvalidRequestError, match=cause):
         table.create(ROWS.schema, cluster_by=columns)
     table.append(ROWS)
@@ -71,7 +79,7 @@ def test_columns_a_table_cannot_be_clustered_by(table, columns, cause):
     assert table.version() == 0
 
 
-def test_partitions_and_clusters_exclude_each_other(table):
+def test_partitions_and_clusters_exclude_each_other(table: DeltaTable) -> None:
     with pytest.raises(InvalidRequestError, match="partitioned or clustered"):
         table.create(ROWS.schema, partition_by=["name"], cluster_by=["id"])
     table.create(ROWS.schema, cluster_by=["id"])
@@ -81,7 +89,7 @@ def test_partitions_and_clusters_exclude_each_other(table):
         table.alter().cluster_by("nope").commit()
 
 
-def test_statistics_are_required_of_old_files_and_kept_for_new_ones(table):
+def test_statistics_are_required_of_old_files_and_kept_for_new_ones(table: DeltaTable) -> None:
     table.append(ROWS, properties={"delta.dataSkippingStatsColumns": "name"})
     with pytest.raises(InvalidRequestError, match="No statistics are collected"):
         table.alter().cluster_by("id").commit()
@@ -98,7 +106,7 @@ def test_statistics_are_required_of_old_files_and_kept_for_new_ones(table):
             alteration.commit()
 
 
-def test_clustering_columns_are_renamed_and_stay(rows, table):
+def test_clustering_columns_are_renamed_and_stay(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(ROWS), cluster_by=["id"], properties={"delta.columnMapping.mode": "name"})
     before = clustering(table)
     table.alter().rename_column("id", "key").commit()

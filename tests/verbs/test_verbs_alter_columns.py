@@ -1,6 +1,9 @@
 """`alter()`: columns are added, renamed, moved, dropped and widened, and the rows follow on both engines."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -16,18 +19,22 @@ from delta_orch.errors import (
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol import types as t
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.types import StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
 from delta_orch.table.type_widening import TYPE_CHANGES
+
+if TYPE_CHECKING:
+    from tests.verbs.conftest import EngineRows
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 PAIR = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
 
-def ids(schema):
+def ids(schema: StructType) -> dict[str, int]:
     return {f.name: field_id(f) for f in schema}
 
 
-def listed(rows, table, key="id"):
+def listed(rows: EngineRows, table: DeltaTable, key: str = "id") -> Any:
     """All rows, also where a column is of a type that Arrow does not sort by."""
     scan = table.snapshot().scan()
     read = scan.to_arrow() if rows.spark is None else rows.collect(scan.to_spark(rows.spark))
@@ -35,13 +42,13 @@ def listed(rows, table, key="id"):
 
 
 @pytest.fixture
-def filled(rows, table):
+def filled(rows: EngineRows, table: DeltaTable) -> DeltaTable:
     data = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([{"x": 1, "y": "a"}], PAIR), "day": ["d"]})
     table.append(rows.data(data), partition_by=["day"])
     return table
 
 
-def test_columns_are_added_where_they_are_wanted(rows, filled):
+def test_columns_are_added_where_they_are_wanted(rows: EngineRows, filled: DeltaTable) -> None:
     filled.alter().add_column("first", "string", first=True).add_column("s.z", "double", after="x").add_columns(
         {"last": "array<int>"}
     ).commit()
@@ -53,7 +60,7 @@ def test_columns_are_added_where_they_are_wanted(rows, filled):
     ]
 
 
-def test_one_addition_is_told_as_the_reference_implementation_tells_it(filled):
+def test_one_addition_is_told_as_the_reference_implementation_tells_it(filled: DeltaTable) -> None:
     filled.alter().add_column("note", "string", comment="why", after="id").commit()
     entry = filled.history()[0]
     assert entry.operation == "ADD COLUMNS"
@@ -77,13 +84,13 @@ def test_one_addition_is_told_as_the_reference_implementation_tells_it(filled):
         ("n", "string", {"after": "id", "first": True}, InvalidRequestError),
     ],
 )
-def test_columns_that_cannot_be_added(filled, path, data_type, options, error):
+def test_columns_that_cannot_be_added(filled: DeltaTable, path: str, data_type: str, options: Any, error: Any) -> None:
     with pytest.raises(error):
         filled.alter().add_column(path, data_type, **options).commit()
     assert filled.version() == 0
 
 
-def test_column_mapping_is_enabled_on_an_existing_table(rows, filled):
+def test_column_mapping_is_enabled_on_an_existing_table(rows: EngineRows, filled: DeltaTable) -> None:
     filled.alter().set_properties(MAPPED).commit()
     snapshot = filled.snapshot()
     assert snapshot.protocol.min_reader_version == 2
@@ -94,7 +101,7 @@ def test_column_mapping_is_enabled_on_an_existing_table(rows, filled):
     assert rows.pylist(filled) == [{"id": 1, "s": {"x": 1, "y": "a"}, "day": "d"}]
 
 
-def test_renaming_dropping_and_adding_keep_names_and_ids(rows, filled):
+def test_renaming_dropping_and_adding_keep_names_and_ids(rows: EngineRows, filled: DeltaTable) -> None:
     filled.alter().set_properties(MAPPED).rename_column("id", "Order Id").rename_column("s.x", "ex").commit()
     filled.alter().rename_column("day", "tag").drop_columns("s.y").commit()
     filled.alter().add_column("s.y", "string").add_column("id", "int").commit()
@@ -119,7 +126,7 @@ def test_renaming_dropping_and_adding_keep_names_and_ids(rows, filled):
     assert rows.pylist(filled, where="`Order Id` = 2 AND tag = 'e'") == [rows.pylist(filled)[1]]
 
 
-def test_merging_a_schema_maps_the_new_columns(rows, filled):
+def test_merging_a_schema_maps_the_new_columns(rows: EngineRows, filled: DeltaTable) -> None:
     filled.alter().set_properties(MAPPED).commit()
     more = pa.table(
         {"id": pa.array([2], pa.int64()), "s": pa.array([None], PAIR), "day": ["d"], "a new, odd=name": ["v"]}
@@ -131,14 +138,14 @@ def test_merging_a_schema_maps_the_new_columns(rows, filled):
     assert [row["a new, odd=name"] for row in rows.pylist(filled)] == [None, "v"]
 
 
-def test_without_mapping_nothing_is_renamed_or_dropped(filled):
+def test_without_mapping_nothing_is_renamed_or_dropped(filled: DeltaTable) -> None:
     for alteration in (filled.alter().rename_column("id", "x"), filled.alter().drop_columns("id")):
         with pytest.raises(InvalidRequestError, match="column mapping"):
             alteration.commit()
     assert filled.version() == 0
 
 
-def test_what_cannot_be_renamed_or_dropped(filled):
+def test_what_cannot_be_renamed_or_dropped(filled: DeltaTable) -> None:
     filled.alter().set_properties(MAPPED).commit()
     alter = filled.alter
     for alteration, cause in (
@@ -156,12 +163,12 @@ def test_what_cannot_be_renamed_or_dropped(filled):
     assert filled.version() == 1
 
 
-def test_a_name_may_change_its_case(filled):
+def test_a_name_may_change_its_case(filled: DeltaTable) -> None:
     filled.alter().set_properties(MAPPED).rename_column("id", "ID").commit()
     assert filled.snapshot().schema.names == ("ID", "s", "day")
 
 
-def test_columns_move(rows, filled):
+def test_columns_move(rows: EngineRows, filled: DeltaTable) -> None:
     filled.alter().move_column("day", first=True).move_column("s.x", after="y").commit()
     schema = filled.snapshot().schema
     assert (schema.names, schema.find("s").data_type.names) == (("day", "id", "s"), ("y", "x"))
@@ -169,20 +176,20 @@ def test_columns_move(rows, filled):
     assert filled.alter().move_column("day", first=True).commit().skipped
 
 
-def test_comments(filled):
+def test_comments(filled: DeltaTable) -> None:
     filled.alter().set_column_comment("s.x", "the x").commit()
     assert filled.snapshot().schema.find("s").data_type.find("x").metadata == {"comment": "the x"}
     filled.alter().set_column_comment("s.x", "").commit()
     assert filled.snapshot().schema.find("s").data_type.find("x").metadata == {}
 
 
-def test_lists_of_columns_in_properties_follow(filled):
+def test_lists_of_columns_in_properties_follow(filled: DeltaTable) -> None:
     filled.alter().set_properties({**MAPPED, "delta.dataSkippingStatsColumns": "id,s.x,s.y"}).commit()
     filled.alter().rename_column("s", "p").drop_columns("id", "p.y").commit()
     assert filled.snapshot().properties.data_skipping_stats_columns == (("p", "x"),)
 
 
-def test_mode_id_is_for_new_tables(rows, table):
+def test_mode_id_is_for_new_tables(rows: EngineRows, table: DeltaTable) -> None:
     table.create(pa.schema([("a b", pa.int64()), ("l", pa.list_(PAIR))]), properties={"delta.columnMapping.mode": "id"})
     schema = table.snapshot().schema
     assert ids(schema) == {"a b": 1, "l": 2}
@@ -193,7 +200,7 @@ def test_mode_id_is_for_new_tables(rows, table):
     assert listed(rows, table, "a b") == [{"a b": 1, "l": [{"x": 1, "y": "z"}]}]
 
 
-def test_types_become_wider_at_any_depth(rows, table):
+def test_types_become_wider_at_any_depth(rows: EngineRows, table: DeltaTable) -> None:
     kind = pa.struct([("n", pa.int32()), ("l", pa.list_(pa.float32())), ("m", pa.map_(pa.int16(), pa.int32()))])
     data = pa.table({"id": pa.array([1], pa.int8()), "s": pa.array([{"n": 1, "l": [0.5], "m": [(1, 2)]}], kind)})
     table.append(rows.data(data))
@@ -234,7 +241,7 @@ def test_types_become_wider_at_any_depth(rows, table):
     [("bigint", "int"), ("bigint", "double"), ("string", "int"), ("decimal(10,2)", "decimal(10,3)"),
      ("double", "float"), ("int", "decimal(11,2)"), ("timestamp", "timestamp_ntz"), ("int", "string")],
 )  # fmt: skip
-def test_types_that_do_not_widen_are_refused(table, source, target):
+def test_types_that_do_not_widen_are_refused(table: DeltaTable, source: str, target: str) -> None:
     from delta_orch.protocol.type_text import parse_declared_type
 
     table.create(t.StructType((t.StructField("a", parse_declared_type(source)[0]), t.StructField("b", t.LONG))))
@@ -243,7 +250,7 @@ def test_types_that_do_not_widen_are_refused(table, source, target):
     assert table.version() == 0
 
 
-def test_merging_widens_where_the_table_allows_it(rows, table):
+def test_merging_widens_where_the_table_allows_it(rows: EngineRows, table: DeltaTable) -> None:
     table.append(
         rows.data(pa.table({"id": pa.array([1], pa.int32())})), properties={"delta.enableTypeWidening": "true"}
     )
@@ -258,7 +265,7 @@ def test_merging_widens_where_the_table_allows_it(rows, table):
     assert len(rows.pylist(table)) == 3
 
 
-def test_columns_that_expressions_speak_of_stay_as_they_are(table):
+def test_columns_that_expressions_speak_of_stay_as_they_are(table: DeltaTable) -> None:
     table.create(pa.schema([("id", pa.int32()), ("n", pa.int64())]), properties=MAPPED | {
         "delta.enableTypeWidening": "true"})  # fmt: skip
     table.alter().add_constraint("c", "id > 0").commit()
@@ -272,7 +279,7 @@ def test_columns_that_expressions_speak_of_stay_as_they_are(table):
     table.alter().drop_constraint("c").rename_column("id", "x").commit()
 
 
-def test_a_mapping_that_was_never_in_force_does_not_hide_the_values(table):
+def test_a_mapping_that_was_never_in_force_does_not_hide_the_values(table: DeltaTable) -> None:
     """A property without the feature, and names left over from another table: files know columns by their own."""
     table.append(pa.table({"id": pa.array([1], pa.int64()), "note": ["x"]}))
     snapshot = table.snapshot()
@@ -289,7 +296,7 @@ def test_a_mapping_that_was_never_in_force_does_not_hide_the_values(table):
     assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 1, "text": "x", "new": None}]
 
 
-def test_columns_whose_values_are_made_are_not_added_later(table):
+def test_columns_whose_values_are_made_are_not_added_later(table: DeltaTable) -> None:
     table.append(pa.table({"id": pa.array([1], pa.int64())}))
     for field in (
         identity_column("k"),
@@ -301,7 +308,7 @@ def test_columns_whose_values_are_made_are_not_added_later(table):
     assert table.version() == 0
 
 
-def test_constraints_at_creation(rows, table):
+def test_constraints_at_creation(rows: EngineRows, table: DeltaTable) -> None:
     table.create(pa.schema([("id", pa.int64())]), properties={"delta.constraints.c": "id > 0"})
     with pytest.raises(ConstraintViolationError):
         table.append(rows.data(pa.table({"id": pa.array([0], pa.int64())})))

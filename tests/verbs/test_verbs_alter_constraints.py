@@ -1,20 +1,31 @@
 """`alter()`: CHECK constraints and NOT NULL are proven on the rows that are there, on both engines."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import (
     ColumnNotFoundError,
     ConstraintViolationError,
     InvalidExpressionError,
     InvalidRequestError,
 )
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.verbs.alter.builder import Alteration
+
+if TYPE_CHECKING:
+    from tests.verbs.conftest import EngineRows
 
 PAIR = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
 
 @pytest.fixture
-def filled(table):
+def filled(table: DeltaTable) -> DeltaTable:
     table.append(
         pa.table(
             {
@@ -28,10 +39,10 @@ def filled(table):
 
 
 @pytest.fixture
-def commit(rows):
+def commit(rows: EngineRows) -> Callable[..., Any]:
     """Alter on the engine under test."""
 
-    def run(alteration):
+    def run(alteration: Alteration) -> CommitResult | None:
         if rows.spark is None:
             return alteration.commit()
         from delta_orch.engines.select import spark_engine
@@ -41,7 +52,7 @@ def commit(rows):
     return run
 
 
-def test_a_constraint_that_rows_satisfy_is_added(filled, commit):
+def test_a_constraint_that_rows_satisfy_is_added(filled: DeltaTable, commit: Callable[..., Any]) -> None:
     commit(filled.alter().add_constraint("Positive", "id > 0"))
     snapshot = filled.snapshot()
     assert snapshot.metadata.configuration == {"delta.constraints.positive": "id > 0"}
@@ -54,7 +65,9 @@ def test_a_constraint_that_rows_satisfy_is_added(filled, commit):
     ("expression", "row"),
     [("id < 3", 3), ("name IN ('a', 'c')", 2), ("length(name) = 1", 2), ("s.x IS NULL OR s.x < 3", 3)],
 )
-def test_a_constraint_that_a_row_breaks_is_refused_and_the_row_shown(filled, commit, expression, row):
+def test_a_constraint_that_a_row_breaks_is_refused_and_the_row_shown(
+    filled: DeltaTable, commit: Callable[..., Any], expression: str, row: int
+) -> None:
     with pytest.raises(ConstraintViolationError) as e:
         commit(filled.alter().add_constraint("c", expression))
     assert e.value.context["row"]["id"] == row
@@ -62,7 +75,7 @@ def test_a_constraint_that_a_row_breaks_is_refused_and_the_row_shown(filled, com
     assert filled.version() == 0
 
 
-def test_constraints_need_a_name_of_their_own_and_a_predicate_that_fits(filled):
+def test_constraints_need_a_name_of_their_own_and_a_predicate_that_fits(filled: DeltaTable) -> None:
     filled.alter().add_constraint("c", "id > 0").commit()
     for name, expression, error in (
         ("C", "id > 1", InvalidRequestError),
@@ -77,7 +90,7 @@ def test_constraints_need_a_name_of_their_own_and_a_predicate_that_fits(filled):
     assert filled.version() == 1
 
 
-def test_constraints_are_dropped_by_name(filled):
+def test_constraints_are_dropped_by_name(filled: DeltaTable) -> None:
     filled.alter().add_constraint("c", "id > 0").commit()
     filled.alter().drop_constraint("C").commit()
     assert filled.snapshot().metadata.configuration == {}
@@ -87,7 +100,7 @@ def test_constraints_are_dropped_by_name(filled):
     assert filled.alter().drop_constraint("c", if_exists=True).commit().skipped
 
 
-def test_not_null_is_only_set_where_there_is_none(filled, commit):
+def test_not_null_is_only_set_where_there_is_none(filled: DeltaTable, commit: Callable[..., Any]) -> None:
     commit(filled.alter().set_not_null("id").set_not_null("s.x"))
     schema = filled.snapshot().schema
     assert not schema.find("id").nullable
@@ -103,7 +116,7 @@ def test_not_null_is_only_set_where_there_is_none(filled, commit):
     assert filled.history()[0].operation == "CHANGE COLUMN"
 
 
-def test_statistics_prove_it_without_opening_a_file(filled):
+def test_statistics_prove_it_without_opening_a_file(filled: DeltaTable) -> None:
     for path in filled.snapshot().files(["path"]).column("path").to_pylist():
         filled.store.delete(path)
     filled.alter().add_constraint("c", "id > 0").set_not_null("id").commit()

@@ -1,12 +1,16 @@
 """Columns defined at creation, and defaults that are altered: what is stored, what rows get, what cannot be."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from delta_orch import column, identity_column
+from delta_orch import DeltaTable, column, identity_column
 from delta_orch.errors import (
     ConstraintViolationError,
     InvalidExpressionError,
@@ -21,8 +25,11 @@ from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_declared_type
 from delta_orch.table.configuration import TableConfiguration
 
+if TYPE_CHECKING:
+    from tests.verbs.conftest import EngineRows
 
-def test_a_table_of_every_kind_of_column(rows, table):
+
+def test_a_table_of_every_kind_of_column(rows: EngineRows, table: DeltaTable) -> None:
     table.create(
         [
             identity_column("key", start=10, step=5),
@@ -72,13 +79,13 @@ def test_a_table_of_every_kind_of_column(rows, table):
         ),
     ],
 )
-def test_definitions_that_cannot_be_create_nothing(table, columns, error):
+def test_definitions_that_cannot_be_create_nothing(table: DeltaTable, columns: Callable[..., Any], error: str) -> None:
     with pytest.raises((SchemaMismatchError, InvalidRequestError, InvalidExpressionError), match=error):
         table.create(columns())
     assert not table.exists()
 
 
-def test_defaults_are_set_and_dropped(rows, table):
+def test_defaults_are_set_and_dropped(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"id": pa.array([1], pa.int64()), "note": ["x"]})))
     table.alter().set_default("note", " 'none' ").commit()
     snapshot = table.snapshot()
@@ -94,7 +101,7 @@ def test_defaults_are_set_and_dropped(rows, table):
             table.alter().set_default("note", expression).commit()
 
 
-def test_columns_whose_values_are_made_have_no_default(table):
+def test_columns_whose_values_are_made_have_no_default(table: DeltaTable) -> None:
     table.create([identity_column("k"), column("g", "int", generated_as="a + 1"), column("a", "int")])
     for name in ("k", "g"):
         with pytest.raises(InvalidRequestError, match="cannot have a default"):
@@ -126,7 +133,7 @@ def test_columns_whose_values_are_made_have_no_default(table):
         ("variant", t.VARIANT),
     ],
 )  # fmt: skip
-def test_types_as_people_write_them(text, data_type):
+def test_types_as_people_write_them(text: str, data_type: Any) -> None:
     assert parse_declared_type(text)[0] == data_type
 
 
@@ -136,12 +143,12 @@ def test_types_as_people_write_them(text, data_type):
      "int x", "array<" * 200 + "int" + ">" * 200, "💣", "struct<a:int not>"],
     ids=range(13),
 )  # fmt: skip
-def test_what_is_no_type(text):
+def test_what_is_no_type(text: str) -> None:
     with pytest.raises(SchemaMismatchError, match="no type"):
         parse_declared_type(text)
 
 
-def test_declared_lengths_are_kept(rows, table):
+def test_declared_lengths_are_kept(rows: EngineRows, table: DeltaTable) -> None:
     table.create([column("id", "bigint"), column("code", "char(2)"), column("name", "varchar(3)")])
     data = pa.table({"id": pa.array([1, 2], pa.int64()), "code": ["ab", None], "name": ["äöü", ""]})
     table.append(rows.data(data))
@@ -165,7 +172,9 @@ NESTED_LENGTHS = "struct<Code:char(2),l:array<struct<n:varchar(3)>>,m:map<varcha
     ],
     ids=["field", "array", "key", "value"],
 )
-def test_declared_lengths_inside_a_column(rows, table, value, path, text):
+def test_declared_lengths_inside_a_column(
+    rows: EngineRows, table: DeltaTable, value: Any, path: str, text: str
+) -> None:
     table.create([column("id", "bigint"), column("s", NESTED_LENGTHS)])
     kind = pa.struct(
         [
@@ -176,7 +185,7 @@ def test_declared_lengths_inside_a_column(rows, table, value, path, text):
     )
     fine = {"Code": "ä", "l": [{"n": "123"}, {"n": None}], "m": [("ab", ["x", "ö"])]}
 
-    def data(*values):
+    def data(*values: Any) -> pa.Table:
         ids = pa.array(range(len(values)), pa.int64())
         return rows.data(pa.table({"id": ids, "s": pa.array(values, kind)}))
 
@@ -191,7 +200,7 @@ def test_declared_lengths_inside_a_column(rows, table, value, path, text):
     assert not table.optimize(engine=rows.engine).skipped
 
 
-def test_declared_types_are_spelled_as_spark_spells_them(table):
+def test_declared_types_are_spelled_as_spark_spells_them(table: DeltaTable) -> None:
     table.create([column("s", " STRUCT<Code : CHAR( 2 ) NOT NULL, `a b`: Map<VARCHAR(3),BIGINT>, d decimal(5, 2)>")],
                  properties={"delta.columnMapping.mode": "name"})  # fmt: skip
     (field,) = table.snapshot().schema
@@ -199,11 +208,11 @@ def test_declared_types_are_spelled_as_spark_spells_them(table):
     assert field.metadata[CHAR_VARCHAR_TYPE] == spelled
 
 
-def test_declared_types_follow_the_column(table):
+def test_declared_types_follow_the_column(table: DeltaTable) -> None:
     table.create([column("s", "struct<a:varchar(2),m:map<varchar(3),struct<b:char(1),n:int>>>")],
                  properties={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"})  # fmt: skip
 
-    def declared():
+    def declared() -> str | None:
         return table.snapshot().schema.find("s").metadata.get(CHAR_VARCHAR_TYPE)
 
     table.alter().rename_column("s.a", "A b").rename_column("s.m.value.b", "c").add_column("s.a", "string").commit()
@@ -221,7 +230,7 @@ def test_declared_types_follow_the_column(table):
     assert declared() is None
 
 
-def test_a_field_with_a_length_of_its_own(rows, table):
+def test_a_field_with_a_length_of_its_own(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"s": pa.array([{"a": 1}], pa.struct([("a", pa.int64())]))})))
     table.alter().add_column("s.t", "varchar(2)").commit()
     kind = pa.struct([("a", pa.int64()), ("t", pa.string())])
@@ -229,21 +238,21 @@ def test_a_field_with_a_length_of_its_own(rows, table):
         table.append(rows.data(pa.table({"s": pa.array([{"a": 1, "t": "abc"}], kind)})))
 
 
-def test_a_declaration_that_cannot_be_read(table):
+def test_a_declaration_that_cannot_be_read(table: DeltaTable) -> None:
     broken = t.StructField("a", t.STRING, metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(few)"})
     table.create(t.StructType((broken,)))
     with pytest.raises(ProtocolViolationError, match="declared type of column a"):
         table.append(pa.table({"a": ["x"]}))
 
 
-def test_a_variant_column_brings_its_feature(table):
+def test_a_variant_column_brings_its_feature(table: DeltaTable) -> None:
     table.append(pa.table({"id": pa.array([1], pa.int64())}))
     table.alter().add_column("v", "variant").commit()
     assert table.snapshot().protocol.reader_features == ("variantType",)
     assert table.snapshot().scan().to_arrow().column("v").null_count == 1
 
 
-def test_collations_are_refused_only_where_a_column_has_one(table):
+def test_collations_are_refused_only_where_a_column_has_one(table: DeltaTable) -> None:
     table.create([column("a", "string")])
     collated = {"__COLLATIONS": {"a": "spark.UTF8_LCASE"}}
     protocol = Protocol(1, 7, None, ("appendOnly", "collations", "domainMetadata", "invariants"))

@@ -1,8 +1,11 @@
 """`alter().drop_feature()`: what nothing uses any more may go; what still does is named."""
 
+from __future__ import annotations
+
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_orch.protocol import types as t
@@ -17,12 +20,12 @@ ROWS = pa.table({"id": pa.array([1], pa.int64()), "name": ["a"]})
 PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
 
 
-def test_every_feature_either_goes_or_stays_for_a_reason():
+def test_every_feature_either_goes_or_stays_for_a_reason() -> None:
     assert {f.name for f in FEATURES} == set(REMOVALS) | set(KEPT)
     assert not set(REMOVALS) & set(KEPT)
 
 
-def test_protocols_shrink_to_the_lowest_that_says_the_rest():
+def test_protocols_shrink_to_the_lowest_that_says_the_rest() -> None:
     listed = Protocol(3, 7, ("columnMapping", "timestampNtz"), ("appendOnly", "columnMapping", "timestampNtz"))
     assert without_features(listed, {"timestampNtz"}) == Protocol(
         3, 7, ("columnMapping",), ("appendOnly", "columnMapping")
@@ -37,7 +40,7 @@ def test_protocols_shrink_to_the_lowest_that_says_the_rest():
     assert without_features(preview, {"typeWidening"}) == Protocol(1, 2)
 
 
-def test_a_writer_feature_goes_once_nothing_uses_it(table):
+def test_a_writer_feature_goes_once_nothing_uses_it(table: DeltaTable) -> None:
     table.append(ROWS)
     table.alter().add_constraint("c", "id > 0").commit()
     with pytest.raises(InvalidRequestError, match="drop the constraints first"):
@@ -50,7 +53,7 @@ def test_a_writer_feature_goes_once_nothing_uses_it(table):
         table.alter().drop_feature("nonsense").commit()
 
 
-def test_one_feature_dropped_is_told_as_the_reference_implementation_tells_it(table):
+def test_one_feature_dropped_is_told_as_the_reference_implementation_tells_it(table: DeltaTable) -> None:
     table.create(ROWS.schema, properties={"delta.feature.domainMetadata": "supported"})
     table.alter().drop_feature("domainMetadata").commit()
     entry = table.history()[0]
@@ -58,7 +61,7 @@ def test_one_feature_dropped_is_told_as_the_reference_implementation_tells_it(ta
     assert entry.operation_parameters == {"featureName": "domainMetadata", "truncateHistory": "false"}
 
 
-def test_a_reader_feature_leaves_the_history_protected(table):
+def test_a_reader_feature_leaves_the_history_protected(table: DeltaTable) -> None:
     table.create(t.StructType((t.StructField("id", t.LONG), t.StructField("at", t.TIMESTAMP_NTZ))), properties={
         "delta.columnMapping.mode": "name"})  # fmt: skip
     with pytest.raises(InvalidRequestError, match="timestamp_ntz first"):
@@ -77,7 +80,7 @@ def test_a_reader_feature_leaves_the_history_protected(table):
     assert table.snapshot().scan().to_arrow().num_rows == 1
 
 
-def test_the_protection_goes_with_the_history(table):
+def test_the_protection_goes_with_the_history(table: DeltaTable) -> None:
     table.create(ROWS.schema, properties={"delta.feature.timestampNtz": "supported"})
     table.alter().drop_feature("timestampNtz").commit()
     table.store.delete("_delta_log/00000000000000000000.json")
@@ -86,7 +89,7 @@ def test_the_protection_goes_with_the_history(table):
     assert (snapshot.protocol, snapshot.metadata.configuration) == (Protocol(1, 2), {})
 
 
-def test_the_version_that_is_protected_is_the_one_that_came_to_be(table):
+def test_the_version_that_is_protected_is_the_one_that_came_to_be(table: DeltaTable) -> None:
     table.create(ROWS.schema, properties={"delta.feature.timestampNtz": "supported"})
     snapshots = [table.snapshot()]
     table.append(ROWS)
@@ -101,7 +104,7 @@ def test_the_version_that_is_protected_is_the_one_that_came_to_be(table):
     assert table.snapshot().metadata.configuration[PROTECTED] == "2"
 
 
-def test_features_that_others_need_stay(table):
+def test_features_that_others_need_stay(table: DeltaTable) -> None:
     table.create(ROWS.schema, cluster_by=["id"])
     with pytest.raises(InvalidRequestError, match="drop clustering first"):
         table.alter().drop_feature("domainMetadata").commit()

@@ -1,26 +1,31 @@
 """`alter()`: properties, texts and the protocol."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
+from delta_orch.verbs.alter.builder import Alteration
 from tests.handmade import HandmadeTable
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]})
 
 
 @pytest.fixture
-def filled(table):
+def filled(table: DeltaTable) -> DeltaTable:
     table.append(ROWS)
     return table
 
 
-def test_properties_are_set_and_removed(filled):
+def test_properties_are_set_and_removed(filled: DeltaTable) -> None:
     result = filled.alter().set_properties({"DELTA.appendonly": "true", "owner": "me"}).commit()
     assert result.version == 1
     assert filled.snapshot().metadata.configuration == {"delta.appendOnly": "true", "owner": "me"}
@@ -32,7 +37,7 @@ def test_properties_are_set_and_removed(filled):
     assert filled.history()[0].operation_parameters["properties"] == '["owner","delta.APPENDONLY"]'
 
 
-def test_what_is_so_already_commits_nothing(filled):
+def test_what_is_so_already_commits_nothing(filled: DeltaTable) -> None:
     filled.alter().set_properties({"a": "1"}).commit()
     result = filled.alter().set_properties({"a": "1"}).commit()
     assert (result.skipped, result.version) == (True, 1)
@@ -53,13 +58,13 @@ def test_what_is_so_already_commits_nothing(filled):
     ],
     ids=lambda p: next(iter(p)),
 )
-def test_properties_that_cannot_be_set_change_nothing(filled, properties):
+def test_properties_that_cannot_be_set_change_nothing(filled: DeltaTable, properties: dict[str, str]) -> None:
     with pytest.raises(InvalidPropertyError):
         filled.alter().set_properties({"fine": "1"} | properties).commit()
     assert filled.version() == 0
 
 
-def test_unsetting_what_is_not_set_or_not_a_property(filled):
+def test_unsetting_what_is_not_set_or_not_a_property(filled: DeltaTable) -> None:
     for keys in (
         ["nothing"],
         ["delta.constraints.c"],
@@ -71,7 +76,7 @@ def test_unsetting_what_is_not_set_or_not_a_property(filled):
     assert filled.version() == 0
 
 
-def test_properties_bring_the_features_they_need(filled):
+def test_properties_bring_the_features_they_need(filled: DeltaTable) -> None:
     filled.alter().set_properties({"delta.enableChangeDataFeed": "true"}).commit()
     assert filled.snapshot().protocol == Protocol(1, 4)
     filled.alter().set_properties({"delta.feature.vacuumProtocolCheck": "supported"}).commit()
@@ -82,7 +87,7 @@ def test_properties_bring_the_features_they_need(filled):
     assert "changeDataFeed" in snapshot.protocol.writer_features
 
 
-def test_features_and_versions(filled):
+def test_features_and_versions(filled: DeltaTable) -> None:
     filled.alter().upgrade_protocol(min_writer_version=3).commit()
     assert filled.snapshot().protocol == Protocol(1, 3)
     assert filled.history()[0].operation == "UPGRADE PROTOCOL"
@@ -99,7 +104,7 @@ def test_features_and_versions(filled):
         filled.alter().upgrade_protocol(min_reader_version=4).commit()
 
 
-def test_name_and_description(filled):
+def test_name_and_description(filled: DeltaTable) -> None:
     filled.alter().set_name("orders").set_description("What was ordered").commit()
     metadata = filled.snapshot().metadata
     assert (metadata.name, metadata.description) == ("orders", "What was ordered")
@@ -107,7 +112,7 @@ def test_name_and_description(filled):
     assert filled.snapshot().metadata.description is None
 
 
-def test_several_changes_are_one_commit_or_none(filled):
+def test_several_changes_are_one_commit_or_none(filled: DeltaTable) -> None:
     result = filled.alter().set_properties({"a": "1"}).add_column("note", "string").set_description("d").commit()
     assert result.version == 1
     entry = filled.history()[0]
@@ -120,7 +125,7 @@ def test_several_changes_are_one_commit_or_none(filled):
         filled.alter().commit()
 
 
-def test_what_rides_along(filled):
+def test_what_rides_along(filled: DeltaTable) -> None:
     first = filled.alter().set_properties({"a": "1"}).commit(txn=("app", 1), user_metadata="why", commit_info={"x": 1})
     again = filled.alter().set_properties({"a": "2"}).commit(txn=("app", 1))
     assert (first.version, again.skipped) == (1, True)
@@ -129,8 +134,8 @@ def test_what_rides_along(filled):
     assert filled.txns() == {"app": 1}
 
 
-def test_a_recorded_alteration_is_skipped_though_it_could_not_be_made_twice(filled):
-    def alteration():
+def test_a_recorded_alteration_is_skipped_though_it_could_not_be_made_twice(filled: DeltaTable) -> None:
+    def alteration() -> Alteration:
         return filled.alter().add_column("note", "string").add_constraint("positive", "id >= 0")
 
     assert alteration().commit(txn=("app", 1)).version == 1
@@ -141,14 +146,14 @@ def test_a_recorded_alteration_is_skipped_though_it_could_not_be_made_twice(fill
     assert filled.version() == 1
 
 
-def test_a_preview_commits_nothing(filled):
+def test_a_preview_commits_nothing(filled: DeltaTable) -> None:
     table = filled.alter().set_properties({"a": "1"}).preview()
     assert table.configuration == {"a": "1"}
     assert filled.alter().set_properties({"a": "1"}).commit(dry_run=True).preview is not None
     assert filled.version() == 0
 
 
-def test_a_schema_that_stays_keeps_its_spelling(filled):
+def test_a_schema_that_stays_keeps_its_spelling(filled: DeltaTable) -> None:
     snapshot = filled.snapshot()
     spelled = orjson.dumps(orjson.loads(snapshot.metadata.schema_string) | {"unknown": 1}).decode()
     transaction = Transaction(filled.log, snapshot, operation="TEST")
@@ -160,7 +165,7 @@ def test_a_schema_that_stays_keeps_its_spelling(filled):
 
 
 @pytest.mark.parametrize("key", ["delta.appendOnly", "delta.checkpointInterval", "delta.dataSkippingNumIndexedCols"])
-def test_a_value_that_another_writer_left_hinders_no_reader(tmp_path, key):
+def test_a_value_that_another_writer_left_hinders_no_reader(tmp_path: Path, key: str) -> None:
     made = HandmadeTable(tmp_path / "t")
     made.create(ROWS.schema, configuration={key: "rubbish", "delta.enableChangeDataFeed": "true"})
     made.commit(made.add("f.parquet", ROWS))
@@ -178,7 +183,7 @@ def test_a_value_that_another_writer_left_hinders_no_reader(tmp_path, key):
     assert table.version() == 3
 
 
-def test_a_value_that_is_none_is_an_error_where_it_decides(tmp_path):
+def test_a_value_that_is_none_is_an_error_where_it_decides(tmp_path: Path) -> None:
     made = HandmadeTable(tmp_path / "t")
     made.create(ROWS.schema, configuration={"delta.enableInCommitTimestamps": "rubbish"})
     snapshot = made.open().snapshot()

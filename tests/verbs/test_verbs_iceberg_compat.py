@@ -1,14 +1,21 @@
 """Iceberg compatibility V1 and V2: what is required is required, and what files must hold they hold."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedFeatureError
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.table.column_mapping import field_id, nested_field_ids
+
+if TYPE_CHECKING:
+    from tests.verbs.conftest import EngineRows
 
 V1 = {"delta.enableIcebergCompatV1": "true"}
 V2 = {"delta.enableIcebergCompatV2": "true"}
@@ -23,12 +30,12 @@ NESTED = pa.schema(
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]})
 
 
-def parquet_ids(table):
+def parquet_ids(table: DeltaTable) -> dict[Any, int] | dict[tuple[str], int]:
     """Path → field id, of everything in a table's one file that has one."""
     path = table.snapshot().files(["path"]).column("path")[0].as_py()
     found = {}
 
-    def walk(field, prefix):
+    def walk(field: pa.Field, prefix: Any) -> None:
         here = (*prefix, field.name)
         number = (field.metadata or {}).get(b"PARQUET:field_id")
         if number is not None:
@@ -48,7 +55,7 @@ def parquet_ids(table):
     return found
 
 
-def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows, table):
+def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows: EngineRows, table: DeltaTable) -> None:
     table.create(NESTED, properties=V2)
     snapshot = table.snapshot()
     assert {"columnMapping", "icebergCompatV2"} <= set(snapshot.protocol.writer_features)
@@ -76,14 +83,14 @@ def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows, table):
 
 
 @pytest.mark.parametrize("version", [V1, V2], ids=["V1", "V2"])
-def test_partition_columns_are_in_the_files(rows, table, version):
+def test_partition_columns_are_in_the_files(rows: EngineRows, table: DeltaTable, version: dict[str, str]) -> None:
     table.append(rows.data(ROWS), partition_by=["day"], properties=version)
     ids = parquet_ids(table)
     assert sorted(ids.values()) == [1, 2]
     assert rows.pylist(table) == [{"id": 1, "day": "a"}]
 
 
-def test_an_existing_table_becomes_compatible_once_its_columns_are_mapped(rows, table):
+def test_an_existing_table_becomes_compatible_once_its_columns_are_mapped(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(ROWS))
     with pytest.raises(InvalidRequestError, match="it needs"):
         table.alter().set_properties(V2).commit()
@@ -106,13 +113,15 @@ def test_an_existing_table_becomes_compatible_once_its_columns_are_mapped(rows, 
         (V2, pa.schema([("n", pa.null()), ("id", pa.int64())]), "void"),
     ],
 )
-def test_contradictions_are_named_at_creation(table, properties, schema, cause):
+def test_contradictions_are_named_at_creation(
+    table: DeltaTable, properties: dict[str, str], schema: pa.Schema, cause: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=cause):
         table.create(schema, properties=properties)
     assert not table.exists()
 
 
-def test_contradictions_are_named_later_on(table):
+def test_contradictions_are_named_later_on(table: DeltaTable) -> None:
     table.append(ROWS, properties=V1)
     for alteration, cause in (
         (table.alter().add_column("l", "array<int>"), "excludes the types"),
@@ -128,7 +137,7 @@ def test_contradictions_are_named_later_on(table):
     assert table.version() == 0
 
 
-def test_types_widen_only_as_iceberg_knows_it(table):
+def test_types_widen_only_as_iceberg_knows_it(table: DeltaTable) -> None:
     columns = pa.schema([("i", pa.int32()), ("d", pa.date32()), ("p", pa.decimal128(5, 2)), ("f", pa.float32())])
     table.create(columns, properties=V2 | {"delta.enableTypeWidening": "true"})
     for name, data_type in (("i", "double"), ("i", "decimal(12,0)"), ("d", "timestamp_ntz"), ("p", "decimal(8,3)")):
@@ -138,7 +147,7 @@ def test_types_widen_only_as_iceberg_knows_it(table):
     assert table.version() == 1
 
 
-def test_v1_looks_at_the_files_that_are_there(table):
+def test_v1_looks_at_the_files_that_are_there(table: DeltaTable) -> None:
     table.append(ROWS, partition_by=["day"], properties=MAPPED)
     with pytest.raises(InvalidRequestError, match="partition columns"):
         table.alter().set_properties(V1).commit()
@@ -146,7 +155,7 @@ def test_v1_looks_at_the_files_that_are_there(table):
     table.alter().set_properties(V2).commit()
 
 
-def test_a_partitioned_table_keeps_its_partitioning(table):
+def test_a_partitioned_table_keeps_its_partitioning(table: DeltaTable) -> None:
     table.append(ROWS, partition_by=["day"], properties=V2)
     with pytest.raises(InvalidRequestError, match="stays partitioned"):
         table.overwrite(ROWS, schema_mode="overwrite", partition_by=["id"])
@@ -154,7 +163,7 @@ def test_a_partitioned_table_keeps_its_partitioning(table):
     assert table.snapshot().partition_columns == ("day",)
 
 
-def test_files_must_say_how_many_records_they_have(table):
+def test_files_must_say_how_many_records_they_have(table: DeltaTable) -> None:
     table.append(ROWS, properties=V2)
     files = table.snapshot().files()
     bare = files.set_column(files.schema.get_field_index("stats"), "stats", pa.nulls(1, pa.string()))

@@ -1,13 +1,21 @@
 """`schema_mode`: the table's schema follows the data, on both engines."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol import types as t
 
+if TYPE_CHECKING:
+    from tests.verbs.conftest import EngineRows
 
-def test_merge_adds_columns_in_the_same_commit(rows, table):
+
+def test_merge_adds_columns_in_the_same_commit(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"id": pa.array([1], pa.int64())})))
     more = pa.table({"ID": pa.array([2], pa.int64()), "note": ["x"]})
     with pytest.raises(SchemaMismatchError):
@@ -20,14 +28,14 @@ def test_merge_adds_columns_in_the_same_commit(rows, table):
     assert table.append(rows.data(pa.table({"note": ["y"], "id": pa.array([3], pa.int64())}))).version == 2
 
 
-def test_merge_of_data_that_brings_nothing_new_leaves_the_metadata(rows, table):
+def test_merge_of_data_that_brings_nothing_new_leaves_the_metadata(rows: EngineRows, table: DeltaTable) -> None:
     data = rows.data(pa.table({"id": pa.array([1], pa.int64())}))
     table.append(data)
     table.append(data, schema_mode="merge")
     assert table.snapshot().metadata == table.snapshot(version=0).metadata
 
 
-def test_merge_reaches_into_structs(rows, table):
+def test_merge_reaches_into_structs(rows: EngineRows, table: DeltaTable) -> None:
     old = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([{"a": 1}], pa.struct([("a", pa.int64())]))})
     kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
     new = pa.table({"id": pa.array([2], pa.int64()), "s": pa.array([{"a": 2, "b": "x"}], kind)})
@@ -36,7 +44,7 @@ def test_merge_reaches_into_structs(rows, table):
     assert rows.pylist(table) == [{"id": 1, "s": {"a": 1, "b": None}}, {"id": 2, "s": {"a": 2, "b": "x"}}]
 
 
-def test_merge_that_cannot_be_is_refused_and_changes_nothing(rows, table):
+def test_merge_that_cannot_be_is_refused_and_changes_nothing(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"id": pa.array([1], pa.int32())})))
     with pytest.raises(SchemaMismatchError, match="id is string, the table has integer"):
         table.append(rows.data(pa.table({"id": ["x"]})), schema_mode="merge")
@@ -49,7 +57,7 @@ def test_merge_that_cannot_be_is_refused_and_changes_nothing(rows, table):
         table.append(rows.data(pa.table({"id": ["x"]})), schema_mode="mergE")
 
 
-def test_overwriting_the_schema_replaces_columns_and_partitioning(rows, table):
+def test_overwriting_the_schema_replaces_columns_and_partitioning(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"day": ["a"], "id": pa.array([1], pa.int64())})), partition_by=["day"])
     table.overwrite(rows.data(pa.table({"hour": [7], "id": ["x"]})), schema_mode="overwrite", partition_by=["hour"])
     snapshot = table.snapshot()
@@ -59,7 +67,7 @@ def test_overwriting_the_schema_replaces_columns_and_partitioning(rows, table):
     assert rows.pylist(table.snapshot(version=0)) == [{"day": "a", "id": 1}]
 
 
-def test_a_schema_is_only_overwritten_with_all_rows(rows, table):
+def test_a_schema_is_only_overwritten_with_all_rows(rows: EngineRows, table: DeltaTable) -> None:
     data = rows.data(pa.table({"day": ["a"], "id": pa.array([1], pa.int64())}))
     table.append(data, partition_by=["day"])
     for options in ({"replace_where": "day = 'a'"}, {"partition_overwrite_mode": "dynamic"}):
@@ -68,14 +76,14 @@ def test_a_schema_is_only_overwritten_with_all_rows(rows, table):
     assert table.version() == 0
 
 
-def test_replace_where_merges_and_keeps_the_other_rows(rows, table):
+def test_replace_where_merges_and_keeps_the_other_rows(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"id": pa.array([1, 2], pa.int64())})))
     new = pa.table({"id": pa.array([2], pa.int64()), "note": ["x"]})
     table.overwrite(rows.data(new), replace_where="id = 2", schema_mode="merge")
     assert rows.pylist(table) == [{"id": 1, "note": None}, {"id": 2, "note": "x"}]
 
 
-def test_columns_of_types_with_features_of_their_own_bring_them(rows, table):
+def test_columns_of_types_with_features_of_their_own_bring_them(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"id": pa.array([1], pa.int64())})))
     assert table.snapshot().protocol.min_writer_version == 2
     times = pa.table({"id": pa.array([2], pa.int64()), "t": pa.array([0], pa.timestamp("us"))})
@@ -89,7 +97,7 @@ def test_columns_of_types_with_features_of_their_own_bring_them(rows, table):
     assert [row["id"] for row in rows.pylist(table)] == [1, 2]
 
 
-def test_merge_reaches_into_arrays_and_maps(rows, table):
+def test_merge_reaches_into_arrays_and_maps(rows: EngineRows, table: DeltaTable) -> None:
     old, new = pa.struct([("a", pa.int64())]), pa.struct([("b", pa.string()), ("a", pa.int64())])
     table.append(
         rows.data(
@@ -117,7 +125,7 @@ def test_merge_reaches_into_arrays_and_maps(rows, table):
     assert [dict(row["m"]) for row in found] == [{"k": {"a": 1, "b": None}}, {"k": {"a": 2, "b": "y"}}]
 
 
-def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows, table):
+def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows: EngineRows, table: DeltaTable) -> None:
     table.append(rows.data(pa.table({"id": pa.array([1], pa.int64()), "n": [1]})))
     table.alter().add_constraint("c", "id > 0").set_not_null("id").set_column_comment("id", "key").commit()
     with pytest.raises(InvalidExpressionError, match="the constraint c"):
@@ -129,7 +137,7 @@ def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows, table):
 
 
 @pytest.mark.spark
-def test_a_variant_column_of_the_data_brings_its_feature(spark, table):
+def test_a_variant_column_of_the_data_brings_its_feature(spark: Any, table: Any) -> None:
     table.append(pa.table({"id": pa.array([1], pa.int64())}))
     data = spark.sql("""SELECT 2L AS id, parse_json('{"a": 7}') AS v""")
     table.append(data, schema_mode="merge")

@@ -1,10 +1,19 @@
 """Files and partitions from before a column became wider: found by predicates of the new type, on both engines."""
 
+from __future__ import annotations
+
 import datetime as dt
+from datetime import date
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+
+from delta_orch import DeltaTable
+
+if TYPE_CHECKING:
+    from tests.verbs.conftest import EngineRows
 
 WIDENING = {"delta.enableTypeWidening": "true"}
 
@@ -25,7 +34,15 @@ WIDENING = {"delta.enableTypeWidening": "true"}
     ],
     ids=str,
 )
-def test_old_statistics_leave_out_no_row(rows, table, value, kind, wider, where, found):
+def test_old_statistics_leave_out_no_row(
+    rows: EngineRows,
+    table: DeltaTable,
+    value: date | Decimal | float,
+    kind: pa.DataType,
+    wider: str,
+    where: str,
+    found: int,
+) -> None:
     table.append(pa.table({"a": pa.array([value], kind), "n": [1]}), properties=WIDENING)
     table.alter().change_type("a", wider).commit()
     assert len(rows.pylist(table, where=where)) == found
@@ -45,7 +62,14 @@ def test_old_statistics_leave_out_no_row(rows, table, value, kind, wider, where,
     ],
     ids=str,
 )
-def test_partition_columns_widen(rows, table, value, kind, wider, where):
+def test_partition_columns_widen(
+    rows: EngineRows,
+    table: DeltaTable,
+    value: Decimal | float,
+    kind: pa.DataType,
+    wider: str,
+    where: str,
+) -> None:
     table.append(pa.table({"p": pa.array([value], kind), "n": [1]}), partition_by=["p"], properties=WIDENING)
     table.alter().change_type("p", wider).commit()
     again = table.snapshot().scan().to_arrow()
@@ -59,7 +83,7 @@ def test_partition_columns_widen(rows, table, value, kind, wider, where):
     assert table.optimize().skipped
 
 
-def test_partitions_are_replaced_by_a_write_that_widens_their_column(rows, table):
+def test_partitions_are_replaced_by_a_write_that_widens_their_column(rows: EngineRows, table: DeltaTable) -> None:
     table.append(
         rows.data(pa.table({"p": pa.array([1, 2], pa.int32()), "n": [1, 1]})), partition_by=["p"], properties=WIDENING
     )
