@@ -58,9 +58,6 @@ def package_of(module: str) -> str:
     return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
 
 
-@pytest.mark.xfail(
-    reason="circles of the first build, in engines.spark for example, are being taken apart", strict=True
-)
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {module: {target for target, _, _ in imports_from(module)} - {module} for module in MODULES}
     try:
