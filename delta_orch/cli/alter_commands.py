@@ -27,13 +27,13 @@ COMMANDS = Commands()
 
 P = ParamSpec("P")
 
-_COLUMN = argument("column", metavar="COLUMN", help="A column; s.a for a field. Put names with dots in `backticks`.")
-_TYPE = argument("data_type", metavar="TYPE", help="As in Spark SQL: bigint, array<string>, …")
-_NAME = argument("name", metavar="NAME")
+_COLUMN = argument("column", "COLUMN", "A column; s.a for a field. Put names with dots in `backticks`.")
+_TYPE = argument("data_type", "TYPE", "As in Spark SQL: bigint, array<string>, …")
+_NAME = argument("name", "NAME")
 _IF_EXISTS = flag("--if-exists", "No error where there is none.")
 _PLACE = (
     flag("--first", "Before all its siblings."),
-    argument("--after", metavar="COLUMN", help="Behind this sibling."),
+    argument("--after", "COLUMN", "Behind this sibling."),
 )
 
 
@@ -66,7 +66,7 @@ def _change(
     return register
 
 
-@_change(argument("properties", nargs="+", metavar="KEY=VALUE"))
+@_change(argument("properties", "KEY=VALUE", nargs="+"))
 def set_properties(alteration: Alteration, properties: list[str]) -> None:
     """Set table properties, and what they ask for."""
     parsed = {}
@@ -78,32 +78,32 @@ def set_properties(alteration: Alteration, properties: list[str]) -> None:
     alteration.set_properties(parsed)
 
 
-@_change(argument("keys", nargs="+", metavar="KEY"), _IF_EXISTS)
+@_change(argument("keys", "KEY", nargs="+"), _IF_EXISTS)
 def unset_properties(alteration: Alteration, keys: list[str], if_exists: bool) -> None:
     """Remove table properties, so that their defaults hold."""
     alteration.unset_properties(*keys, if_exists=if_exists)
 
 
-@_change(argument("name", metavar="NAME", help="The empty text removes it."))
+@_change(argument("name", "NAME", "The empty text removes it."))
 def set_name(alteration: Alteration, name: str) -> None:
     """Set the table's name."""
     alteration.set_name(name)
 
 
-@_change(argument("description", metavar="TEXT", help="The empty text removes it."))
+@_change(argument("description", "TEXT", "The empty text removes it."))
 def set_description(alteration: Alteration, description: str) -> None:
     """Set the table's description."""
     alteration.set_description(description)
 
 
-@_change(argument("names", nargs="+", metavar="FEATURE"))
+@_change(argument("names", "FEATURE", nargs="+"))
 def add_feature(alteration: Alteration, names: list[str]) -> None:
     """Support table features, and those they need."""
     alteration.add_feature(*names)
 
 
 @_change(
-    argument("name", metavar="FEATURE"),
+    argument("name", "FEATURE"),
     flag("--truncate-history", "Clean up the versions that need it, do not protect them."),
     reads_rows=True,
 )
@@ -113,15 +113,15 @@ def drop_feature(alteration: Alteration, name: str, truncate_history: bool) -> N
 
 
 @_change(
-    argument("--reader", type=int, metavar="N", help="At least this reader version."),
-    argument("--writer", type=int, metavar="N", help="At least this writer version."),
+    argument("--reader", "N", "At least this reader version.", type=int),
+    argument("--writer", "N", "At least this writer version.", type=int),
 )
 def upgrade_protocol(alteration: Alteration, reader: int | None, writer: int | None) -> None:
     """Raise the protocol's versions."""
     alteration.upgrade_protocol(min_reader_version=reader, min_writer_version=writer)
 
 
-@_change(_NAME, argument("expression", metavar="SQL", help="True for every row."), reads_rows=True)
+@_change(_NAME, argument("expression", "SQL", "True for every row."), reads_rows=True)
 def add_constraint(alteration: Alteration, name: str, expression: str) -> None:
     """Add a CHECK constraint, once every row has been seen to satisfy it."""
     alteration.add_constraint(name, expression)
@@ -133,7 +133,7 @@ def drop_constraint(alteration: Alteration, name: str, if_exists: bool) -> None:
     alteration.drop_constraint(name, if_exists=if_exists)
 
 
-@_change(_COLUMN, _TYPE, argument("--comment", metavar="TEXT", help="The column's comment."), *_PLACE)
+@_change(_COLUMN, _TYPE, argument("--comment", "TEXT", "The column's comment."), *_PLACE)
 def add_column(
     alteration: Alteration, column: str, data_type: str, comment: str | None, first: bool, after: str | None
 ) -> None:
@@ -141,13 +141,13 @@ def add_column(
     alteration.add_column(column, data_type, comment=comment, first=first, after=after)
 
 
-@_change(_COLUMN, argument("new_name", metavar="NEW_NAME"))
+@_change(_COLUMN, argument("new_name", "NEW_NAME"))
 def rename_column(alteration: Alteration, column: str, new_name: str) -> None:
     """Rename a column. Needs column mapping."""
     alteration.rename_column(column, new_name)
 
 
-@_change(argument("columns", nargs="+", metavar="COLUMN"))
+@_change(argument("columns", "COLUMN", nargs="+"))
 def drop_columns(alteration: Alteration, columns: list[str]) -> None:
     """Remove columns. Needs column mapping."""
     alteration.drop_columns(*columns)
@@ -159,7 +159,7 @@ def move_column(alteration: Alteration, column: str, first: bool, after: str | N
     alteration.move_column(column, first=first, after=after)
 
 
-@_change(_COLUMN, argument("data_type", metavar="TYPE", help="A wider type, as in Spark SQL."))
+@_change(_COLUMN, argument("data_type", "TYPE", "A wider type, as in Spark SQL."))
 def change_type(alteration: Alteration, column: str, data_type: str) -> None:
     """Widen a column's type. Needs delta.enableTypeWidening."""
     alteration.change_type(column, data_type)
@@ -177,7 +177,7 @@ def drop_not_null(alteration: Alteration, column: str) -> None:
     alteration.drop_not_null(column)
 
 
-@_change(_COLUMN, argument("expression", metavar="SQL", help="One expression of constants."))
+@_change(_COLUMN, argument("expression", "SQL", "One expression of constants."))
 def set_default(alteration: Alteration, column: str, expression: str) -> None:
     """Set the value of the column in rows that come without it."""
     alteration.set_default(column, expression)
@@ -189,13 +189,13 @@ def drop_default(alteration: Alteration, column: str) -> None:
     alteration.drop_default(column)
 
 
-@_change(_COLUMN, argument("comment", metavar="TEXT", help="The empty text removes it."))
+@_change(_COLUMN, argument("comment", "TEXT", "The empty text removes it."))
 def set_comment(alteration: Alteration, column: str, comment: str) -> None:
     """Set a column's comment."""
     alteration.set_column_comment(column, comment)
 
 
-@_change(argument("columns", nargs="*", metavar="COLUMN", help="None at all ends clustering."))
+@_change(argument("columns", "COLUMN", "None at all ends clustering.", nargs="*"))
 def cluster_by(alteration: Alteration, columns: list[str]) -> None:
     """Cluster the table by up to four columns, or by none any more."""
     alteration.cluster_by(*columns)

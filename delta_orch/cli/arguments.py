@@ -8,7 +8,7 @@ a fresh process each time.
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, BooleanOptionalAction, HelpFormatter, Namespace
+from argparse import ArgumentParser, HelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -34,9 +34,14 @@ class Argument:
     settings: Mapping[str, object]
 
 
-def argument(*names: str, **settings: object) -> Argument:
-    """What a command takes. See `ArgumentParser.add_argument`."""
-    return Argument(names, settings)
+def argument(names: str, metavar: str | None = None, help: str | None = None, **settings: object) -> Argument:
+    """What a command takes, for example `argument("--limit -n", "N", "At most that many.", type=int)`.
+
+    Args:
+        names: An option and its abbreviation, or the name of a positional argument.
+        settings: As `ArgumentParser.add_argument` takes them.
+    """
+    return Argument(tuple(names.split()), {"metavar": metavar, "help": help, **settings})
 
 
 def flag(name: str, help: str) -> Argument:
@@ -54,11 +59,13 @@ def count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What every command is about: a table, and the form of the answer."""
+    """What every command is about: a table, for some commands one version of it, and the form of the answer."""
 
     uri: str
     storage_option: Sequence[str]
     json: bool
+    version: int | None = None
+    timestamp: str | None = None
 
     def table(self) -> DeltaTable:
         """The table.
@@ -79,36 +86,28 @@ class Target:
             options[key] = value
         return DeltaTable(self.uri, options or None)
 
-    def snapshot(self, version: int | None = None, timestamp: str | None = None) -> TableSnapshot:
-        """A version of the table, by default the newest."""
-        return self.table().snapshot(version=version, timestamp=timestamp)
+    def snapshot(self) -> TableSnapshot:
+        """The version of the table that the command line names, by default the newest."""
+        return self.table().snapshot(version=self.version, timestamp=self.timestamp)
 
 
 TARGET = (
-    argument("uri", metavar="URI", help="The table's location: a path or a URI."),
-    argument(
-        "--storage-option", "-o", action="append", default=[], metavar="KEY=VALUE",
-        help="An option of the store. May be repeated.",
-    ),
+    argument("uri", "URI", "The table's location: a path or a URI."),
+    argument("--storage-option -o", "KEY=VALUE", "An option of the store, repeatable.", action="append", default=[]),
     flag("--json", "Print one JSON value instead of tables."),
-)  # fmt: skip
-VERSION = argument("--version", type=int, metavar="N", help="The version to read. Default: the newest.")
-TIMESTAMP = argument("--timestamp", metavar="TIME", help="Read the version that was current at this time (ISO 8601).")
-WHERE = argument("--where", metavar="SQL", help="The rows to read, in Spark SQL.")
-COLUMNS = argument(
-    "--columns",
-    metavar="A,B.C",
-    help="Columns or fields of structs to read. Default: all. Put names with commas or dots in `backticks`.",
 )
-ENGINE = argument(
-    "--engine", default="local", metavar="local|spark", help="What reads the rows. spark starts a session."
+VERSION = (
+    argument("--version", "N", "The version to read. Default: the newest.", type=int),
+    argument("--timestamp", "TIME", "Read the version that was current at this time (ISO 8601)."),
 )
+LIMIT = argument("--limit -n", "N", "Only the first N.", type=count)
+WHERE = argument("--where", "SQL", "The rows to read, in Spark SQL.")
+_NAMES = "Columns or fields of structs to read. Default: all. Put names with commas or dots in `backticks`."
+COLUMNS = argument("--columns", "A,B.C", _NAMES)
+ENGINE = argument("--engine", "local|spark", "spark starts a session to read the rows.", default="local")
 DRY_RUN = flag("--dry-run", "Check everything and show what would be committed. Change nothing.")
-ISOLATION = argument(
-    "--isolation",
-    metavar="LEVEL",
-    help="WriteSerializable, Serializable or SnapshotIsolation. Default: the table's level.",
-)
+_LEVELS = "WriteSerializable, Serializable or SnapshotIsolation. Default: the table's level."
+ISOLATION = argument("--isolation", "LEVEL", _LEVELS)
 
 
 class _Parser(ArgumentParser):
@@ -145,9 +144,8 @@ class Command:
         Raises:
             UsageError: They cannot be understood.
         """
-        parsed: Namespace = self.parser(words).parse_intermixed_args(arguments)
-        values = vars(parsed)
-        target = Target(values.pop("uri"), values.pop("storage_option"), values.pop("json"))
+        values = vars(self.parser(words).parse_intermixed_args(arguments))
+        target = Target(**{name: values.pop(name) for name in Target.__slots__ if name in values})
         self.function(target, **values)
 
 
@@ -219,6 +217,3 @@ def open_engine(name: str) -> Engine:
     if (context := getattr(session, "sparkContext", None)) is not None:
         context.setLogLevel("OFF")
     return spark_engine(session)
-
-
-__all__ = ["BooleanOptionalAction", "Command", "Commands", "Target", "UsageError"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from delta_orch.cli.arguments import DRY_RUN, ISOLATION, TIMESTAMP, VERSION, Commands, Target, argument
+from delta_orch.cli.arguments import DRY_RUN, ISOLATION, VERSION, Commands, Target, argument
 from delta_orch.cli.output import print_json, print_rows, report_commit
 
 COMMANDS = Commands()
 
-_DOMAIN = argument("domain", metavar="DOMAIN", help="Its name, such as com.example.lineage.")
+_DOMAIN = argument("domain", "DOMAIN", "Its name, such as com.example.lineage.")
 
 
-@COMMANDS.add(VERSION, TIMESTAMP, name="list")
-def list_domains(at: Target, version: int | None, timestamp: str | None) -> None:
+@COMMANDS.add(*VERSION, name="list")
+def list_domains(at: Target) -> None:
     """List the metadata domains of a table, those of table features included."""
-    domains = at.snapshot(version, timestamp).domain_metadata
+    domains = at.snapshot().domain_metadata
     if at.json:
         print_json([{"domain": name, "configuration": domains[name]} for name in sorted(domains)])
     else:
@@ -22,7 +22,7 @@ def list_domains(at: Target, version: int | None, timestamp: str | None) -> None
 
 @COMMANDS.add(
     _DOMAIN,
-    argument("configuration", metavar="TEXT", help="Its text, for example JSON."),
+    argument("configuration", "TEXT", "Its text, for example JSON."),
     ISOLATION,
     DRY_RUN,
     name="set",

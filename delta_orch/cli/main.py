@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -25,41 +25,37 @@ from delta_orch.errors import DeltaError, MissingDependencyError
 if TYPE_CHECKING:
     from delta_orch.cli.arguments import Command, Commands
 
-_PAGES = {
-    "Look at a table": ("snapshot", "schema", "files", "history", "txn", "fsck"),
-    "Read rows": ("show", "read", "explain", "changes"),
-    "Change a table": ("alter", "domain"),
-    "Look after a table": ("optimize", "vacuum", "checkpoint", "compact-log", "checksum", "cleanup-log"),
-    "See it work": ("demo",),
+_MODULES = {
+    "Look at a table": ("table", "snapshot schema files history txn fsck"),
+    "Read rows": ("row", "show read explain changes"),
+    "Change a table": ("", "alter domain"),
+    "Look after a table": ("upkeep", "optimize vacuum checkpoint compact-log checksum cleanup-log"),
+    "See it work": ("", "demo"),
 }
-"""The commands as `--help` shows them."""
+"""The commands in the order of `--help`, and the modules that have them."""
 
-_MODULES = {"Look at a table": "table", "Read rows": "row", "Look after a table": "upkeep"}
 _GROUPS = {
-    "txn": ("table", "TXN_COMMANDS", "Transaction identifiers: what makes writes happen once."),
-    "alter": ("alter", "COMMANDS", "Change a table's properties, features, constraints, columns or clustering."),
-    "domain": (
-        "domain",
-        "COMMANDS",
-        "Metadata domains: named texts that travel with a table. Those called delta.… belong to table features.",
-    ),
+    "txn": "Transaction identifiers: what makes writes happen once.",
+    "alter": "Change a table's properties, features, constraints, columns or clustering.",
+    "domain": "Metadata domains: named texts that travel with a table. Those called delta.… belong to table features.",
 }
 _DEMO = "Run the demonstration pipeline of real flights. Options are passed on; see `demo --help`."
+_HELP = ("--help", "-h")
 
 
-def _commands(module: str, name: str = "COMMANDS") -> Commands:
-    found: Commands = getattr(import_module(f"delta_orch.cli.{module}_commands"), name)
+def _commands(module: str) -> Commands:
+    found: Commands = import_module(f"delta_orch.cli.{module}_commands").COMMANDS
     return found
 
 
 def all_commands() -> Iterator[tuple[tuple[str, ...], Command]]:
     """Every command by its words, but `demo`, which has a command line of its own."""
-    for page, names in _PAGES.items():
-        for name in names:
+    for module, names in _MODULES.values():
+        for name in names.split():
             if name in _GROUPS:
-                yield from (((name, inner), command) for inner, command in _commands(*_GROUPS[name][:2]).items())
-            elif name != "demo":
-                yield (name,), _commands(_MODULES[page])[name]
+                yield from (((name, inner), command) for inner, command in _commands(name).items())
+            elif module:
+                yield (name,), _commands(module)[name]
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -109,26 +105,34 @@ def _run(arguments: list[str]) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     """Find the command, and run it."""
-    if not arguments:
+    if not arguments or arguments[0] in _HELP:
         _print_help()
-        return 2
+        return 0 if arguments else 2
     name, *rest = arguments
-    if name in ("--help", "-h"):
-        _print_help()
-        return 0
     if name == "--version":
         from delta_orch import __version__
 
         print_line(f"{PROGRAM} {__version__}")
-        return 0
-    if name == "demo":
+    elif name == "demo":
         return _demo(rest)
-    if name in _GROUPS:
+    elif name in _GROUPS:
         return _dispatch_in_group(name, rest)
-    page = next((page for page, names in _PAGES.items() if name in names), None)
-    if page is None:
-        raise _unknown(name, [name for names in _PAGES.values() for name in names])
-    _commands(_MODULES[page])[name].run(name, rest)
+    else:
+        known = {known: module for module, names in _MODULES.values() for known in names.split()}
+        _ensure_known(name, known)
+        _commands(known[name])[name].run(name, rest)
+    return 0
+
+
+def _dispatch_in_group(group: str, arguments: list[str]) -> int:
+    commands = _commands(group)
+    if not arguments or arguments[0] in _HELP:
+        print_line(f"usage: {PROGRAM} {group} COMMAND URI …\n\n{_GROUPS[group]}\n")
+        _print_commands("Commands", {name: command.help for name, command in commands.items()})
+        return 0 if arguments else 2
+    name, *rest = arguments
+    _ensure_known(name, commands)
+    commands[name].run(f"{group} {name}", rest)
     return 0
 
 
@@ -145,41 +149,22 @@ def _demo(arguments: list[str]) -> int:
     return main(arguments)
 
 
-def _dispatch_in_group(group: str, arguments: list[str]) -> int:
-    *place, help = _GROUPS[group]
-    commands = _commands(*place)
-    if not arguments or arguments[0] in ("--help", "-h"):
-        print_line(f"usage: {PROGRAM} {group} COMMAND URI …\n\n{help}\n")
-        _print_commands("Commands", {name: command.help for name, command in commands.items()})
-        return 0 if arguments else 2
-    name, *rest = arguments
-    if name not in commands:
-        raise _unknown(name, list(commands))
-    commands[name].run(f"{group} {name}", rest)
-    return 0
-
-
-def _unknown(name: str, known: Sequence[str]) -> UsageError:
+def _ensure_known(name: str, known: Iterable[str]) -> None:
+    if name in known:
+        return
     from difflib import get_close_matches
 
-    if name.startswith("-"):
-        return UsageError(f"There is no option {name} here; see --help")
-    close = get_close_matches(name, known)
-    return UsageError(
-        f"There is no command {name!r}. " + (f"Did you mean {', '.join(close)}?" if close else "See --help")
-    )
+    close = get_close_matches(name, list(known))
+    advice = f"Did you mean {' or '.join(close)}?" if close else "See --help"
+    raise UsageError(f"There is no {'option' if name.startswith('-') else 'command'} {name!r}. {advice}")
 
 
 def _print_help() -> None:
     print_line(f"usage: {PROGRAM} [--version] [--help] COMMAND …\n\nLook at and look after Delta Lake tables.\n")
-    for page, names in _PAGES.items():
-        told = {}
-        for name in names:
-            if name in _GROUPS:
-                told[name] = _GROUPS[name][2]
-            else:
-                told[name] = _DEMO if name == "demo" else _commands(_MODULES[page])[name].help
-        _print_commands(page, told)
+    for page, (module, names) in _MODULES.items():
+        own = {name: command.help for name, command in _commands(module).items()} if module else {}
+        known = {**own, **_GROUPS, "demo": _DEMO}
+        _print_commands(page, {name: known[name] for name in names.split()})
     print_line(f"`{PROGRAM} COMMAND --help` shows what a command takes.")
     print_line("Ends with 0; with 1 after an error (error[CODE] on stderr); with 2 after a wrong command line.")
 

@@ -19,11 +19,22 @@ _NARROWEST_COLUMN = 8
 
 
 def print_json(value: object) -> None:
-    """One JSON value on stdout; values JSON does not know become text."""
+    """One JSON value on stdout. Dataclasses become objects; values JSON does not know become text."""
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-    sys.stdout.write(orjson.dumps(value, default=str, option=options).decode() + "\n")
+    sys.stdout.write(orjson.dumps(value, default=_plain, option=options).decode() + "\n")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def attributes(value: object, names: str) -> dict[str, object]:
+    """Some attributes of a value by their names, for JSON."""
+    return {name: getattr(value, name) for name in names.split()}
 
 
 def print_error(code: str, message: str, context: Mapping[str, object], *, as_json: bool) -> None:
@@ -150,12 +161,7 @@ def report_commit(result: CommitResult, *, done: str, nothing: str, as_json: boo
 
     preview = result.preview
     if as_json:
-        told: dict[str, object] = {
-            "version": result.version,
-            "skipped": result.skipped,
-            "dry_run": preview is not None,
-            "operation_metrics": dict(result.operation_metrics),
-        }
+        told = {**attributes(result, "version skipped operation_metrics"), "dry_run": preview is not None}
         if preview is not None:
             told["version"] = preview.version
             told["actions"] = [orjson.Fragment(line) for line in preview.content.splitlines()]

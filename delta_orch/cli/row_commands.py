@@ -7,21 +7,9 @@ from argparse import BooleanOptionalAction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.cli.arguments import (
-    COLUMNS,
-    ENGINE,
-    TIMESTAMP,
-    VERSION,
-    WHERE,
-    Commands,
-    Target,
-    argument,
-    count,
-    flag,
-    open_engine,
-    parse_columns,
-)
-from delta_orch.cli.output import print_json, print_line, print_rows, show_progress
+from delta_orch.cli import arguments as take
+from delta_orch.cli.arguments import Commands, Target, open_engine, parse_columns
+from delta_orch.cli.output import attributes, print_json, print_line, print_rows, show_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,9 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = Commands()
 
 _LONGEST_TEXT = 200
-_OUTPUT = argument(
-    "--output", type=Path, required=True, metavar="FILE.parquet", help="The Parquet file to write the rows to."
-)
+_OUTPUT = take.argument("--output", "FILE.parquet", "The Parquet file to write the rows to.", type=Path, required=True)
 
 Cell = Any
 """A value of Arrow's `to_pylist`, or what stands for it in JSON."""
@@ -41,24 +27,21 @@ Row = dict[str, Cell]
 
 
 @COMMANDS.add(
-    argument("--limit", "-n", type=count, default=20, metavar="N", help="At most that many rows. Default: 20."),
-    VERSION,
-    TIMESTAMP,
-    COLUMNS,
-    WHERE,
-    ENGINE,
+    take.argument("--limit -n", "N", "At most that many rows. Default: 20.", type=take.count, default=20),
+    *take.VERSION,
+    take.COLUMNS,
+    take.WHERE,
+    take.ENGINE,
 )
 def show(
     at: Target,
     limit: int,
-    version: int | None,
-    timestamp: str | None,
     columns: str | None,
     where: str | None,
     engine: str,
 ) -> None:
     """Show some rows of a table, in no particular order."""
-    state = at.snapshot(version, timestamp)
+    state = at.snapshot()
     scan = state.scan(parse_columns(columns), where)
     fields = scan.schema.fields
     reads = open_engine(engine)
@@ -79,27 +62,25 @@ def show(
     print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
 
 
-@COMMANDS.add(_OUTPUT, VERSION, TIMESTAMP, COLUMNS, WHERE, ENGINE)
+@COMMANDS.add(_OUTPUT, *take.VERSION, take.COLUMNS, take.WHERE, take.ENGINE)
 def read(
     at: Target,
     output: Path,
-    version: int | None,
-    timestamp: str | None,
     columns: str | None,
     where: str | None,
     engine: str,
 ) -> None:
     """Write a table's rows to one Parquet file, streamed. The file appears complete or not at all."""
-    state = at.snapshot(version, timestamp)
+    state = at.snapshot()
     scan = state.scan(parse_columns(columns), where)
     reads = open_engine(engine)
     _export(at, reads.to_reader(scan.to_relation(reads)), output, {"version": state.version})
 
 
-@COMMANDS.add(WHERE, VERSION, TIMESTAMP)
-def explain(at: Target, where: str | None, version: int | None, timestamp: str | None) -> None:
+@COMMANDS.add(take.WHERE, *take.VERSION)
+def explain(at: Target, where: str | None) -> None:
     """Say how many files a scan reads, and which part of the predicate leaves out how many."""
-    told = at.snapshot(version, timestamp).scan(where=where).explain()
+    told = at.snapshot().scan(where=where).explain()
     if at.json:
         print_json(told.to_dict())
     else:
@@ -108,27 +89,24 @@ def explain(at: Target, where: str | None, version: int | None, timestamp: str |
 
 @COMMANDS.add(
     _OUTPUT,
-    argument("--from", dest="starting_version", type=int, metavar="A", help="The first version."),
-    argument("--to", dest="ending_version", type=int, metavar="B", help="The last version. Default: the newest."),
-    argument(
-        "--from-timestamp", dest="starting_timestamp", metavar="TIME", help="Versions since this time (ISO 8601)."
-    ),
-    argument("--to-timestamp", dest="ending_timestamp", metavar="TIME", help="Versions until this time (ISO 8601)."),
-    flag("--allow-out-of-range", "No error where the range goes beyond the newest version."),
-    argument(
+    take.argument("--from", "A", "The first version.", dest="starting_version", type=int),
+    take.argument("--to", "B", "The last version. Default: the newest.", dest="ending_version", type=int),
+    take.argument("--from-timestamp", "TIME", "Versions since this time (ISO 8601).", dest="starting_timestamp"),
+    take.argument("--to-timestamp", "TIME", "Versions until this time (ISO 8601).", dest="ending_timestamp"),
+    take.flag("--allow-out-of-range", "No error where the range goes beyond the newest version."),
+    take.argument(
         "--require-change-data-feed",
+        help="Refuse versions written without the feed. Default: if the table has a feed.",
         action=BooleanOptionalAction,
-        help="Refuse versions written while the feed was off. Default: where the table has a feed.",
     ),
-    argument("--schema-version", type=int, metavar="N", help="Columns as of this version. Default: of the last one."),
-    ENGINE,
+    take.argument("--schema-version", "N", "Columns as of this version. Default: of the last one.", type=int),
+    take.ENGINE,
 )
 def changes(at: Target, output: Path, engine: str, **choice: Any) -> None:
     """Write the rows that a range of versions inserted, updated and deleted to one Parquet file."""
     feed = at.table().changes(**choice)
     reads = open_engine(engine)
-    versions = {"starting_version": feed.starting_version, "ending_version": feed.ending_version}
-    _export(at, reads.to_reader(feed.to_relation(reads)), output, versions)
+    _export(at, reads.to_reader(feed.to_relation(reads)), output, attributes(feed, "starting_version ending_version"))
 
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
@@ -140,7 +118,7 @@ def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
     return rows
 
 
-def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: dict[str, int]) -> None:
+def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: dict[str, object]) -> None:
     from delta_orch.engines.parquet_export import export_parquet
 
     written = 0

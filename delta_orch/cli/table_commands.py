@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.cli.arguments import TIMESTAMP, VERSION, WHERE, Commands, Target, argument, count, flag
-from delta_orch.cli.output import (
-    print_fields,
-    print_json,
-    print_line,
-    print_rows,
-    print_tree,
-    text_of_bytes,
-    text_of_time,
-    working,
-)
+from delta_orch.cli import arguments as take
+from delta_orch.cli import output as out
+from delta_orch.cli.arguments import Commands, Target
+from delta_orch.cli.output import text_of_bytes, text_of_time
 
 if TYPE_CHECKING:
     from delta_orch.cli.output import Branch
@@ -25,7 +17,7 @@ if TYPE_CHECKING:
     from delta_orch.table.column_details import ColumnDetails
     from delta_orch.verbs.fsck import FsckReport
 
-COMMANDS, TXN_COMMANDS = Commands(), Commands()
+COMMANDS = Commands()
 
 _SHOWN_PROBLEMS = 50
 _FILE_COLUMNS = (
@@ -37,15 +29,15 @@ FileRow = dict[str, Any]
 """A file as JSON knows it."""
 
 
-@COMMANDS.add(VERSION, TIMESTAMP, flag("--files", "List the data files, too."))
-def snapshot(at: Target, version: int | None, timestamp: str | None, files: bool) -> None:
+@COMMANDS.add(*take.VERSION, take.flag("--files", "List the data files, too."))
+def snapshot(at: Target, files: bool) -> None:
     """Show one version of a table: schema, protocol, properties, size."""
-    state = at.snapshot(version, timestamp)
+    state = at.snapshot()
     if at.json:
-        print_json(describe_snapshot(state, with_files=files))
+        out.print_json(describe_snapshot(state, with_files=files))
         return
-    print_fields(state.store.uri, _summary(state))
-    print_rows(
+    out.print_fields(state.store.uri, _summary(state))
+    out.print_rows(
         ("column", "type", "nullable", ""),
         [
             (".".join(c.path), c.declared_type or c.data_type, "" if c.nullable else "NOT NULL", _column_notes(c))
@@ -54,47 +46,33 @@ def snapshot(at: Target, version: int | None, timestamp: str | None, files: bool
         ],
     )
     if files:
-        rows = list_files(state)
-        print_rows(
-            ("file", "size", "partition"), [(f["path"], text_of_bytes(f["size"]), f["partition_values"]) for f in rows]
-        )
+        rows = [(f["path"], text_of_bytes(f["size"]), f["partition_values"]) for f in list_files(state)]
+        out.print_rows(("file", "size", "partition"), rows)
 
 
 def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, object]:
     """A snapshot as JSON, names as in Python."""
-    metadata, protocol, properties = state.metadata, state.protocol, state.properties
+    properties = state.properties
     described: dict[str, object] = {
         "uri": state.store.uri,
-        "version": state.version,
-        "timestamp_ms": state.timestamp_ms,
-        "metadata": {
-            "id": metadata.id,
-            "name": metadata.name,
-            "description": metadata.description,
-            "schema_string": metadata.schema_string,
-            "partition_columns": list(metadata.partition_columns),
-            "configuration": dict(metadata.configuration),
-            "created_time": metadata.created_time,
-        },
+        **out.attributes(state, "version timestamp_ms"),
+        "metadata": out.attributes(
+            state.metadata, "id name description schema_string partition_columns configuration created_time"
+        ),
         "protocol": {
-            "min_reader_version": protocol.min_reader_version,
-            "min_writer_version": protocol.min_writer_version,
-            "reader_features": _sorted(protocol.reader_features),
-            "writer_features": _sorted(protocol.writer_features),
+            **out.attributes(state.protocol, "min_reader_version min_writer_version"),
+            "reader_features": _sorted(state.protocol.reader_features),
+            "writer_features": _sorted(state.protocol.writer_features),
         },
-        "txns": dict(state.txns),
-        "domain_metadata": dict(state.domain_metadata),
-        "features": sorted(state.features),
+        **out.attributes(state, "txns domain_metadata features"),
         "columns": [describe_column(column) for column in state.columns],
-        "constraints": dict(state.constraints),
-        "clustering_columns": _paths(state.clustering_columns),
+        **out.attributes(state, "constraints clustering_columns"),
         "in_commit_timestamps": {
             "enabled": properties.enable_in_commit_timestamps,
             "enablement_version": properties.in_commit_timestamp_enablement_version,
             "enablement_timestamp_ms": properties.in_commit_timestamp_enablement_ms,
         },
-        "num_files": state.num_files,
-        "size_bytes": state.size_bytes,
+        **out.attributes(state, "num_files size_bytes"),
     }
     if with_files:
         described["files"] = list_files(state)
@@ -130,27 +108,13 @@ def _column_notes(column: ColumnDetails) -> str:
 
 def describe_column(column: ColumnDetails) -> dict[str, object]:
     """A column as JSON knows it; what is said of few columns is left out for the others."""
-    described: dict[str, object] = {
-        "path": list(column.path),
-        "type": str(column.data_type),
-        "nullable": column.nullable,
-        "comment": column.comment,
-        "declared_type": column.declared_type,
-        "collations": dict(column.collations),
-        "generation_expression": column.generation_expression,
-        "identity": None if column.identity is None else asdict(column.identity),
-        "default": column.default,
-        "invariant": column.invariant,
-        "physical_name": column.physical_name,
-        "field_id": column.field_id,
-        "type_changes": [asdict(change) for change in column.type_changes],
-    }
-    always = ("path", "type", "nullable")
-    return {name: value for name, value in described.items() if name in always or value not in (None, {}, [])}
-
-
-def _paths(paths: tuple[tuple[str, ...], ...] | None) -> list[list[str]] | None:
-    return None if paths is None else [list(path) for path in paths]
+    always = {"path": column.path, "type": str(column.data_type), "nullable": column.nullable}
+    known = out.attributes(
+        column,
+        "comment declared_type collations generation_expression identity default invariant physical_name field_id "
+        "type_changes",
+    )
+    return always | {name: value for name, value in known.items() if value not in (None, {}, ())}
 
 
 def _sorted(names: tuple[str, ...] | None) -> list[str] | None:
@@ -179,22 +143,17 @@ def _summary(state: TableSnapshot) -> dict[str, object]:
     }
 
 
-@COMMANDS.add(VERSION, TIMESTAMP)
-def schema(at: Target, version: int | None, timestamp: str | None) -> None:
+@COMMANDS.add(*take.VERSION)
+def schema(at: Target) -> None:
     """Show a table's schema as a tree: types, nullability and the metadata of columns."""
     from delta_orch.protocol.schema import data_type_to_json
 
-    state = at.snapshot(version, timestamp)
+    state = at.snapshot()
     if at.json:
-        print_json(
-            {
-                "version": state.version,
-                "partition_columns": list(state.partition_columns),
-                "schema": data_type_to_json(state.schema),
-            }
-        )
+        shown = out.attributes(state, "version partition_columns")
+        out.print_json({**shown, "schema": data_type_to_json(state.schema)})
         return
-    print_tree((f"{state.store.uri} version {state.version}", _branches(state.schema, state.partition_columns)))
+    out.print_tree((f"{state.store.uri} version {state.version}", _branches(state.schema, state.partition_columns)))
 
 
 def _branches(struct: StructType, partition_columns: tuple[str, ...] = ()) -> list[Branch]:
@@ -228,15 +187,15 @@ def _type_branch(name: str, data_type: DataType, nullable: bool) -> Branch:
     return f"{name}: {data_type}{suffix}", []
 
 
-@COMMANDS.add(VERSION, TIMESTAMP, WHERE, argument("--limit", "-n", type=count, metavar="N", help="Only the first N."))
-def files(at: Target, version: int | None, timestamp: str | None, where: str | None, limit: int | None) -> None:
+@COMMANDS.add(*take.VERSION, take.WHERE, take.LIMIT)
+def files(at: Target, where: str | None, limit: int | None) -> None:
     """List the data files of a table, by path, with their statistics; with --where those a scan would read."""
-    state = at.snapshot(version, timestamp)
+    state = at.snapshot()
     rows = describe_files(state, where, limit)
     if at.json:
-        print_json({"version": state.version, "files": rows})
+        out.print_json({"version": state.version, "files": rows})
         return
-    print_rows(
+    out.print_rows(
         ("file", "size", "rows", "deleted", "modified", "partition", "statistics"),
         [
             (
@@ -251,7 +210,7 @@ def files(at: Target, version: int | None, timestamp: str | None, where: str | N
             for row in rows
         ],
     )
-    print_line(f"{len(rows):,} files of version {state.version}, {text_of_bytes(sum(row['size'] for row in rows))}")
+    out.print_line(f"{len(rows):,} files of version {state.version}, {text_of_bytes(sum(row['size'] for row in rows))}")
 
 
 def describe_files(state: TableSnapshot, where: str | None, limit: int | None) -> list[FileRow]:
@@ -277,13 +236,8 @@ def _logical_names(struct: StructType) -> _Names:
     from delta_orch.protocol.types import StructType
     from delta_orch.table.column_mapping import physical_name
 
-    return {
-        physical_name(field): (
-            field.name,
-            _logical_names(field.data_type) if isinstance(field.data_type, StructType) else {},
-        )
-        for field in struct
-    }
+    inner = {f.name: _logical_names(f.data_type) for f in struct if isinstance(f.data_type, StructType)}
+    return {physical_name(field): (field.name, inner.get(field.name, {})) for field in struct}
 
 
 def parsed_statistics(text: str | None) -> dict[str, object] | None:
@@ -338,29 +292,18 @@ def _leaves(values: Any, prefix: str = "") -> dict[str, object]:
     return found
 
 
-@COMMANDS.add(argument("--limit", "-n", type=count, metavar="N", help="Only the newest N commits."))
+@COMMANDS.add(take.LIMIT)
 def history(at: Target, limit: int | None) -> None:
     """List the commits the log still holds, newest first."""
     entries = at.table().history(limit)
     if at.json:
-        print_json(
-            [
-                {
-                    "version": e.version,
-                    "timestamp_ms": e.timestamp_ms,
-                    "file_time_ms": e.file_time_ms,
-                    "in_commit_timestamp_ms": e.in_commit_timestamp_ms,
-                    "operation": e.operation,
-                    "operation_parameters": e.operation_parameters,
-                    "operation_metrics": e.operation_metrics,
-                    "user_metadata": e.user_metadata,
-                    "engine_info": e.engine_info,
-                }
-                for e in entries
-            ]
+        names = (
+            "version timestamp_ms file_time_ms in_commit_timestamp_ms operation operation_parameters operation_metrics "
+            "user_metadata engine_info"
         )
+        out.print_json([out.attributes(entry, names) for entry in entries])
         return
-    print_rows(
+    out.print_rows(
         ("version", "time", "operation", "parameters", "metrics"),
         [
             (e.version, text_of_time(e.timestamp_ms), e.operation, e.operation_parameters, e.operation_metrics)
@@ -370,16 +313,16 @@ def history(at: Target, limit: int | None) -> None:
 
 
 @COMMANDS.add(
-    flag("--check", "Look up every data file, and verify every deletion vector."),
-    argument("--version", type=int, metavar="N", help="The version to check. Default: the newest."),
+    take.flag("--check", "Look up every data file, and verify every deletion vector."),
+    take.VERSION[0],
 )
-def fsck(at: Target, check: bool, version: int | None) -> None:
+def fsck(at: Target, check: bool) -> None:
     """Check that the log is whole and consistent. Ends with 1 where the version cannot be read right."""
     table = at.table()
-    with working("Checking"):
-        report = table.fsck(version, check_files=check)
+    with out.working("Checking"):
+        report = table.fsck(at.version, check_files=check)
     if at.json:
-        print_json({"ok": report.ok, **asdict(report)})
+        out.print_json({"ok": report.ok, **out.attributes(report, " ".join(report.__slots__))})
     else:
         _print_report(report)
     if not report.ok:
@@ -387,7 +330,7 @@ def fsck(at: Target, check: bool, version: int | None) -> None:
 
 
 def _print_report(report: FsckReport) -> None:
-    print_fields(
+    out.print_fields(
         report.uri,
         {
             "version": report.version,
@@ -405,20 +348,6 @@ def _print_report(report: FsckReport) -> None:
     )
     if report.problems:
         shown = report.problems[:_SHOWN_PROBLEMS]
-        print_rows(("severity", "code", "problem"), [(p.severity, p.code, p.message) for p in shown])
+        out.print_rows(("severity", "code", "problem"), [(p.severity, p.code, p.message) for p in shown])
         if len(shown) < len(report.problems):
-            print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
-
-
-@TXN_COMMANDS.add(VERSION, TIMESTAMP, name="list")
-def txn_list(at: Target, version: int | None, timestamp: str | None) -> None:
-    """List the application ids the table has recorded, with their last version."""
-    state = at.snapshot(version, timestamp)
-    actions = [action for _, action in sorted(state.txn_actions.items())]
-    if at.json:
-        print_json([{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions])
-        return
-    print_rows(
-        ("application id", "version", "last updated"),
-        [(t.app_id, t.version, text_of_time(t.last_updated)) for t in actions],
-    )
+            out.print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
