@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.history import HistoryEntry
     from delta_orch.log.upkeep.log_cleanup import CleanupResult
     from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.protocol.actions import Txn
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.verbs.alter.draft import Change
     from delta_orch.verbs.checksum import ChecksumResult
@@ -132,6 +133,18 @@ class DeltaTable:
         """The last recorded version of each application id; those that `delta.setTransactionRetentionDuration` has
         expired are left out (PROTOCOL, "Transaction Identifiers"). Raises as `snapshot`."""
         return self.snapshot().txns
+
+    def last_txn(self, app_id: str) -> Txn | None:
+        """The last recorded `txn` of one application id, None where there is none. Reads the newest commits first and
+        stops at the first that has it, where `txns` needs the whole state.
+
+        `delta.setTransactionRetentionDuration` is not applied: `Txn.last_updated` tells when it was written.
+
+        Raises:
+            TableNotFoundError: No table at the location.
+            CorruptLogError: A file that had to be read is damaged or missing.
+        """
+        return self.log.last_txn(app_id)
 
     def changes(
         self,

@@ -88,6 +88,10 @@ class LogStore(ABC):
         A directory that does not exist lists as empty.
         """
 
+    def list_names(self, directory: str) -> list[str]:
+        """The names of the files directly in `directory`, ascending: what `list_from` lists, without a look at each."""
+        return [meta.path.rpartition("/")[2] for meta in self.list_from(directory)]
+
     @abstractmethod
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         """Every file below `directory`, in no order. For vacuum."""

@@ -3,7 +3,7 @@
 System calls one by one, in an order that matters: what `pathlib` would wrap is spelled out.
 """
 
-# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -92,6 +92,15 @@ class LocalStore(LogStore):
             meta = _entry_meta(prefix + entry.name, entry)
             if meta is not None:
                 yield meta
+
+    def list_names(self, directory: str) -> list[str]:
+        full = self._full(directory)
+        try:
+            return sorted(name for name in os.listdir(full) if not _is_temporary(name))
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise storage_error(e, "list", full) from e
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         pending = [directory]

@@ -458,3 +458,56 @@ def test_one_log_in_many_threads(builder: LogBuilder) -> None:
         thread.join()
     assert len(found) == 16
     assert all(paths == found[0] for paths in found)
+
+
+# One application's identifier
+
+
+@pytest.mark.parametrize("app_id", ["a", 'quo"te', "sla/sh", "umlaut ä", "back\\slash", "line\nbreak"])
+@pytest.mark.parametrize("escape", [False, True])
+def test_the_last_txn_is_found_however_its_id_is_spelled(builder: LogBuilder, app_id: str, escape: bool) -> None:
+    builder.create()
+    builder.commit(_add("x", tags={"txn": app_id}), Txn(app_id, 3, 7))
+    builder.commit(_add("y"), Txn("other", 9))
+    if escape:
+        version = builder.commit(_add("z"))
+        spelled = "".join(f"\\u{ord(c):04x}" for c in app_id)
+        line = b'{"txn" : {"appId":"%s","version":4}}\n' % spelled.encode()
+        builder.store.put(commit_path(version), b'{"commitInfo":{"txn":1}}\n\n' + line)
+    log = TableLog(builder.store)
+    assert log.last_txn(app_id) == log.snapshot().every_txn[app_id]
+    assert log.last_txn("nobody") is None
+
+
+def test_the_last_txn_may_lie_in_the_checkpoint_or_before_a_lower_one(builder: LogBuilder) -> None:
+    builder.create()
+    builder.commit(Txn("old", 1), Txn("new", 8))
+    builder.checkpoint(1)
+    builder.commit(_add("a"), Txn("new", 2))
+    for hint in (True, False):
+        if not hint:
+            builder.store.delete("_delta_log/_last_checkpoint")
+        log = TableLog(builder.store)
+        assert log.last_txn("old") == Txn("old", 1)
+        assert log.last_txn("new") == Txn("new", 2)
+        assert log.last_txn("none") is None
+
+
+def test_the_last_txn_is_found_without_reading_what_is_older(local: LogBuilder) -> None:
+    local.create()
+    for number in range(40):
+        local.commit(_add(f"f{number}"), Txn("app", number))
+    for version in range(1, 30):
+        local.store.put(commit_path(version), b"damaged")
+    assert TableLog(local.store).last_txn("app") == Txn("app", 39)
+
+
+def test_the_last_txn_of_a_broken_log_is_an_error(local: LogBuilder) -> None:
+    with pytest.raises(TableNotFoundError):
+        TableLog(local.store).last_txn("app")
+    local.create()
+    for number in range(3):
+        local.commit(_add(f"f{number}"), Txn("app", number))
+    local.store.delete(commit_path(2))
+    with pytest.raises(LogGapError):
+        TableLog(local.store).last_txn("app")

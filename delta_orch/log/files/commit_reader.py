@@ -275,7 +275,11 @@ def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequenc
         LogGapError: A commit vanished after it was listed.
         StorageError: It cannot be read.
     """
-    paths = [meta.path for meta in commits]
+    return read_paths(store, [meta.path for meta in commits], versions)
+
+
+def read_paths(store: LogStore, paths: Sequence[str], versions: Sequence[int]) -> Iterator[LogFile]:
+    """As `read_commits`, by the paths of the commits."""
     for path, version, data in zip(paths, versions, _read_all(store, paths), strict=True):
         if data is None:
             raise LogGapError(

@@ -13,7 +13,7 @@ from delta_orch.log.read import segment as segments
 from delta_orch.log.read.replay import replay_segment
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.actions import Metadata, Protocol, Txn
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.storage.base import FileMeta, LogStore
 
@@ -165,6 +165,19 @@ class TableLog:
             CorruptLogError: It is damaged; the error names the file.
         """
         return read_commit(self.store, self.find_commit(version), version)
+
+    def last_txn(self, app_id: str) -> Txn | None:
+        """The newest `txn` action of an application id, None where there is none; one that
+        `delta.setTransactionRetentionDuration` has expired counts, too. The log is read newest first, no further than
+        to that action.
+
+        Raises:
+            TableNotFoundError: There is no log.
+            CorruptLogError: A file that had to be read is damaged or missing.
+        """
+        from delta_orch.log.read.last_txn import read_last_txn
+
+        return read_last_txn(self.store, app_id)
 
     def find_commit(self, version: int) -> FileMeta:
         """The file of a commit. Raises VersionNotFoundError."""
