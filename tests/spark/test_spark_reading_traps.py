@@ -206,7 +206,7 @@ def test_files_that_delta_writers_name_are_not_asked_for_their_timestamps(
     def refused(*_: Any) -> Any:
         raise AssertionError("a footer was read")
 
-    monkeypatch.setattr(file_names, "_read_schema", refused)
+    monkeypatch.setattr(file_names, "read_footer", refused)
     assert table.snapshot().scan().to_relation(classic).count() == 4
     made = HandmadeTable(tmp_path / "foreign")
     made.create(rows.schema)

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.spark.frames import with_position
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, READ_OPTIONS, SparkHost, WrittenFile
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, READ_OPTIONS, SparkHost
 from delta_orch.engines.spark.pushed_filters import PushedFilters
-from delta_orch.engines.spark.scan_files import ScanFiles
+from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.errors import DeltaError
 from delta_orch.log.files.arrow_building import int32_array, string_array
 from delta_orch.log.files.partition_columns import one_chunk
@@ -210,20 +210,13 @@ class ClassicHost(SparkHost):
             self.session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, configuration)
 
     def write_files(
-        self,
-        rows: DataFrame,
-        store: LogStore,
-        root_uri: str,
-        directory: str,
-        partition_columns: Sequence[str],
-        options: Mapping[str, str],
-    ) -> list[WrittenFile]:
-        columns = self._bridge.string_array(list(partition_columns))
+        self, rows: DataFrame, store: LogStore, directory: str, partition_by: Sequence[str], options: Mapping[str, str]
+    ) -> list[str]:
+        columns = self._bridge.string_array(list(partition_by))
         prefix = f"{directory}/" if directory else ""
-        manifest = self._java.write(rows._jdf, root_uri + f"/{directory}".rstrip("/"), columns, dict(options))
+        written = self._java.write(rows._jdf, f"{hadoop_root(store)}/{directory}".rstrip("/"), columns, dict(options))
         # Hive's escaping leaves no newline in a directory name, and file names are Spark's own.
-        lines = (line.split("\t", 2) for line in manifest.split("\n") if line)
-        return [WrittenFile(prefix + path, int(size), int(written)) for size, written, path in lines]
+        return [prefix + path for path in written.split("\n") if path]
 
     def arrow_batches(self, rows: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         from pyspark.serializers import NoOpSerializer

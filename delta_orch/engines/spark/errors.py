@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
 
 from delta_orch.errors import (
     ColumnNotFoundError,
@@ -79,13 +78,16 @@ _EXPRESSION_CONDITIONS = (
 
 
 @contextmanager
-def spark_errors(action: str, *, checks: Sequence[str] = (), is_analysis: bool = False) -> Iterator[None]:
+def spark_errors(
+    action: str, *, checks: Sequence[str] = (), is_analysis: bool = False, needs_package: str | None = None
+) -> Iterator[None]:
     """Translate what Spark raises inside the block.
 
     Args:
         action: Completes "Spark could not …".
         checks: Names of the checks built into the rows, by the index in their message.
         is_analysis: Whether the block analyses SQL this package was given, so that an analysis error is the caller's.
+        needs_package: Why the block runs this package in Python workers, as a sentence.
 
     Raises:
         ConstraintViolationError, MissingFileError, StorageError, TableError, ProtocolViolationError,
@@ -97,18 +99,20 @@ def spark_errors(action: str, *, checks: Sequence[str] = (), is_analysis: bool =
     except DeltaError:
         raise
     except Exception as e:
-        translated = translate(e, action, checks, is_analysis=is_analysis)
+        translated = _translate(e, action, checks, is_analysis, needs_package)
         if translated is None:
             raise
         raise translated from e
 
 
-def translate(error: Exception, action: str, checks: Sequence[str], *, is_analysis: bool) -> DeltaError | None:
+def _translate(
+    error: Exception, action: str, checks: Sequence[str], is_analysis: bool, needs_package: str | None
+) -> DeltaError | None:
     """Our error for one of Spark's; None where it is not ours to explain."""
     if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
         return None
     text = _full_text(error)
-    condition = _condition(error)
+    condition = getattr(error, "getCondition", lambda: None)() or ""
     found = _VIOLATION.search(text)
     if found and int(found[1]) < len(checks):
         return _violation(checks[int(found[1])], found[2])
@@ -118,8 +122,14 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
         return SchemaMismatchError(f"Spark could not {action}", cause=mismatch[1])
     if connector := _missing_connector(text, action):
         return connector
-    store_error = _store_error(text, action)
-    if store_error is not None:
+    if needs_package is not None and _NO_PACKAGE in text:
+        return MissingDependencyError(
+            "delta_orch is not installed on the Spark workers",
+            cause=needs_package,
+            remedy="Install delta-orch where the executors run Python",
+            package="delta-orch",
+        )
+    if store_error := _store_error(text, action):
         return store_error
     if condition in _MISSING or any(sign in text for sign in _MISSING):
         return missing_file_error(action, _path_in(text))
@@ -131,29 +141,6 @@ def translate(error: Exception, action: str, checks: Sequence[str], *, is_analys
             path=path,
         )
     return _expression_error(condition, text, action) if is_analysis else None
-
-
-@contextmanager
-def package_on_workers(purpose: str) -> Iterator[None]:
-    """For what runs this package in Python workers.
-
-    Args:
-        purpose: Why, as a sentence.
-
-    Raises:
-        MissingDependencyError: They do not have it.
-    """
-    try:
-        yield
-    except Exception as e:
-        if type(e).__module__.startswith(("pyspark", "py4j")) and _NO_PACKAGE in _full_text(e):
-            raise MissingDependencyError(
-                "delta_orch is not installed on the Spark workers",
-                cause=purpose,
-                remedy="Install delta-orch where the executors run Python",
-                package="delta-orch",
-            ) from e
-        raise
 
 
 def missing_file_error(action: str, path: str | None) -> MissingFileError:
@@ -205,10 +192,9 @@ def _expression_error(condition: str, text: str, action: str) -> DeltaError | No
 
 
 def _violation(name: str, row_text: str) -> ConstraintViolationError:
-    try:
-        row: Any = json.loads(row_text)
-    except json.JSONDecodeError:
-        row = row_text
+    row: object = row_text
+    with suppress(json.JSONDecodeError):
+        row = json.loads(row_text)
     return ConstraintViolationError(
         f"A row violates {name}",
         cause=f"The row is {row_text}",
@@ -216,14 +202,6 @@ def _violation(name: str, row_text: str) -> ConstraintViolationError:
         constraint=name,
         row=row,
     )
-
-
-def _condition(error: Exception) -> str:
-    for attribute in ("getCondition", "getErrorClass"):
-        method = getattr(error, attribute, None)
-        if method is not None:
-            return method() or ""
-    return ""
 
 
 def _full_text(error: BaseException) -> str:

@@ -11,9 +11,10 @@ they are. Only a footer tells which files have any, and few tables do: mostly th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +41,8 @@ from delta_orch.protocol.types import (
 from delta_orch.storage.base import LogStore
 from delta_orch.table.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
 from delta_orch.table.type_widening import TYPE_CHANGES
+
+T = TypeVar("T")
 
 _READERS = 16
 _SAMPLE = 64
@@ -95,13 +98,12 @@ def _ask(plan: ScanPlan, physical: StructType, rows: Sequence[int]) -> list[Stru
     if not rows:
         return []
     paths = plan.files.column("path").take(int64_array(rows)).to_pylist()
-    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-schema-read") as executor:
-        return list(executor.map(lambda path: _ask_one(plan, physical, path), paths))
+    return each_file(lambda path: _ask_one(plan, physical, path), paths)
 
 
 def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
     try:
-        schema = _read_schema(plan.store, path)
+        schema = read_footer(plan.store, path).schema_arrow
     except DeltaError:
         if plan.column_mapping is ColumnMappingMode.ID:
             raise
@@ -139,12 +141,22 @@ def _type_spark_follows(field: StructField, data_type: DataType) -> DataType:
     return DecimalType(max(data_type.precision, min(digits + data_type.scale, 38)), data_type.scale)
 
 
-def _read_schema(store: LogStore, log_path: str) -> pa.Schema:
+def each_file(read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    """What `read` gives for each path, in order; several are read at a time."""
+    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-footer-read") as executor:
+        return list(executor.map(read, paths))
+
+
+def read_footer(store: LogStore, log_path: str) -> pq.ParquetFile:
+    """The footer of a data file; its rows can no longer be read from it.
+
+    Raises MissingFileError, StorageError, TableError: The file is gone or cannot be read.
+    """
     path = store.resolve(log_path)
     try:
         with store.data_filesystem()[0].open_input_file(path) as source:
             # INT96 is of nanoseconds too, but Spark follows that.
-            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us").schema_arrow
+            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     except (OSError, pa.ArrowException) as e:
         raise read_error(e, path) from e
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.engines.spark.scan_files import ScanFiles
@@ -72,15 +71,6 @@ def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool =
     return settings
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """`path` below the table's root, not URI-encoded; `size` in bytes; `modification_time` in milliseconds."""
-
-    path: str
-    size: int
-    modification_time: int
-
-
 class SparkHost(ABC):
     """A session, with what differs between classic and Connect behind one interface."""
 
@@ -96,9 +86,11 @@ class SparkHost(ABC):
     def unpinned(self, rows: DataFrame) -> DataFrame:
         """The same rows in the user's session, as a user may get them."""
 
-    @abstractmethod
     def analysed(self, rows: DataFrame) -> DataFrame:
         """The same rows. What is wrong with their plan is raised now."""
+        # Connect analyses on the server, when first asked for the schema.
+        _ = rows.schema
+        return rows
 
     @abstractmethod
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
@@ -115,17 +107,11 @@ class SparkHost(ABC):
 
     @abstractmethod
     def write_files(
-        self,
-        rows: DataFrame,
-        store: LogStore,
-        root_uri: str,
-        directory: str,
-        partition_columns: Sequence[str],
-        options: Mapping[str, str],
-    ) -> list[WrittenFile]:
-        """Write Parquet files below a directory of the root ("" for the root itself).
+        self, rows: DataFrame, store: LogStore, directory: str, partition_by: Sequence[str], options: Mapping[str, str]
+    ) -> list[str]:
+        """Write Parquet files below a directory of the table ("" for the table's own).
 
-        Returns: The files of task attempts that count, and no others.
+        Returns: The paths of the files of task attempts that count, below the table's root and not URI-encoded.
         """
 
     @abstractmethod

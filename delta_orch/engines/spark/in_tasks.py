@@ -1,23 +1,46 @@
-"""Work that runs on Arrow inside Spark's tasks, with this package's local engine: the worker's side of it.
+"""Work that this package does in Spark's Python workers, on Arrow.
 
-Rows that are written there cross from the JVM to Python, which takes about twice the time of a native write. Rows that
-are rewritten there never enter the JVM, which takes a fifth of the time of a native scan and write.
+- Files are written where Spark's own writer cannot make those a table needs. Rows cross from the JVM to Python for it,
+  which takes about twice the time of a native write.
+- Files are rewritten: rows never enter the JVM, which takes a fifth of the time of a native scan and write.
+- Structs of `metadata` and `value`, as Arrow has variants, become Spark's own. No function of Spark makes a variant of
+  the two; rows that come back from Python are variants where Spark is told so.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.conform import conform_column
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.errors import DeltaError
+from delta_orch.engines.spark.errors import MISMATCH_MARK
+from delta_orch.engines.spark.frames import spark_schema
+from delta_orch.errors import DeltaError, InvalidVariantError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.protocol.types import BINARY, LONG, StructField, StructType
+from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.types import (
+    BINARY,
+    LONG,
+    VARIANT,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    is_variant_storage,
+)
+from delta_orch.protocol.variant.validate import ensure_variants
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -75,3 +98,71 @@ def adds_of_results(results: pa.Table) -> pa.Table:
             raise pickle.loads(result["error"])
         adds.append(pa.ipc.open_stream(result["adds"]).read_all())
     return pa.concat_tables(adds)
+
+
+def with_variants(rows: DataFrame, target: StructType) -> DataFrame:
+    """The rows with variants where the table has some. Only rows with such structs pass through Python for it.
+
+    Raises:
+        SchemaMismatchError: A value is no variant (when rows are pulled).
+        MissingDependencyError: `delta_orch` is not installed on the workers (likewise).
+    """
+    source = parse_schema(rows.schema.json())
+    typed = _with_variants(source, target)
+    if typed == source:
+        return rows
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    schema = spark_schema(typed)
+    changed = {
+        index: to_arrow_type(to.dataType)
+        for index, (to, before, after) in enumerate(zip(schema, source, typed, strict=True))
+        if before != after
+    }
+    return rows.mapInArrow(_converter(changed, typed), schema)
+
+
+def _with_variants(source: StructType, target: StructType) -> StructType:
+    fields = (
+        f if (column := target.find(f.name)) is None else replace(f, data_type=_typed(f.data_type, column.data_type))
+        for f in source
+    )
+    return StructType(tuple(fields))
+
+
+def _typed(source: DataType, target: DataType) -> DataType:
+    match source, target:
+        case ArrayType(), ArrayType():
+            return replace(source, element_type=_typed(source.element_type, target.element_type))
+        case MapType(), MapType():
+            return replace(
+                source,
+                key_type=_typed(source.key_type, target.key_type),
+                value_type=_typed(source.value_type, target.value_type),
+            )
+        case StructType(), StructType():
+            return _with_variants(source, target)
+        case _:
+            return VARIANT if target == VARIANT and is_variant_storage(source) else source
+
+
+def _converter(types: Mapping[int, pa.DataType], schema: StructType) -> BatchFunction:
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [
+                _converted(column, schema.fields[index], types[index]) if index in types else column
+                for index, column in enumerate(batch.columns)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+    return convert
+
+
+def _converted(column: pa.Array, field: StructField, arrow_type: pa.DataType) -> pa.Array:
+    try:
+        ensure_variants(column, field.data_type)
+    except InvalidVariantError as e:
+        # A worker's exception reaches the driver as text.
+        cause = f"The column {field.name} holds a value that is no variant: {e.cause or e.problem}"
+        raise ValueError(f"[{MISMATCH_MARK}]{cause}[end of {MISMATCH_MARK}]") from e
+    return conform_column(column, arrow_type, lossless=True, path=field.name)

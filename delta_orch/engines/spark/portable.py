@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
@@ -25,8 +26,8 @@ from delta_orch.engines.spark.frames import (
     spark_schema,
     with_position,
 )
-from delta_orch.engines.spark.host import READ_OPTIONS, SparkHost, WrittenFile
-from delta_orch.engines.spark.scan_files import ScanFiles
+from delta_orch.engines.spark.host import READ_OPTIONS, SparkHost
+from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.partition_columns import one_chunk
@@ -59,11 +60,6 @@ class PortableHost(SparkHost):
         return rows
 
     def unpinned(self, rows: DataFrame) -> DataFrame:
-        return rows
-
-    def analysed(self, rows: DataFrame) -> DataFrame:
-        # Connect analyses on the server, when first asked for the schema.
-        _ = rows.schema
         return rows
 
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
@@ -107,22 +103,16 @@ class PortableHost(SparkHost):
         return joined.selectExpr(*data, *partition, *positions)
 
     def write_files(
-        self,
-        rows: DataFrame,
-        store: LogStore,
-        root_uri: str,
-        directory: str,
-        partition_columns: Sequence[str],
-        options: Mapping[str, str],
-    ) -> list[WrittenFile]:
+        self, rows: DataFrame, store: LogStore, directory: str, partition_by: Sequence[str], options: Mapping[str, str]
+    ) -> list[str]:
         # A directory of its own: what Spark moved there when the job committed is exactly what counts.
         own = f"{directory}/write-{uuid.uuid4()}".lstrip("/")
         writer = rows.write.mode("error").options(**options)
-        if partition_columns:
-            writer = writer.partitionBy(*partition_columns)
-        writer.parquet(f"{root_uri}/{own}")
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+        writer.parquet(f"{hadoop_root(store)}/{own}")
         return [
-            WrittenFile(meta.path, meta.size, meta.modification_time_ms)
+            meta.path
             for meta in store.list_recursive(own)
             if meta.path.endswith(".parquet") and not meta.path.rpartition("/")[2].startswith((".", "_"))
         ]
@@ -184,7 +174,7 @@ class _SettingsOverlay:
     def __init__(self, session: SparkSession) -> None:
         self._conf = session.conf
         self._lock = threading.Lock()
-        self._holders: dict[str, int] = {}
+        self._holders = Counter[str]()
         self._before: dict[str, str | None] = {}
         self._defaults: dict[str, str | None] = {}
 
@@ -193,18 +183,21 @@ class _SettingsOverlay:
         with self._lock:
             user = self._conf.getAll
             for key, value in settings.items():
-                if not self._holders.get(key) and user.get(key, self._default(key)) != value:
+                if not self._holders[key] and user.get(key, self._default(key)) != value:
                     self._before[key] = user.get(key)
                     self._conf.set(key, value)
-                self._holders[key] = self._holders.get(key, 0) + 1
+            self._holders.update(settings.keys())
         try:
             yield
         finally:
             with self._lock:
-                for key in settings:
-                    self._holders[key] -= 1
-                    if self._holders[key] == 0 and key in self._before:
-                        self._restore(key, self._before.pop(key))
+                self._holders.subtract(settings.keys())
+                for key in [key for key in settings if not self._holders[key] and key in self._before]:
+                    before = self._before.pop(key)
+                    if before is None:
+                        self._conf.unset(key)
+                    else:
+                        self._conf.set(key, before)
 
     def _default(self, key: str) -> str | None:
         """What holds where the user has set nothing; asked once, as each question is a round trip."""
@@ -217,9 +210,3 @@ class _SettingsOverlay:
                 # Not a setting of this release of Spark: nothing to pin.
                 self._defaults[key] = None
         return self._defaults[key]
-
-    def _restore(self, key: str, before: str | None) -> None:
-        if before is None:
-            self._conf.unset(key)
-        else:
-            self._conf.set(key, before)

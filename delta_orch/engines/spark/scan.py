@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from delta_orch.engines.base import RowTracking, ScanPlan
-from delta_orch.engines.read_errors import read_error
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
-from delta_orch.engines.spark.file_names import scans_by_name
+from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by_name
 from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost
 from delta_orch.engines.spark.scan_files import BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
-from delta_orch.engines.spark.sql_text import same_values, type_sql
+from delta_orch.engines.spark.sql_text import same_values, timestamp_ntz_sql, type_sql
 from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Coerced, Expression, Opaque
 from delta_orch.expressions.resolve import find_column
@@ -54,7 +51,6 @@ from delta_orch.storage.base import LogStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_READERS = 16
 _VECTOR_FILE = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
 _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
@@ -125,9 +121,9 @@ def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
     Raises MissingFileError, CorruptDeletionVectorError, TableError: A vector, or its file, cannot be read.
     """
     vectors = read_deletion_vectors(store, deletion_vector_descriptors(files))
-    paths = files.column("path").to_pylist()
-    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-row-counts") as executor:
-        row_counts = list(executor.map(lambda path: _num_rows(store, path), paths))
+    row_counts = each_file(
+        lambda path: int(read_footer(store, path).metadata.num_rows), files.column("path").to_pylist()
+    )
     words = [_words(vector.row_indexes(n)) for n, vector in zip(row_counts, vectors, strict=True) if vector is not None]
     offsets = np.concatenate(([0], np.cumsum([len(w) for w in words])))
     if offsets[-1] >= 1 << 31:
@@ -147,15 +143,6 @@ def _words(rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     bits = np.zeros((int(rows[-1]) // 64 + 1) * 64, dtype=np.uint8)
     bits[rows] = 1
     return np.packbits(bits, bitorder="little").view("<i8")
-
-
-def _num_rows(store: LogStore, log_path: str) -> int:
-    path = store.resolve(log_path)
-    try:
-        with store.data_filesystem()[0].open_input_file(path) as source:
-            return int(pq.read_metadata(source).num_rows)
-    except (OSError, pa.ArrowException) as e:
-        raise read_error(e, path) from e
 
 
 def _table_columns(plan: ScanPlan, names: StructType) -> Iterator[str]:
@@ -244,9 +231,7 @@ def _holds_nanoseconds(in_file: DataType, data_type: DataType) -> bool:
 def _timestamp_sql(nanoseconds: str, data_type: DataType) -> str:
     """Nanoseconds since the epoch as a timestamp of either kind, rounded down, whatever the session's time zone."""
     micros = f"({nanoseconds} DIV 1000 - CASE WHEN {nanoseconds} % 1000 < 0 THEN 1 ELSE 0 END)"
-    if data_type == TIMESTAMP:
-        return f"timestamp_micros({micros})"
-    return f"timestampadd(MICROSECOND, {micros}, TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+    return f"timestamp_micros({micros})" if data_type == TIMESTAMP else timestamp_ntz_sql(micros)
 
 
 def ensure_zone_does_not_matter(host: SparkHost, expressions: Iterable[Expression], schema: StructType) -> None:

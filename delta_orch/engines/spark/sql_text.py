@@ -121,6 +121,11 @@ def _convert_struct(value: str, source: StructType, target: StructType, depth: i
     return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
 
 
+def timestamp_ntz_sql(micros: str) -> str:
+    """SQL for microseconds since the epoch as a timestamp without time zone, whatever the session's time zone."""
+    return f"timestampadd(MICROSECOND, {micros}, TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+
+
 def escape_braces(text: str) -> str:
     """The text for Spark's formatter, which puts DataFrames into a query where braces are."""
     return text.replace("{", "{{").replace("}", "}}")

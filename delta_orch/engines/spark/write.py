@@ -6,22 +6,22 @@ import logging
 import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.file_schema import FileColumns, columns_in_files, has_nested_ids, random_prefix
 from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_of_files
-from delta_orch.engines.spark.errors import package_on_workers, spark_errors
+from delta_orch.engines.local.file_writer import WrittenFile, add_table
+from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.file_names import physical_schema
 from delta_orch.engines.spark.frames import arrow_to_frame, spark_schema
 from delta_orch.engines.spark.host import (
     ANALYSIS_SETTINGS,
     WRITE_OPTIONS,
     SparkHost,
-    WrittenFile,
     write_settings,
 )
 from delta_orch.engines.spark.in_tasks import (
@@ -30,11 +30,11 @@ from delta_orch.engines.spark.in_tasks import (
     adds_of_results,
     run_rewrite_tasks,
     task_writer,
+    with_variants,
 )
 from delta_orch.engines.spark.scan import scan_rows
 from delta_orch.engines.spark.scan_files import hadoop_root, prepare_scan
 from delta_orch.engines.spark.sql_text import escape_braces, with_metadata
-from delta_orch.engines.spark.variant_input import with_variants
 from delta_orch.engines.spark.write_columns import (
     SelectList,
     WriteProjection,
@@ -44,7 +44,7 @@ from delta_orch.engines.spark.write_columns import (
 )
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.log.files.arrow_building import bool_array, int64_array, int64_range, string_array, string_map_array
+from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.schema import parse_schema
@@ -67,7 +67,7 @@ _FOR_VARIANTS = "Variants given as structs of metadata and value are checked and
 
 def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
     """Write all rows as new files; see `Engine.write`."""
-    root_uri = hadoop_root(spec.store)
+    hadoop_root(spec.store)
     codec = spec.compression.lower()
     if codec not in _CODECS:
         raise InvalidRequestError(
@@ -84,7 +84,6 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
             parse_schema(rows.schema.json()),
             spec,
             in_tasks=in_tasks,
-            is_time_zone_pinned=host.is_time_zone_pinned,
             max_tasks=max_tasks,
         )
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
@@ -94,8 +93,8 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
             if not projection.numbered:
                 ready = _clustered(ready, spec, projection.partition_columns)
             ready = host.pinned(ready, settings)
-        needed_for = package_on_workers(_FOR_IDS if in_tasks else _FOR_VARIANTS)
-        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names), needed_for:
+        reason = _FOR_IDS if in_tasks else _FOR_VARIANTS
+        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names, needs_package=reason):
             if in_tasks:
                 # What is filled and checked already is not to be done again.
                 plain = replace(spec, checks=(), defaults=(), generated=(), identities=())
@@ -108,8 +107,8 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
                     "parquet.writer.version": _WRITER_VERSIONS[spec.data_page_version],
                 }
                 names = projection.partition_columns
-                files = host.write_files(ready, spec.store, root_uri, _directory(spec), names, options)
-    return adds_of_results(results) if in_tasks else _adds(files, spec, host.is_time_zone_pinned)
+                files = host.write_files(ready, spec.store, _directory(spec), names, options)
+    return adds_of_results(results) if in_tasks else _adds(files, spec)
 
 
 def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
@@ -126,7 +125,7 @@ def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -
     pickled = pa.array([pickle.dumps((plan, spec)) for plan in plans], pa.binary())
     tasks = pa.Table.from_arrays([int64_range(0, len(plans)), pickled], names=list(TASK_SCHEMA.names))
     try:
-        with spark_errors("rewrite files"), package_on_workers("Files are rewritten in Spark's tasks"):
+        with spark_errors("rewrite files", needs_package="Files are rewritten in Spark's tasks"):
             frame = arrow_to_frame(host.session, tasks, TASK_SCHEMA).repartition(min(len(plans), _MAX_REWRITE_TASKS))
             results = frame.mapInArrow(run_rewrite_tasks, RESULT_DDL).toArrow()
     except MissingDependencyError as e:
@@ -155,9 +154,7 @@ def _project(rows: DataFrame, projection: WriteProjection, spec: WriteSpec, max_
 
 
 def _selected(rows: DataFrame, lists: Iterable[SelectList]) -> DataFrame:
-    for columns in lists:
-        rows = rows.selectExpr(*columns)
-    return rows
+    return reduce(lambda selected, columns: selected.selectExpr(*columns), lists, rows)
 
 
 def _clustered(rows: DataFrame, spec: WriteSpec, partition_columns: Sequence[str]) -> DataFrame:
@@ -200,33 +197,20 @@ def _directory(spec: WriteSpec) -> str:
     return "/".join(part for part in (spec.directory, prefix) if part)
 
 
-def _adds(files: Sequence[WrittenFile], spec: WriteSpec, is_time_zone_pinned: bool) -> pa.Table:
-    """The files that have rows as `ADD_SCHEMA`; what new files cannot have is null.
-
-    Where there are no rows at all, Spark writes an empty file, which no commit names.
-    """
-    paths = [encode_path(file.path) for file in files]
+def _adds(paths: Sequence[str], spec: WriteSpec) -> pa.Table:
+    """The files that have rows as `ADD_SCHEMA`. Where there are no rows at all, Spark writes an empty file, which no
+    commit names."""
     filesystem, _ = spec.store.data_filesystem()
-    resolved = [spec.store.resolve(path) for path in paths]
-    footers = read_footer_statistics(
-        filesystem, resolved, statistics_of_files(spec), says_tight=spec.statistics.says_tight
-    )
-    directories = [file.path.rpartition("/")[0] for file in files]
+    resolved = [spec.store.resolve(encode_path(path)) for path in paths]
+    tight = spec.statistics.says_tight
+    footers = read_footer_statistics(filesystem, resolved, statistics_of_files(spec), says_tight=tight)
+    directories = [path.rpartition("/")[0] for path in paths]
     fields = (spec.schema.find(name) for name in spec.partition_columns)
     types = [f.data_type for f in fields if f is not None]
-    values = {
-        directory: parse_partition_directory(directory, types, is_time_zone_pinned=is_time_zone_pinned)
-        for directory in set(directories)
-    }
-    known = {
-        "path": string_array(paths),
-        "partition_values": string_map_array(
-            [dict(zip(spec.partition_names, values[directory], strict=True)) for directory in directories]
-        ),
-        "size": int64_array([file.size for file in files]),
-        "modification_time": int64_array([file.modification_time for file in files]),
-        "data_change": bool_array([True] * len(files)),
-        "stats": footers.column("stats"),
-    }
-    arrays = [known.get(f.name, pa.nulls(len(files), f.type)) for f in ADD_SCHEMA]
-    return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA).filter(pc.greater(footers.column("num_records"), 0))
+    values = {directory: parse_partition_directory(directory, types) for directory in set(directories)}
+    files = [
+        WrittenFile(path, values[directory], footer["size"], footer["modification_time"], footer["stats"])
+        for path, directory, footer in zip(paths, directories, footers.to_pylist(), strict=True)
+        if footer["num_records"]
+    ]
+    return add_table(files, spec.partition_names)

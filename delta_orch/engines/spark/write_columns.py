@@ -10,14 +10,14 @@ handed ASCII texts that can be undone without loss. Their values go into the log
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from functools import partial
 
-from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, WriteSpec
+from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
 from delta_orch.engines.spark.errors import CHECK_MARK
-from delta_orch.engines.spark.sql_text import convert_sql, type_sql
+from delta_orch.engines.spark.sql_text import convert_sql, timestamp_ntz_sql, type_sql
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -46,7 +46,6 @@ _ROW_IN_TASK = (1 << 33) - 1
 """The part of `monotonically_increasing_id()` that counts the rows of one task; the rest is the task's number."""
 _HEX_MARK = "utf8-hex-"
 _HIVE_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class SqlCheck:
 
     name: str
     condition: str
-    columns: tuple[str, ...] = ()
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +79,7 @@ class WriteProjection:
     check_names: tuple[str, ...]
 
 
-def plan_projection(
-    source: StructType, spec: WriteSpec, *, in_tasks: bool, is_time_zone_pinned: bool, max_tasks: int
-) -> WriteProjection:
+def plan_projection(source: StructType, spec: WriteSpec, *, in_tasks: bool, max_tasks: int) -> WriteProjection:
     """Plan the columns of a write.
 
     Args:
@@ -96,11 +93,11 @@ def plan_projection(
     """
     columns = spec.written_schema if in_tasks else columns_in_files(spec).logical
     values = [_value_in_files(f, spec) for f in columns]
-    checks = _all_checks(spec)
+    checks = tuple(_all_checks(spec))
     if checks:
         values[0] = _guarded(values[0], checks, spec.schema)
     labels = spec.partition_columns if in_tasks else _partition_labels(spec)
-    texts = () if in_tasks else (_partition_text(spec, name, is_time_zone_pinned) for name in spec.partition_columns)
+    texts = () if in_tasks else (_partition_text(spec, name) for name in spec.partition_columns)
     return WriteProjection(
         filled=_filled_columns(source, spec),
         numbered=_numbered_columns(spec, max_tasks),
@@ -130,15 +127,16 @@ def _partition_labels(spec: WriteSpec) -> tuple[str, ...]:
     )
 
 
-def _partition_text(spec: WriteSpec, name: str, is_time_zone_pinned: bool) -> str:
+def _partition_text(spec: WriteSpec, name: str) -> str:
     """SQL for the text that stands for a partition value; null stays null."""
     field = spec.schema.find(name)
     assert field is not None
     value, data_type = quote_identifier(field.name), field.data_type
     if data_type == BINARY:
         return f"hex({value})"
-    if data_type == TIMESTAMP and not is_time_zone_pinned:
-        return f"CAST(unix_micros({value}) AS STRING)"
+    if data_type == TIMESTAMP:
+        # In UTC, whatever the session's time zone.
+        return f"CAST({timestamp_ntz_sql(f'unix_micros({value})')} AS STRING)"
     if data_type != STRING:
         return f"CAST({value} AS STRING)"
     is_plain = (
@@ -148,26 +146,22 @@ def _partition_text(spec: WriteSpec, name: str, is_time_zone_pinned: bool) -> st
     return f"CASE WHEN {is_plain} THEN {value} ELSE concat({quote_string(_HEX_MARK)}, hex({value})) END"
 
 
-def parse_partition_directory(
-    directory: str, data_types: list[DataType], *, is_time_zone_pinned: bool
-) -> list[str | None]:
+def parse_partition_directory(directory: str, data_types: Sequence[DataType]) -> tuple[str | None, ...]:
     """The log's partition values of `a=1/b=x`, one a partition column, in order."""
     segments = directory.split("/")[-len(data_types) :] if data_types else []
     values = []
     for segment, data_type in zip(segments, data_types, strict=True):
         _, _, escaped = segment.partition("=")
         text = None if escaped == HIVE_NULL else _HIVE_ESCAPE.sub(lambda m: chr(int(m[1], 16)), escaped)
-        values.append(serialize_partition_value(_partition_value(text, data_type, is_time_zone_pinned), data_type))
-    return values
+        values.append(serialize_partition_value(_partition_value(text, data_type), data_type))
+    return tuple(values)
 
 
-def _partition_value(text: str | None, data_type: DataType, is_time_zone_pinned: bool) -> object:
+def _partition_value(text: str | None, data_type: DataType) -> object:
     if text is None:
         return None
     if data_type == BINARY:
         return bytes.fromhex(text)
-    if data_type == TIMESTAMP and not is_time_zone_pinned:
-        return _EPOCH + timedelta(microseconds=int(text))
     if data_type == STRING and text.startswith(_HEX_MARK):
         return bytes.fromhex(text.removeprefix(_HEX_MARK)).decode()
     return parse_partition_value(text, data_type)
@@ -275,87 +269,64 @@ def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Iterato
         yield ("*", *texts)
 
 
-def _all_checks(spec: WriteSpec) -> tuple[SqlCheck, ...]:
-    rows = (
-        SqlCheck(c.name, to_spark_sql(c.condition), tuple(column.path[0] for column in columns_of(c.condition)))
-        for c in spec.checks
-    )
-    lengths = (_length_check(spec.schema, check) for check in spec.lengths)
-    identities = (
-        SqlCheck(
-            f"range of identity column {identity.name}, whose values are used up",
-            f"{quote_identifier(identity.name)} IS NOT NULL",
-        )
-        for identity in spec.identities
-    )
-    return (*rows, *lengths, *identities, *_null_checks(spec.schema))
+def _all_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
+    for check in spec.checks:
+        yield SqlCheck(check.name, to_spark_sql(check.condition), [c.path[0] for c in columns_of(check.condition)])
+    for length in spec.lengths:
+        condition = _at_place(spec.schema, length.path, partial(_fits, length.max_characters))
+        yield SqlCheck(length.name, condition, length.path[:1])
+    for identity in spec.identities:
+        name = f"range of identity column {identity.name}, whose values are used up"
+        yield SqlCheck(name, f"{quote_identifier(identity.name)} IS NOT NULL")
+    for path in _not_null_places(spec.schema, ()):
+        condition = _at_place(spec.schema, path, lambda value: f"{value} IS NOT NULL")
+        yield SqlCheck(f"NOT NULL constraint on {'.'.join(path)}", condition, path[:1])
 
 
-def _null_checks(schema: StructType) -> Iterator[SqlCheck]:
-    for f in schema:
-        column = quote_identifier(f.name)
-        if not f.nullable:
-            yield SqlCheck(f"NOT NULL constraint on {f.name}", f"{column} IS NOT NULL", (f.name,))
-        for path, condition in _nested_null_checks(f.data_type, column, f.name, 0):
-            yield SqlCheck(f"NOT NULL constraint on {path}", condition, (f.name,))
+def _fits(max_characters: int, text: str) -> str:
+    return f"({text} IS NULL OR length({text}) <= {max_characters})"
 
 
-def _nested_null_checks(data_type: DataType, value: str, path: str, depth: int) -> Iterator[tuple[str, str]]:
-    """A NOT NULL field counts only where its parent is there."""
-    item = f"delta_orch_{depth}"
+def _not_null_places(data_type: DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths below a type to what must not be null, in order."""
     match data_type:
         case StructType(fields):
-            for f in fields:
-                inner, inner_path = f"{value}.{quote_identifier(f.name)}", f"{path}.{f.name}"
-                if not f.nullable:
-                    yield inner_path, f"({value} IS NULL OR {inner} IS NOT NULL)"
-                for found_path, condition in _nested_null_checks(f.data_type, inner, inner_path, depth):
-                    yield found_path, f"({value} IS NULL OR {condition})"
+            places = [(f.name, f.data_type, f.nullable) for f in fields]
         case ArrayType(element_type, contains_null):
-            yield from _item_checks(value, element_type, contains_null, f"{path}.element", item, depth)
+            places = [("element", element_type, contains_null)]
         case MapType(key_type, value_type, value_contains_null):
-            yield from _item_checks(f"map_keys({value})", key_type, True, f"{path}.key", item, depth)
-            yield from _item_checks(
-                f"map_values({value})", value_type, value_contains_null, f"{path}.value", item, depth
-            )
+            places = [("key", key_type, True), ("value", value_type, value_contains_null)]
+        case _:
+            return
+    for name, inner, nullable in places:
+        if not nullable:
+            yield (*path, name)
+        yield from _not_null_places(inner, (*path, name))
 
 
-def _item_checks(
-    items: str, data_type: DataType, contains_null: bool, path: str, item: str, depth: int
-) -> Iterator[tuple[str, str]]:
-    if not contains_null:
-        yield path, f"({items} IS NULL OR forall({items}, {item} -> {item} IS NOT NULL))"
-    for found_path, condition in _nested_null_checks(data_type, item, path, depth + 1):
-        yield found_path, f"({items} IS NULL OR forall({items}, {item} -> {condition}))"
-
-
-def _length_check(schema: StructType, check: LengthCheck) -> SqlCheck:
-    """The condition that no text at a place is too long."""
-    column, *places = check.path
-    field = schema.find(column)
+def _at_place(schema: StructType, path: Sequence[str], holds: Callable[[str], str]) -> str:
+    """Spark SQL for a condition on every value at a place. It is true where there is no such value, and never null."""
+    field = schema.find(path[0])
     assert field is not None
-    condition = _length_condition(quote_identifier(column), field.data_type, places, check.max_characters, 0)
-    return SqlCheck(check.name, condition, (column,))
+    return _below(quote_identifier(field.name), field.data_type, path[1:], holds, 0)
 
 
-def _length_condition(value: str, data_type: DataType, places: Sequence[str], limit: int, depth: int) -> str:
-    """Spark SQL that is true where there is nothing, too, and never null."""
+def _below(value: str, data_type: DataType, path: Sequence[str], holds: Callable[[str], str], depth: int) -> str:
     item = f"delta_orch_{depth}"
     match data_type:
-        case StructType() if places:
-            field = data_type.find(places[0])
+        case StructType() if path:
+            field = data_type.find(path[0])
             assert field is not None
-            inner = f"{value}.{quote_identifier(field.name)}"
-            return f"({value} IS NULL OR {_length_condition(inner, field.data_type, places[1:], limit, depth)})"
-        case ArrayType(element_type) if places:
-            items, inner_type = value, element_type
-        case MapType(key_type, value_type) if places:
-            is_key = places[0] == "key"
-            items, inner_type = f"map_{'keys' if is_key else 'values'}({value})", key_type if is_key else value_type
+            inner = _below(f"{value}.{quote_identifier(field.name)}", field.data_type, path[1:], holds, depth)
+            return f"({value} IS NULL OR {inner})"
+        case ArrayType(element_type) if path:
+            items, item_type = value, element_type
+        case MapType(key_type, value_type) if path:
+            is_key = path[0] == "key"
+            items, item_type = f"map_{'keys' if is_key else 'values'}({value})", key_type if is_key else value_type
         case _:
-            return f"({value} IS NULL OR length({value}) <= {limit})"
-    held = _length_condition(item, inner_type, places[1:], limit, depth + 1)
-    return f"({items} IS NULL OR forall({items}, {item} -> {held}))"
+            return holds(value)
+    return f"({items} IS NULL OR forall({items}, {item} -> {_below(item, item_type, path[1:], holds, depth + 1)}))"
 
 
 def _guarded(column: str, checks: Sequence[SqlCheck], schema: StructType) -> str:

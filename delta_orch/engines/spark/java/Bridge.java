@@ -73,7 +73,7 @@ public final class Bridge {
    *
    * Spark's manifest committer reports the files of the task attempts that count; others may stay behind, unnamed.
    *
-   * @return one line a file: size, modification time, path below `directory` (not encoded), tab-separated
+   * @return one line a file: its path below `directory`, not encoded
    */
   public String write(Dataset rows, String directory, String[] partitionColumns, Map options) throws Throwable {
     SparkSession session = (SparkSession) rows.sparkSession();
@@ -91,7 +91,6 @@ public final class Bridge {
       if (!path.startsWith(root)) {
         throw new IllegalStateException("Spark wrote " + path + ", outside " + root);
       }
-      out.append(file.size()).append('\t').append(file.modificationTime()).append('\t');
       out.append(path.substring(root.length())).append('\n');
     }
     return out.toString();
