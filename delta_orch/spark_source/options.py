@@ -1,11 +1,11 @@
-"""The options of `spark.read.format("delta_orch")`, as other readers of Delta call them."""
+"""The options of `spark.read.format("delta_orch")`, under the names that other readers of Delta use."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.scan.tasks import DEFAULT_TASK_BYTES
@@ -31,19 +31,29 @@ _OF_ROWS = ("versionAsOf", "timestampAsOf", "columns", "where", "rowTracking")
 _OF_CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp", "allowOutOfRange")
 
 
+class ChangeRange(TypedDict):
+    """The arguments of `DeltaTable.changes`."""
+
+    starting_version: int | None
+    ending_version: int | None
+    starting_timestamp: str | None
+    ending_timestamp: str | None
+    allow_out_of_range: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What to read.
 
     Attributes:
         path: The table's location.
-        storage_options: Of its store.
-        version, timestamp: Which version of the rows; at most one of them, neither for the newest.
-        columns: Which columns, in order; None for all.
-        where: Which rows, in Spark SQL.
-        row_tracking: Whether `row_id` and `row_commit_version` are added.
-        changes: The arguments of `DeltaTable.changes`; None where rows are read.
-        max_partition_bytes: A partition's files add up to no more, unless a file is larger.
+        storage_options: Options of the table's store.
+        version, timestamp: The version to read; both are None for the newest.
+        columns: The columns to read, in order; None for all.
+        where: A predicate in Spark SQL; None for all rows.
+        row_tracking: Whether to add `row_id` and `row_commit_version`.
+        changes: The arguments of `DeltaTable.changes`; None to read rows.
+        max_partition_bytes: The most bytes of files in a partition. A larger file is a partition of its own.
     """
 
     path: str
@@ -53,24 +63,23 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     where: str | None = None
     row_tracking: bool = False
-    changes: Mapping[str, Any] | None = None
+    changes: ChangeRange | None = None
     max_partition_bytes: int = DEFAULT_TASK_BYTES
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Read the options, whose names are taken without regard to case.
+    """Parse the options. Names match without regard to case.
 
     Raises:
-        InvalidRequestError: An unknown option, a value that is none of its kind, or options that exclude each other.
+        InvalidRequestError: An option is unknown or given twice, a value does not parse, or an option does not apply
+            to what is read.
     """
     given = _by_known_names(options)
     if "path" not in given:
         raise InvalidRequestError(
-            "No table is named",
-            cause="There is no path. Spark hands a table of its catalog none, whatever it was created with"
-            if not given
-            else None,
-            remedy='Give its location: .load("s3://bucket/table"), or CREATE TEMPORARY VIEW … USING delta_orch OPTIONS '
+            "The path of the table is missing",
+            cause=None if given else "Spark passes no options for a table of its catalog",
+            remedy='Give the path: .load("s3://bucket/table"), or CREATE TEMPORARY VIEW … USING delta_orch OPTIONS '
             "(path …)",
         )
     is_feed = _boolean(given, "readChangeFeed")
@@ -93,19 +102,19 @@ def _by_known_names(options: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     if "provider" in options and "owner" in options:
         raise InvalidRequestError(
-            'A table of Spark\'s catalog cannot be of the format "delta_orch"',
-            cause="Spark hands a Python source no options when such a table is read",
-            remedy="CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path …)",
+            'A table of Spark\'s catalog cannot use the format "delta_orch"',
+            cause="Spark passes no options to a Python data source when such a table is read",
+            remedy="Use CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path …)",
         )
     for name, value in options.items():
         canonical = known.get(name.lower())
         if canonical is None:
             raise InvalidRequestError(
-                f'The format "delta_orch" has no option {name!r}', remedy=f"It knows {', '.join(_NAMES[1:])}"
+                f'The format "delta_orch" has no option {name!r}', remedy=f"Use {', '.join(_NAMES[1:])}"
             )
         if canonical in found:
             raise InvalidRequestError(
-                f"The option {canonical} is given under two names", remedy="Give one of them", option=canonical
+                f"The option {canonical} is given twice, under two names", remedy="Give one", option=canonical
             )
         found[canonical] = value
     return found
@@ -115,14 +124,13 @@ def _ensure_fit(given: Mapping[str, str], is_feed: bool) -> None:
     foreign = [name for name in (_OF_ROWS if is_feed else _OF_CHANGES) if name in given]
     if foreign:
         raise InvalidRequestError(
-            f"The option {foreign[0]} is for {'rows' if is_feed else 'changes'}, and "
-            f"{'changes' if is_feed else 'rows'} are read",
-            remedy="Leave it out, and filter or select on the DataFrame" if is_feed else "Add readChangeFeed=true",
+            f"The option {foreign[0]} applies only when {'rows' if is_feed else 'changes'} are read",
+            remedy="Remove it, and filter or select on the DataFrame" if is_feed else "Add readChangeFeed=true",
             option=foreign[0],
         )
 
 
-def _changes(given: Mapping[str, str]) -> dict[str, Any]:
+def _changes(given: Mapping[str, str]) -> ChangeRange:
     return {
         "starting_version": _integer(given, "startingVersion"),
         "ending_version": _integer(given, "endingVersion"),
@@ -137,14 +145,14 @@ def _integer(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.strip().isdecimal():
-        raise InvalidRequestError(f"The option {name} is a number, not {text!r}", option=name)
+        raise InvalidRequestError(f"The option {name} must be a number, not {text!r}", option=name)
     return int(text)
 
 
 def _boolean(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "false").strip().lower()
     if text not in ("true", "false"):
-        raise InvalidRequestError(f"The option {name} is true or false, not {text!r}", option=name)
+        raise InvalidRequestError(f"The option {name} must be true or false, not {text!r}", option=name)
     return text == "true"
 
 
@@ -156,24 +164,24 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
         return tuple(name.strip() for name in text.split(","))
     names = _json(text, "columns")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _no_json("columns", "a list of names")
+        raise _not_json("columns", "a JSON list of column names")
     return tuple(names)
 
 
 def _storage_options(given: Mapping[str, str]) -> Mapping[str, str]:
     options = _json(given.get("storageOptions", "{}"), "storageOptions")
     if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
-        raise _no_json("storageOptions", "an object of texts")
+        raise _not_json("storageOptions", "a JSON object with strings as values")
     return options
 
 
-def _json(text: str, name: str) -> Any:
+def _json(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         # The text may hold credentials, and the cause would quote it.
-        raise _no_json(name, "JSON") from None
+        raise _not_json(name, "JSON") from None
 
 
-def _no_json(name: str, wanted: str) -> InvalidRequestError:
-    return InvalidRequestError(f"The option {name} is no {wanted.split(' ', 1)[-1]}", option=name)
+def _not_json(name: str, wanted: str) -> InvalidRequestError:
+    return InvalidRequestError(f"The option {name} must be {wanted}", option=name)

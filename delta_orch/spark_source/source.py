@@ -11,7 +11,7 @@ over the same DataFrame, which then lacks rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -27,6 +27,8 @@ from delta_orch.scan.tasks import ScanTask, split_scan
 from delta_orch.spark_source.options import ReadOptions, parse_options
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType as SparkStructType
+
     from delta_orch.change_feed.change_feed import ChangeFeed
     from delta_orch.scan.scan import Scan
 
@@ -48,11 +50,11 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return "delta_orch"
 
-    def schema(self) -> Any:
+    def schema(self) -> SparkStructType:
         """pyspark's `StructType`, every column nullable. Called once a `load`, and pins the version."""
         return spark_schema(plain_schema(self._source().schema))
 
-    def reader(self, schema: Any) -> DataSourceReader:
+    def reader(self, schema: SparkStructType) -> DataSourceReader:
         """The reader of the columns that `schema` names: those of the table, or what the user asked for."""
         return _Reader(self._source(), parse_schema(schema.json()))
 
@@ -116,7 +118,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         self._source: _Source | None = source
         self._schema = schema
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Executors need no more than a task each.
         return {**self.__dict__, "_source": None}
 

@@ -159,11 +159,11 @@ def test_a_view_by_sql(session: Any, table: DeltaTable) -> None:
     ("options", "text"),
     [
         ({"versoin": "1"}, "no option"),
-        ({"versionAsOf": "one"}, "is a number"),
+        ({"versionAsOf": "one"}, "must be a number"),
         ({"versionAsOf": "77"}, "VersionNotFoundError"),
         ({"readChangeFeed": "maybe"}, "true or false"),
         ({"startingVersion": "1"}, "readChangeFeed=true"),
-        ({"readChangeFeed": "true", "startingVersion": "1", "where": "id > 1"}, "is for rows"),
+        ({"readChangeFeed": "true", "startingVersion": "1", "where": "id > 1"}, "only when rows"),
         ({"columns": "nope"}, "nope"),
         ({"where": "nope = 1"}, "nope"),
         ({"version": "1", "versionAsOf": "1"}, "two names"),

@@ -275,7 +275,7 @@ def test_trap_12_a_table_hands_a_python_source_no_options(spark: Any, tmp_path: 
         spark.sql(f"CREATE TABLE ours USING delta_orch OPTIONS (path '{table.uri}')")
     spark.sql(f"CREATE TABLE ours (id BIGINT) USING delta_orch OPTIONS (path '{table.uri}')")
     try:
-        with pytest.raises(Exception, match="No table is named"):
+        with pytest.raises(Exception, match="path of the table is missing"):
             spark.table("ours").collect()
     finally:
         spark.sql("DROP TABLE ours")

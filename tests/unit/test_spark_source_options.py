@@ -41,13 +41,13 @@ def test_changes() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "No table is named"),
+        ({}, "path of the table is missing"),
         ({"path": "/t", "mode": "x"}, "no option 'mode'"),
-        ({"path": "/t", "version": "-1"}, "is a number"),
+        ({"path": "/t", "version": "-1"}, "must be a number"),
         ({"path": "/t", "version": "1", "versionAsOf": "1"}, "two names"),
         ({"path": "/t", "rowTracking": "yes"}, "true or false"),
-        ({"path": "/t", "readChangeFeed": "true", "columns": "a"}, "is for rows"),
-        ({"path": "/t", "endingVersion": "1"}, "is for changes"),
+        ({"path": "/t", "readChangeFeed": "true", "columns": "a"}, "only when rows"),
+        ({"path": "/t", "endingVersion": "1"}, "only when changes"),
         ({"path": "/t", "columns": "[1]"}, "columns"),
         ({"path": "/t", "storageOptions": '{"secret": 1}'}, "storageOptions"),
         ({"path": "/t", "storageOptions": "secret"}, "storageOptions"),

@@ -1,5 +1,8 @@
-"""Spark's errors in our own words. What is the user's own (a failing UDF, a division by zero in their DataFrame) stays
-the pyspark exception it is; what the table, its files or the store caused never surfaces as a JVM stack trace."""
+"""Spark's errors as errors of this package.
+
+An error of the user's own code (a failing UDF, a division by zero in a DataFrame) stays the pyspark exception that it
+is. An error that the table, its files or the store caused never surfaces as a JVM stack trace.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ def spark_errors(
 def _translate(
     error: Exception, action: str, checks: Sequence[str], is_analysis: bool, needs_package: str | None
 ) -> DeltaError | None:
-    """Our error for one of Spark's; None where it is not ours to explain."""
+    """The error to raise instead of one of Spark's; None to let it pass."""
     if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
         return None
     text = _full_text(error)
@@ -147,13 +150,13 @@ def missing_file_error(action: str, path: str | None) -> MissingFileError:
     """`action` completes "Spark could not …"."""
     if path is not None and path.rpartition("/")[2].startswith(("_", ".")):
         return MissingFileError(
-            f"Spark could not {action}: it does not see the data file {path}",
-            cause="The name starts with _ or ., which Spark's listing takes for hidden",
+            f"Spark could not {action}: its listing leaves out the data file {path}",
+            cause="The name starts with _ or ., so Spark treats the file as hidden",
             remedy="Read the table in a classic Spark session or with the local engine",
             path=path,
         )
     return MissingFileError(
-        f"Spark could not {action}: the data file {path or ''} is not there",
+        f"Spark could not {action}: the data file {path or ''} does not exist",
         cause="The log names the file, but it was deleted or moved",
         remedy="Restore the file, or read a version of the table without it",
         path=path,
@@ -161,13 +164,13 @@ def missing_file_error(action: str, path: str | None) -> MissingFileError:
 
 
 def _missing_connector(text: str, action: str) -> MissingDependencyError | None:
-    """Spark comes without the classes that speak to object stores; Hadoop calls that by one of two names."""
+    """Spark comes without the connectors of object stores; Hadoop reports a missing one in one of two ways."""
     found = _NO_CLASS.search(text) or _NO_SCHEME.search(text)
     if found is None:
         return None
     package = next((p for sign, p in _CONNECTORS.items() if sign in found[1].lower()), None)
     return MissingDependencyError(
-        f"Spark could not {action}: it has no connector for this kind of store",
+        f"Spark could not {action}: the connector for this store is missing",
         cause=f"{found[1]} is not on the classpath of the Spark session",
         remedy=f"Start the session with spark.jars.packages={package} (see docs/stores.md), or use the local engine"
         if package
@@ -227,7 +230,7 @@ def _path_in(text: str) -> str | None:
 
 
 def _deepest_cause(text: str) -> str:
-    """What Java names last: that says what is wrong with the file, the first line only who called."""
+    """The last cause that Java names. It says what is wrong with the file; the first line only says who called."""
     causes = [line.partition("Caused by: ")[2] for line in text.splitlines() if line.startswith("Caused by: ")]
     # The class says less than the words behind it.
     return causes[-1].partition(": ")[2] or causes[-1] if causes else _first_line(text)

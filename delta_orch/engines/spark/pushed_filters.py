@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 Prune = Callable[[Expression], pa.Table]
 
+FilterNode = Any
+"""JSON: an array a node, as `FilterText.java` describes it."""
+
 _UNKNOWN = Opaque("", ())
 """True, false or null, whatever the row."""
 
@@ -82,7 +85,7 @@ class PushedFilters:
         parts = [part for part in map(self._node, orjson.loads(text)) if part != _UNKNOWN]
         return conjunction(*parts) if parts else None
 
-    def _node(self, node: Any) -> Expression:
+    def _node(self, node: FilterNode) -> Expression:
         match node:
             case ["and", left, right]:
                 return conjunction(self._node(left), self._node(right))
@@ -143,7 +146,7 @@ def _literal(text: str, data_type: DataType) -> Literal | None:
         return None
 
 
-def _value(text: str, data_type: DataType) -> Any:
+def _value(text: str, data_type: DataType) -> object:
     if data_type == STRING:
         return text
     if data_type in (FLOAT, DOUBLE):

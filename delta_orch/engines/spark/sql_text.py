@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 import pyarrow as pa
 
 from delta_orch.engines.file_schema import as_nullable
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.schema_edit import with_fields, without_metadata
 from delta_orch.protocol.types import (
     BINARY,
     VARIANT,
@@ -28,42 +28,37 @@ from delta_orch.protocol.types import (
 _SQL_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 _SENT_VARIANT = StructType((StructField("value", BINARY, False), StructField("metadata", BINARY, False)))
 
-T = TypeVar("T", bound=DataType)
-
-
-def _rebuilt(data_type: T, change: Callable[[DataType], DataType]) -> T:
-    """The type with `change` applied to everything in it, from the inside out, and to itself."""
-    inner: DataType = data_type
-    match data_type:
-        case StructType(fields):
-            inner = StructType(tuple(replace(f, data_type=_rebuilt(f.data_type, change)) for f in fields))
-        case ArrayType(element_type, contains_null):
-            inner = ArrayType(_rebuilt(element_type, change), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            inner = MapType(_rebuilt(key_type, change), _rebuilt(value_type, change), value_contains_null)
-    return change(inner)  # type: ignore[return-value]
-
 
 def with_metadata(schema: StructType, metadata_of: Callable[[StructField], Mapping[str, object]]) -> StructType:
     """The schema with other metadata on its columns, and on the fields of structs at every level."""
 
-    def change(data_type: DataType) -> DataType:
-        if not isinstance(data_type, StructType):
-            return data_type
-        return StructType(tuple(replace(f, metadata=metadata_of(f)) for f in data_type))
+    def change(field: StructField) -> StructField:
+        return replace(field, data_type=with_fields(field.data_type, change), metadata=metadata_of(field))
 
-    return _rebuilt(schema, change)
+    return StructType(tuple(map(change, schema)))
 
 
 def plain_schema(schema: StructType) -> StructType:
     """The columns as Spark may rely on them: any value may be null in a file. Of the metadata only comments remain;
     field ids would make Spark match columns by them."""
-    return with_metadata(as_nullable(schema), lambda f: {k: v for k, v in f.metadata.items() if k == "comment"})
+    return without_metadata(as_nullable(schema), lambda key: key != "comment")
 
 
 def schema_as_sent(schema: StructType) -> pa.Schema:
     """The Arrow schema in which Spark sends and takes rows: in a variant, `value` comes before `metadata`."""
-    return schema_to_arrow(_rebuilt(schema, lambda data_type: _SENT_VARIANT if data_type == VARIANT else data_type))
+    return schema_to_arrow(StructType(tuple(replace(f, data_type=_as_sent(f.data_type)) for f in schema)))
+
+
+def _as_sent(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(replace(f, data_type=_as_sent(f.data_type)) for f in fields))
+        case ArrayType(element_type, contains_null):
+            return ArrayType(_as_sent(element_type), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            return MapType(_as_sent(key_type), _as_sent(value_type), value_contains_null)
+        case _:
+            return _SENT_VARIANT if data_type == VARIANT else data_type
 
 
 def type_sql(data_type: DataType) -> str:

@@ -71,7 +71,7 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
     codec = spec.compression.lower()
     if codec not in _CODECS:
         raise InvalidRequestError(
-            f"There is no Parquet codec {spec.compression!r}", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
+            f"{spec.compression!r} is not a Parquet codec", remedy=f"Use one of {', '.join(sorted(_CODECS))}"
         )
     rows = with_variants(rows, spec.written_schema)
     columns = columns_in_files(spec)
