@@ -1,6 +1,6 @@
-"""Walking through a structure in Thrift's compact protocol, of bytes that nobody vouches for.
+"""A walk through a structure in Thrift's compact protocol, whose bytes may be damaged.
 
-Nothing is built and nothing is taken at its word: what does not fit into the bytes ends the walk with an error.
+It builds nothing and trusts nothing. What does not fit into the bytes ends it with an error.
 """
 
 from __future__ import annotations
@@ -12,35 +12,42 @@ import pyarrow as pa
 BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, MAP, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 11, 12
 _MOST_DEPTH = 60
 _MOST_BITS = 64
+_TOO_SHORT = "A footer ends in the middle"
 
 
 class ThriftWalk:
     """A place in a structure. Every method raises pyarrow.ArrowInvalid where the bytes do not hold what they promise.
 
     Attributes:
+        data: All the bytes.
         at: The place.
         kind: The type of the field's value that comes next, as the protocol numbers them.
     """
 
-    __slots__ = ("_data", "_depth", "at", "kind")
+    __slots__ = ("_depth", "at", "data", "kind")
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
+        self.data = data
         self._depth = 0
         self.at = 0
         self.kind = STRUCT
 
-    def fields(self) -> Iterator[int]:
-        """The number of each field of the structure here. Its value must be taken or skipped before the next."""
-        number = 0
+    def fields(self, number: int = 0) -> Iterator[int]:
+        """The number of each field of the structure here. Its value must be taken or skipped before the next.
+
+        Args:
+            number: The number of the field before, if the walk is inside the structure.
+        """
         self._depth += 1
         if self._depth > _MOST_DEPTH:
             raise pa.ArrowInvalid("A footer has too many structures inside each other")
-        while header := self._byte():
-            number = number + (header >> 4) if header > 15 else self.integer()
-            self.kind = header & 15
-            yield number
-        self._depth -= 1
+        try:
+            while header := self._byte():
+                number = number + (header >> 4) if header > 15 else self.integer()
+                self.kind = header & 15
+                yield number
+        finally:
+            self._depth -= 1
 
     def skip(self) -> None:
         """Pass over the value of the field."""
@@ -59,7 +66,7 @@ class ThriftWalk:
         """Pass over a string of bytes; its length."""
         length = self._unsigned()
         self.at += length
-        if self.at > len(self._data):
+        if self.at > len(self.data):
             raise pa.ArrowInvalid("A footer has a string longer than itself")
         return length
 
@@ -101,25 +108,28 @@ class ThriftWalk:
         size = header >> 4
         size = self._unsigned() if size == 15 else size
         # Every element takes a byte at least.
-        if size > len(self._data) - self.at:
+        if size > len(self.data) - self.at:
             raise pa.ArrowInvalid(f"A footer has a list of {size} elements, which it is too short for")
         return size, header & 15
 
     def _unsigned(self) -> int:
-        number, shift = self._byte(), 7
-        if number < 128:
-            return number
-        number &= 127
-        while (byte := self._byte()) > 127:
-            number |= (byte & 127) << shift
-            shift += 7
-            if shift >= _MOST_BITS:
-                raise pa.ArrowInvalid("A footer has a number of more than 64 bits")
+        data, at, number, shift = self.data, self.at, 0, 0
+        try:
+            while (byte := data[at]) > 127:
+                number |= (byte & 127) << shift
+                at += 1
+                shift += 7
+                if shift >= _MOST_BITS:
+                    raise pa.ArrowInvalid("A footer has a number of more than 64 bits")
+        except IndexError:
+            raise pa.ArrowInvalid(_TOO_SHORT) from None
+        self.at = at + 1
         return number | byte << shift
 
     def _byte(self) -> int:
-        if self.at >= len(self._data):
-            raise pa.ArrowInvalid("A footer ends in the middle")
-        byte = self._data[self.at]
+        try:
+            byte = self.data[self.at]
+        except IndexError:
+            raise pa.ArrowInvalid(_TOO_SHORT) from None
         self.at += 1
         return byte

@@ -257,25 +257,61 @@ INTEGERS = parquet_bytes(pa.table({"a": pa.array([1, 2], pa.int32())}))
     ("old", "new", "match"),
     [
         # A column of the schema: type INT32, repetition OPTIONAL, name.
-        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x12\x25\x02\x18\x01a", "physical type 9"),
-        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x02\x25\x06\x18\x01a", "repetition 3"),
-        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x02\x25" + b"\xff" * 9 + b"\x01\x18\x01a", "number"),
+        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x12\x25\x02\x18\x01a", "physical column type"),
+        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x02\x25\x06\x18\x01a", "histogram"),
+        (b"\x15\x02\x25\x02\x18\x01a", b"\x15\x04\x25\x02\x18\x01a", "of 4 bytes, not 8"),
         # The root: its name, one column inside.
-        (b"\x18\x06schema\x15\x02", b"\x18\x06schema\x15\x04", "fewer columns"),
-        (b"\x18\x06schema\x15\x02", b"\x18\x06schema\x15\x00", "outside its root"),
+        (b"\x18\x06schema\x15\x02", b"\x18\x06schema\x15\x04", "not enough elements"),
+        (b"\x18\x06schema\x15\x02", b"\x18\x06schema\x15\x00", "multiple nodes|too many elements"),
         # The maximum and minimum are empty.
         (b"\x18\x04\x02\x00\x00\x00", b"\x18\x00", "minimum or maximum of 0 bytes"),
     ],
 )
-def test_footers_are_looked_through_before_arrow_sees_them(old: bytes, new: bytes, match: str) -> None:
+@pytest.mark.parametrize("leaves", [None, [0]])
+def test_damaged_footers_are_refused(old: bytes, new: bytes, match: str, leaves: list[int] | None) -> None:
+    """Arrow refuses a damaged schema itself; what would end the process is found before, in one column or in all."""
+
     def read(data: bytes) -> pa.FileMetaData | None:
         footer = read_footer(pa.BufferReader(data))
-        footer.ensure_sound_chunks()
+        footer.ensure_sound_chunks(leaves)
         return footer.metadata
 
     assert read(INTEGERS).num_rows == 2
-    with pytest.raises(pa.ArrowInvalid, match=match):
+    with pytest.raises((pa.ArrowInvalid, OSError), match=match):
         read(with_footer(INTEGERS, old, new))
+
+
+WIDE = pa.table({f"c{i}": pa.array(range(8)).cast([pa.int64(), pa.string(), pa.int32()][i % 3]) for i in range(9)})
+
+
+def test_only_the_columns_that_are_asked_for_are_checked() -> None:
+    # The first row group of c4 claims another physical type.
+    damaged = with_footer(
+        parquet_bytes(WIDE),
+        b"\x15\x0c\x19\x35\x00\x06\x10\x19\x18\x02c4",
+        b"\x15\x02\x19\x35\x00\x06\x10\x19\x18\x02c4",
+    )
+    footer = read_footer(pa.BufferReader(damaged))
+    footer.ensure_sound_chunks([0, 3, 5])
+    for leaves in ([4], [0, 4], None):
+        with pytest.raises(pa.ArrowInvalid, match="physical type"):
+            footer.ensure_sound_chunks(leaves)
+
+
+def test_a_column_whose_chunks_have_another_name_is_walked_to() -> None:
+    damaged = with_footer(parquet_bytes(WIDE), b"\x19\x18\x02c1", b"\x19\x18\x02XX")
+    footer = read_footer(pa.BufferReader(damaged))
+    footer.ensure_sound_chunks([1, 5])
+    dotted = parquet_bytes(WIDE.rename_columns([f"a.{name}" for name in WIDE.column_names]))
+    read_footer(pa.BufferReader(dotted)).ensure_sound_chunks([1, 5])
+
+
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    # Each element: repetition, name, one column inside.
+    elements = b"\x35\x02\x18\x01a\x15\x02\x00" * 6_000
+    footer = b"\x15\x02\x19\xfc\xf0\x2e" + elements + b"\x16\x00\x19\x0c\x00"
+    with pytest.raises(pa.ArrowInvalid, match="inside each other"):
+        read_footer(pa.BufferReader(b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"))
 
 
 def test_numbers_of_rows_that_do_not_add_up(tmp_path: Path) -> None:

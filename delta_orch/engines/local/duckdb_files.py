@@ -348,19 +348,16 @@ def _nanos_are_int96(metadata: pq.FileMetaData) -> bool:
 
 def _never_null(footer: ParquetFooter, structs: set[Path]) -> frozenset[Path]:
     """Structs of which no row is null, as there is a field below them of which none is."""
-    footer.ensure_sound_chunks()
     metadata = footer.metadata
     leaves = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     if any("." in name for struct in structs for name in struct) or len(set(leaves)) < len(leaves):
         return frozenset()
+    below = {struct: footer.leaves_below([".".join(struct)]) for struct in structs}
+    footer.ensure_sound_chunks({leaf for found in below.values() for leaf in found})
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
 
     def has_no_null(leaf: int) -> bool:
         statistics = [group.column(leaf).statistics for group in groups]
         return all(s is not None and s.has_null_count and s.null_count == 0 for s in statistics)
 
-    return frozenset(
-        struct
-        for struct in structs
-        if any(leaf.startswith(".".join(struct) + ".") and has_no_null(i) for i, leaf in enumerate(leaves))
-    )
+    return frozenset(struct for struct, found in below.items() if any(map(has_no_null, found)))

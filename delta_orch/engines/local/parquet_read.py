@@ -102,7 +102,7 @@ class FileReader:
             chosen = self._rows_of(file.metadata, task)
             if not names:
                 rows = _rows_only(sum(file.metadata.row_group(group).num_rows for group in groups))
-            elif sum(_selected_bytes(file.metadata, group, names) for group in groups) > SMALL_BYTES:
+            elif sum(_selected_bytes(footer, groups, names)) > SMALL_BYTES:
                 return None
             else:
                 rows = _gregorian(file.read_row_groups(groups, columns=names, use_threads=False), footer)
@@ -114,7 +114,7 @@ class FileReader:
         with _own_errors(task.path), self._open(task.path) as (file, footer):
             names, groups, metadata = self._names_in(file, task), self._groups_of(file, footer, task), file.metadata
             chosen = self._rows_of(metadata, task)
-            if max((_selected_bytes(metadata, group, names) for group in groups), default=0) > SMALL_BYTES:
+            if max(_selected_bytes(footer, groups, names), default=0) > SMALL_BYTES:
                 batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True)
                 for rows in chosen.choose_batches(batches, groups):
                     yield from self._finish(_gregorian(rows, footer), task)
@@ -175,16 +175,17 @@ class FileReader:
 
     def _groups_of(self, file: pq.ParquetFile, footer: ParquetFooter, task: FileTask) -> list[int]:
         count = file.metadata.num_row_groups
-        if any(file.metadata.row_group(group).total_byte_size > SMALL_BYTES for group in range(count)):
-            footer.ensure_sound_chunks()  # before `_selected_bytes` looks at single columns
         if self.skipping is None or count < 2:
             return list(range(count))
-        footer.ensure_sound_chunks()
         columns = file.schema_arrow
         if footer.calendar is not None:
             # Statistics are as the values are in the file, not as the condition means them.
             columns = pa.schema([field for field in columns if not pa.types.is_temporal(field.type)])
-        return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, columns, count)
+        names = self.skipping.names_in(columns)
+        if names is None:
+            return list(range(count))
+        footer.ensure_sound_chunks(footer.leaves_below(names.values()))
+        return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, columns, names)
 
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
@@ -229,16 +230,19 @@ def _rows_only(num_rows: int) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(num_rows)], names=["\0"])
 
 
-def _selected_bytes(metadata: pq.FileMetaData, group: int, names: Sequence[str]) -> int:
-    """Uncompressed size of the columns to read of a row group; at most what the group has in all."""
-    row_group = metadata.row_group(group)
-    total = int(row_group.total_byte_size)
-    if total <= SMALL_BYTES:
-        return total
-    # A name may hold dots itself.
-    prefixes = tuple(f"{name}." for name in names)
-    columns = map(row_group.column, range(row_group.num_columns))
-    return sum(column.total_uncompressed_size for column in columns if f"{column.path_in_schema}.".startswith(prefixes))
+def _selected_bytes(footer: ParquetFooter, groups: Sequence[int], names: Sequence[str]) -> list[int]:
+    """The uncompressed size of the columns to read, for each row group. A small row group counts as a whole."""
+    row_groups = [footer.metadata.row_group(group) for group in groups]
+    if all(group.total_byte_size <= SMALL_BYTES for group in row_groups):
+        return [int(group.total_byte_size) for group in row_groups]
+    leaves = footer.leaves_below(names)
+    footer.ensure_sound_chunks(leaves)
+    return [
+        int(group.total_byte_size)
+        if group.total_byte_size <= SMALL_BYTES
+        else sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+        for group in row_groups
+    ]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,14 +31,14 @@ class RowGroupSkipping:
     fields: tuple[StructField, ...]
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
 
-    def groups_of(self, filesystem: pafs.FileSystem, path: str, file_schema: pa.Schema, count: int) -> list[int]:
-        """Those of `count` row groups that may hold a row for which the condition is true.
+    def groups_of(
+        self, filesystem: pafs.FileSystem, path: str, file_schema: pa.Schema, names: Mapping[str, str]
+    ) -> list[int]:
+        """The row groups that may hold a row for which the condition is true.
 
-        The column chunks of the file must be known to be sound.
+        Args:
+            names: As `names_in` gives them. The column chunks of these columns must be known to be sound.
         """
-        names = self._names_in(file_schema)
-        if names is None:
-            return list(range(count))
         import pyarrow.dataset as ds
 
         fragment = ds.ParquetFileFormat().make_fragment(path, filesystem)
@@ -46,7 +47,7 @@ class RowGroupSkipping:
         subset = fragment.subset(to_arrow_expression(condition, in_file), schema=file_schema)
         return [group.id for group in subset.row_groups]
 
-    def _names_in(self, file_schema: pa.Schema) -> dict[str, str] | None:
+    def names_in(self, file_schema: pa.Schema) -> dict[str, str] | None:
         """What the file calls the columns; None where it lacks one, or has another type for it or two by its name."""
         candidates, names = list(file_schema), {}
         for field in self.fields:
