@@ -136,6 +136,14 @@ class ScanPlan:
     output: tuple[OutputColumn, ...] | None = None
     prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def read_schema(self) -> StructType:
+        """The top-level columns to return, in order."""
+        if self.columns is None:
+            return self.schema
+        found = [self.schema.find(name) for name in self.columns]
+        return StructType(tuple(column for column in found if column is not None))
+
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:

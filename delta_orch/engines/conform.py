@@ -7,12 +7,12 @@ may hold nanoseconds, which Delta reads as microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.engines.file_lookup import NamePositions
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.to_arrow import literal_array
 from delta_orch.protocol.types import BINARY, INTEGER, LONG
@@ -47,19 +47,6 @@ def _column_or_nulls(
     if index is None:
         return _nulls(rows.num_rows, field.type)
     return conform_column(rows.column(index), field.type, lossless=lossless, path=field.name)
-
-
-class NamePositions:
-    """Where names stand: an exact match first, then one that differs only in case; of several the first one."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        backwards = [(name, index) for index, name in enumerate(names)][::-1]
-        self._exact = dict(backwards)
-        self._folded = {name.lower(): index for name, index in backwards}
-
-    def find(self, name: str) -> int | None:
-        found = self._exact.get(name)
-        return self._folded.get(name.lower()) if found is None else found
 
 
 def conform_column(column: Column, target: pa.DataType, *, lossless: bool, path: str) -> Column:

@@ -11,12 +11,24 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from delta_orch.engines.conform import NamePositions
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode, field_id, physical_name
 
 _PARQUET_ID = b"PARQUET:field_id"
+
+
+class NamePositions:
+    """Where names stand: an exact match first, then one that differs only in case; of several the first one."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        backwards = [(name, index) for index, name in enumerate(names)][::-1]
+        self._exact = dict(backwards)
+        self._folded = {name.lower(): index for name, index in backwards}
+
+    def find(self, name: str) -> int | None:
+        found = self._exact.get(name)
+        return self._folded.get(name.lower()) if found is None else found
 
 
 class Candidates(tuple[pa.Field, ...]):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 from delta_orch.expressions.nodes import And, Comparison, Expression, IsNull, Literal, Not
@@ -58,6 +57,8 @@ def compare_with_number(operator: str, column: Expression, grid: Grid, value: in
     scale = grid.data_type.scale if isinstance(grid.data_type, DecimalType) else 0
     if isinstance(value, float):
         return _compare(operator, column, grid, lambda index: _to_double(index, scale), value)
+    from fractions import Fraction
+
     target = Fraction(value) * 10**scale
     if target.denominator == 1:
         exact = target.numerator

@@ -12,8 +12,7 @@ After resolution
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -34,6 +33,7 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
+from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.spark_literals import (
     INTEGRAL_RANGES,
     natural_type,
@@ -45,7 +45,7 @@ from delta_orch.expressions.spark_literals import (
     parse_spark_timestamp_ntz,
     round_to_float,
 )
-from delta_orch.expressions.tree import conjunction, disjunction
+from delta_orch.expressions.tree import columns_of, conjunction, disjunction, is_opaque
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -82,6 +82,42 @@ def resolve_expression(expression: Expression, schema: StructType) -> Expression
     return _Resolver(schema).predicate(expression)
 
 
+def resolve_predicate(where: str | Expression, schema: StructType) -> Expression:
+    """A predicate as the user gave it, fitted to the table's columns.
+
+    Raises:
+        InvalidExpressionError, ColumnNotFoundError: It cannot be read, or does not fit the schema.
+    """
+    if not isinstance(where, str | Expression):
+        raise InvalidExpressionError(
+            f"a predicate must be SQL text or an Expression, not {type(where).__name__}",
+            remedy="Write it as text in Spark SQL, for example \"day = '2013-01-01'\"",
+        )
+    expression = parse_expression(where) if isinstance(where, str) else where
+    return resolve_expression(expression, schema)
+
+
+def ensure_partition_predicate(where: Expression, partition_columns: Sequence[str], what: str) -> None:
+    """Check that the log alone decides a resolved predicate, for every file exactly.
+
+    Raises:
+        InvalidExpressionError: It looks at other columns, or holds text that only an engine can evaluate.
+    """
+    others = sorted({c.path[0] for c in columns_of(where)} - set(partition_columns))
+    if others:
+        raise InvalidExpressionError(
+            f"{what} uses {', '.join(others)}, which {'is no partition column' if len(others) == 1 else 'are none'}",
+            remedy=f"Use only partition columns ({', '.join(partition_columns) or 'this table has none'})",
+            columns=others,
+        )
+    if is_opaque(where):
+        raise InvalidExpressionError(
+            f"{what} is more than comparisons of partition columns with constants",
+            cause="It must be decided from the log, without running an engine",
+            remedy="Use comparisons, IN, IS NULL, LIKE 'prefix%', AND, OR and NOT",
+        )
+
+
 def find_column(path: tuple[str, ...], schema: StructType) -> tuple[tuple[str, ...], DataType | None]:
     """The path in the schema's spelling, and its type; None for a path into an array or map.
 
@@ -103,6 +139,8 @@ def find_column(path: tuple[str, ...], schema: StructType) -> tuple[tuple[str, .
 
 
 def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...]) -> ColumnNotFoundError:
+    import difflib
+
     name = path[len(parents)]
     lowered = {candidate.lower(): candidate for candidate in names}
     close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
@@ -307,6 +345,11 @@ def fit_comparison(op: str, column: Column, data_type: DataType, literal: Litera
 
     Raises InvalidExpressionError where Spark does: types that cannot be compared, text that cannot be cast.
     """
+    value = literal.value
+    if type(value) is int and data_type in INTEGRAL_RANGES:
+        low, high = INTEGRAL_RANGES[data_type]
+        if low <= value <= high:
+            return Comparison(op, column, Literal(value, data_type))
     kind = _literal_type(literal)
     if data_type == kind and not isinstance(kind, DecimalType):
         return Comparison(op, column, Literal(_canonical(literal.value, data_type), data_type))

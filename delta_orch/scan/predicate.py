@@ -1,16 +1,19 @@
-"""The `where` of a scan: Spark SQL, an `Expression`, or an expression of pyarrow."""
+"""The `where` of a scan, given as Spark SQL, an `Expression` or an expression of pyarrow, and what it leaves out."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.predicates import resolve_predicate
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
 
@@ -50,3 +53,34 @@ def is_arrow_expression(value: Any) -> bool:
     """Whether this is an expression of pyarrow. Imports nothing: it cannot be one before pyarrow is there."""
     module = sys.modules.get("pyarrow.compute")
     return module is not None and isinstance(value, module.Expression)
+
+
+_REMEMBERED = 4
+"""A query asks once for each of its parts, and a user runs the same query again."""
+
+
+class SnapshotPruning:
+    """`ScanPlan.prune` of a snapshot's scans. In another process it is None: the log is not sent along."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._lock = threading.Lock()
+        self._answers: dict[Expression, pa.Table] = {}
+
+    def __call__(self, where: Expression) -> pa.Table:
+        """The `path` of each file that may hold rows for which `where` is true. Raises as `Snapshot.files`."""
+        with self._lock:
+            answer = self._answers.pop(where, None)
+            if answer is None:
+                answer = self._snapshot.files(["path"], where)
+            self._answers[where] = answer
+            while len(self._answers) > _REMEMBERED:
+                del self._answers[next(iter(self._answers))]
+            return answer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_nothing, ())
+
+
+def _nothing() -> None:
+    return None

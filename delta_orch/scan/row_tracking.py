@@ -36,10 +36,8 @@ def resolve_row_tracking(snapshot: Snapshot) -> RowTracking:
     )
 
 
-def with_row_tracking_columns(schema: StructType, tracking: RowTracking | None) -> StructType:
+def with_row_tracking_columns(schema: StructType, tracking: RowTracking) -> StructType:
     """The schema with the columns of row tracking at its end."""
-    if tracking is None:
-        return schema
     return StructType((*schema, *(StructField(name, LONG) for name in tracking.names)))
 
 

@@ -12,20 +12,19 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.types import StructType
-from delta_orch.scan.predicate import ScanPredicate, resolve_scan_predicate
+from delta_orch.scan.predicate import ScanPredicate, SnapshotPruning, resolve_scan_predicate
 from delta_orch.scan.projection import Projection, pruned_schema, resolve_projection
-from delta_orch.scan.pruning import SnapshotPruning
-from delta_orch.scan.row_tracking import resolve_row_tracking, with_row_tracking_columns
-from delta_orch.scan.tasks import DEFAULT_TASK_BYTES, ScanTask, split_scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from delta_orch.scan.explain import ScanExplanation
+    from delta_orch.scan.tasks import ScanTask
 
 # What an engine needs to open a file; statistics are only for planning.
 SCAN_COLUMNS = ("path", "dv_id", "partition_values", "size", "modification_time", "deletion_vector")
+DEFAULT_TASK_BYTES = 128 * 1024 * 1024
 ROW_TRACKING_COLUMNS = ("base_row_id", "default_row_commit_version")
 
 
@@ -53,8 +52,13 @@ class Scan:
         row_tracking: bool = False,
     ) -> None:
         self._snapshot = snapshot
-        self._row_tracking = resolve_row_tracking(snapshot) if row_tracking else None
-        self._schema = with_row_tracking_columns(snapshot.schema, self._row_tracking)
+        self._row_tracking: RowTracking | None = None
+        self._schema = snapshot.schema
+        if row_tracking:
+            from delta_orch.scan.row_tracking import resolve_row_tracking, with_row_tracking_columns
+
+            self._row_tracking = resolve_row_tracking(snapshot)
+            self._schema = with_row_tracking_columns(snapshot.schema, self._row_tracking)
         self._predicate = resolve_scan_predicate(where, self._schema)
         self.where = self._predicate.where
         self._projection = None if columns is None else self._project(columns)
@@ -107,6 +111,8 @@ class Scan:
         Args:
             max_bytes: A task's files add up to no more than that in storage; a file that is larger is a task alone.
         """
+        from delta_orch.scan.tasks import split_scan
+
         return split_scan(self.plan(), max_bytes)
 
     def to_arrow(self) -> pa.Table:

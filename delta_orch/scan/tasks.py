@@ -16,8 +16,6 @@ from delta_orch.log.files.arrow_building import int64_range
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_TASK_BYTES = 128 * 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.scan.tasks import DEFAULT_TASK_BYTES
+from delta_orch.scan.scan import DEFAULT_TASK_BYTES
 
 _NAMES = (
     "path",

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.predicates import ensure_partition_predicate, resolve_predicate
+from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
 from delta_orch.log.files.arrow_building import all_booleans, bool_array, int64_array
 from delta_orch.log.read.partition_keys import partition_keys
 from delta_orch.log.read.skipping.record_counts import record_counts

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine, RowCheck
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.predicates import resolve_predicate
+from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.file_columns import ADD_SCHEMA

@@ -9,7 +9,7 @@ from typing import Any
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import ensure_sequence_of_names
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.predicates import ensure_partition_predicate, resolve_predicate
+from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog

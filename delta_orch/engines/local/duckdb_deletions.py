@@ -45,12 +45,7 @@ class Branch:
         if self.rows is not None:
             conditions.append(f"{row} BETWEEN {self.rows[0]} AND {self.rows[-1]}")
             row = f"{row} & {_MASK_ROWS - 1}"
-        return conditions if self.mask is None else [*conditions, is_live(row, mask)]
-
-
-def is_live(row: str, mask: str) -> str:
-    """The condition that a mask does not have a row."""
-    return f"get_bit({mask}, CAST({row} AS INTEGER)) = 0"
+        return conditions if self.mask is None else [*conditions, f"get_bit({mask}, CAST({row} AS INTEGER)) = 0"]
 
 
 def deleted_rows(vector: DeletionVector | None, num_rows: int) -> Rows:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -20,24 +21,11 @@ import pyarrow.parquet as pq
 from delta_orch.engines.base import OutputColumn, ScanPlan, fields_on
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
-from delta_orch.engines.local.duckdb_deletions import (
-    MASKS_TOGETHER,
-    Branch,
-    branches_of,
-    deleted_rows,
-    is_live,
-    mask_of,
-    row_parts,
-)
 from delta_orch.engines.local.prefetch import map_ahead
-from delta_orch.engines.local.scan import output_schema, partition_constants
 from delta_orch.engines.read_errors import read_error
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
-from delta_orch.log.files.arrow_building import binary_array, int64_array, int64_range
-from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
-from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import (
     DATE,
     TIMESTAMP,
@@ -49,6 +37,10 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+
+if TYPE_CHECKING:
+    from delta_orch.engines.local.duckdb_deletions import Branch
+    from delta_orch.protocol.deletion_vector import DeletionVector
 
 _PLAIN_TYPES = frozenset({"NONE", "UNKNOWN", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP"})
 _VIRTUAL_COLUMNS = frozenset({"file_index", "file_row_number", "filename"})
@@ -93,7 +85,8 @@ class _Footer:
 
     Attributes:
         kind: Counts the different ones of a scan.
-        parts: Its rows as ranges of whole row groups, of no more than a million each where row groups allow that.
+        parts: Its rows as ranges of whole row groups, of no more than a million each where row groups allow that;
+            none where no file of the scan has a deletion vector.
         never_null: See `ColumnWriter`.
     """
 
@@ -140,7 +133,7 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
 
 
 def _wanted(plan: ScanPlan) -> list[_Wanted]:
-    output = plan.output or [OutputColumn(name, (name,)) for name in output_schema(plan).names]
+    output = plan.output or [OutputColumn(name, (name,)) for name in plan.read_schema.names]
     wanted = []
     for number, column in enumerate(output):
         steps = tuple(fields_on(column.path, plan.schema))
@@ -156,9 +149,9 @@ class _Builder:
         self._paths = paths
         self._wanted = wanted
         self._stored = [w for w in wanted if w.steps[0].name not in plan.partition_columns]
-        self._constants = partition_constants(
-            plan, [w.name for w in wanted if w.steps[0].name in plan.partition_columns]
-        )
+        self._constants = _constants(plan, [w.name for w in wanted if w.steps[0].name in plan.partition_columns])
+        vectors = plan.files.column("deletion_vector")
+        self._has_vectors = vectors.null_count < len(vectors)
         self._has_times = any(_holds_times(w.steps[-1].data_type) for w in wanted)
         self._kinds: list[_Kind] = []
         self._tables: dict[str, pa.Table] = {}
@@ -168,7 +161,7 @@ class _Builder:
         if len({w.name.lower() for w in self._wanted}) < len(self._wanted):
             raise NotNativeError
         footers = [self._footer(path, footer) for path, footer in map_ahead(_read_footer, self._paths)]
-        vectors = read_deletion_vectors(self._plan.store, deletion_vector_descriptors(self._plan.files))
+        vectors = self._vectors()
         groups: dict[tuple[int, frozenset[Path], bool], list[int]] = defaultdict(list)
         for index, (footer, vector) in enumerate(zip(footers, vectors, strict=True)):
             groups[footer.kind, footer.never_null, vector is not None].append(index)
@@ -179,6 +172,13 @@ class _Builder:
         schema = StructType(tuple(w.steps[0] for w in self._wanted if len(w.steps) == 1))
         output = tuple(w.name for w in self._wanted if w.is_output)
         return NativeScan(" UNION ALL ".join(parts), schema, output, self._tables, self._statements)
+
+    def _vectors(self) -> Sequence[DeletionVector | None]:
+        if not self._has_vectors:
+            return [None] * len(self._paths)
+        from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+
+        return read_deletion_vectors(self._plan.store, deletion_vector_descriptors(self._plan.files))
 
     def _writer(self, kind: int, never_null: frozenset[Path] = frozenset()) -> ColumnWriter:
         return ColumnWriter(self._plan.column_mapping, self._kinds[kind].nanos_are_int96, never_null)
@@ -191,7 +191,14 @@ class _Builder:
                 raise NotNativeError
             structs = self._kinds[kind].rebuilt
             never_null = _never_null(footer, structs) if structs else frozenset()
-            return _Footer(path, metadata.num_rows, kind, row_parts(metadata), never_null)
+            return _Footer(path, metadata.num_rows, kind, self._parts(metadata), never_null)
+
+    def _parts(self, metadata: pq.FileMetaData) -> tuple[range, ...]:
+        if not self._has_vectors:
+            return ()
+        from delta_orch.engines.local.duckdb_deletions import row_parts
+
+        return row_parts(metadata)
 
     def _kind_of(self, metadata: pq.FileMetaData) -> int:
         schema, stored_arrow = metadata.schema, (metadata.metadata or {}).get(b"ARROW:schema")
@@ -227,10 +234,14 @@ class _Builder:
         paths = [footers[i].path for i in files]
         if not facts and not has_vectors:
             return f"(SELECT {self._selected(texts)} FROM {self._read_parquet(paths)} AS {_FILES})"
+        from delta_orch.log.files.arrow_building import binary_array, int64_array, int64_range
+
         columns = {"file": int64_range(0, len(files))}
         columns |= {column: self._constants.column(name).take(int64_array(files)) for name, column in facts.items()}
         table = f"delta_orch_files_{next(_NUMBERS)}"
         if has_vectors:
+            from delta_orch.engines.local.duckdb_deletions import branches_of, deleted_rows, mask_of
+
             deleted = [deleted_rows(vectors[i], footers[i].num_rows) for i in files]
             branches = branches_of([footers[i].parts for i in files], deleted)
             if branches is not None:
@@ -253,13 +264,18 @@ class _Builder:
         # Materialised: computed once, not for each row.
         with_facts = f"WITH {_FACTS} AS MATERIALIZED (SELECT {', '.join(columns)} FROM {table})"
         source = f"{self._read_parquet(paths)} AS {_FILES} JOIN {_FACTS} ON {_FILES}.file_index = {_FACTS}.file"
-        where = f" WHERE {is_live(f'{_FILES}.file_row_number', f'{_FACTS}.deleted')}" if has_vectors else ""
+        where = (
+            f" WHERE get_bit({_FACTS}.deleted, CAST({_FILES}.file_row_number AS INTEGER)) = 0" if has_vectors else ""
+        )
         return f"({with_facts} SELECT {self._selected(texts)} FROM {source}{where})"
 
     def _branched(
         self, table: str, paths: list[str], texts: dict[str, str], facts: dict[str, str], branches: list[Branch]
     ) -> str:
         """Each file for itself, in parts if it is long: conditions on constants are applied while it is decoded."""
+        from delta_orch.engines.local.duckdb_deletions import MASKS_TOGETHER
+        from delta_orch.log.files.arrow_building import binary_array, int64_range
+
         for column in facts.values():
             self._set_list(f"{table}_{column}", f"SELECT {column} AS value, file AS number FROM {table}")
         masks = [branch.mask for branch in branches if branch.mask is not None]
@@ -297,6 +313,14 @@ class _Builder:
             # The bounds in a footer pass over NaN, which is greater than any number, as in Spark.
             options.append("can_have_nan = true")
         return f"read_parquet([{', '.join(map(quote_duckdb_string, paths))}], {', '.join(options)})"
+
+
+def _constants(plan: ScanPlan, names: list[str]) -> pa.Table:
+    if not names:
+        return pa.table({})
+    from delta_orch.engines.local.scan import partition_constants
+
+    return partition_constants(plan, names)
 
 
 def _holds_times(data_type: DataType) -> bool:

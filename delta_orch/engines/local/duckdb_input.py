@@ -9,7 +9,6 @@ from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.duckdb_files import NativeScan, native_scan
 from delta_orch.engines.local.duckdb_session import ensure_duckdb, reads_as_tested
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.scan import output_schema
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
@@ -47,7 +46,7 @@ def register_native(connection: Connection, scan: NativeScan, plan: ScanPlan) ->
         connection.register(name, table)
     for statement in scan.statements:
         connection.execute(statement)
-    names = [column.name for column in plan.output] if plan.output else output_schema(plan).names
+    names = [column.name for column in plan.output] if plan.output else plan.read_schema.names
     columns = zip(scan.output, names, strict=True)
     selected = ", ".join(
         f"{_ROWS}.{quote_duckdb_identifier(found)} AS {quote_duckdb_identifier(name)}" for found, name in columns

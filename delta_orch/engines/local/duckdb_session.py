@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -42,12 +40,14 @@ def connect() -> Connection:
     Raises MissingDependencyError where DuckDB is not installed.
     """
     ensure_duckdb()
+    import tempfile
+
     import duckdb
 
     connection = duckdb.connect(
         ":memory:",
         config={
-            "temp_directory": str(Path(tempfile.gettempdir()) / "delta-orch-duckdb"),
+            "temp_directory": f"{tempfile.gettempdir()}/delta-orch-duckdb",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",

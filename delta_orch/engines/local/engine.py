@@ -56,7 +56,7 @@ class LocalEngine:
         return relation.schema
 
     def scan(self, plan: ScanPlan) -> LocalRelation:
-        from delta_orch.engines.local.scan import output_relation, output_schema, scan_relation
+        from delta_orch.engines.local.scan import output_relation, scan_relation
 
         parts = plan.where.children if isinstance(plan.where, And) else () if plan.where is None else (plan.where,)
         opaque = [part for part in parts if is_opaque(part)]
@@ -65,7 +65,7 @@ class LocalEngine:
         from delta_orch.engines.local.duckdb_requests import filtered
 
         plain = [part for part in parts if not is_opaque(part)]
-        schema, condition = output_schema(plan), conjunction(*opaque)
+        schema, condition = plan.read_schema, conjunction(*opaque)
         used = {*schema.names, *(column.path[0] for column in columns_of(condition))}
         columns = tuple(name for name in plan.schema.names if name in used)
         inner = replace(plan, columns=columns, where=conjunction(*plain) if plain else None, output=None)

@@ -19,12 +19,11 @@ from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.row_group_skipping import RowGroupSkipping
 from delta_orch.engines.local.tracked_columns import TrackedColumns, marked
-from delta_orch.engines.local.variant_columns import with_variants
 from delta_orch.engines.read_errors import read_error
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructType, holds_variant
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 from delta_orch.table.column_mapping import ColumnMappingMode
@@ -190,7 +189,9 @@ class FileReader:
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
         from_file = pa.schema([self.needed.field(name) for name in names])
-        named = with_variants(with_logical_names(rows, self.schema, self.column_mapping), self.schema)
+        named = with_logical_names(rows, self.schema, self.column_mapping)
+        if holds_variant(self.schema):
+            named = _with_variants(named, self.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         _ensure_text(table)
         num_rows = rows.num_rows
@@ -202,6 +203,22 @@ class FileReader:
         if self.filter is not None:
             table = table.filter(self.filter)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _with_variants(rows: pa.Table, schema: StructType) -> pa.Table:
+    """The rows of a file with each variant in them, shredded or not, as struct<metadata: binary, value: binary>
+    (variant-shredding, "Reconstructing a Shredded Variant").
+
+    Raises:
+        InvalidVariantError: A file holds a value that is not a variant.
+    """
+    from delta_orch.protocol.variant.nested import reconstruct_columns
+
+    for index, name in enumerate(rows.column_names):
+        field = schema.find(name)
+        if field is not None and holds_variant(field.data_type):
+            rows = rows.set_column(index, name, reconstruct_columns(rows.column(index), field.data_type))
+    return rows
 
 
 def _gregorian(rows: pa.Table, footer: ParquetFooter) -> pa.Table:

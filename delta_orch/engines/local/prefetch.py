@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -35,6 +37,8 @@ def map_ahead(
         for task in first:
             yield task, work(task)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     threads = threads or thread_count()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="delta-orch-read")
     pending: deque[tuple[Task, Future[Result]]] = deque()

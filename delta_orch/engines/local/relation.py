@@ -33,9 +33,13 @@ class LocalRelation:
         """The rows in the Arrow types of `schema`, as a stream."""
         import pyarrow as pa
 
-        from delta_orch.engines.conform import conform_batch
-
         target = schema_to_arrow(self.schema)
-        return pa.RecordBatchReader.from_batches(
-            target, (conform_batch(batch, target, lossless=True) for batch in self.open_batches())
-        )
+        return pa.RecordBatchReader.from_batches(target, (_conformed(batch, target) for batch in self.open_batches()))
+
+
+def _conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(target):
+        return batch
+    from delta_orch.engines.conform import conform_batch
+
+    return conform_batch(batch, target, lossless=True)

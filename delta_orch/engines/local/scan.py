@@ -35,7 +35,7 @@ _MANY_FILES, _FILES_TOGETHER = 32, 64
 def scan_relation(plan: ScanPlan) -> LocalRelation:
     """The rows of a plan whose `where` Arrow can evaluate, read when they are asked for."""
     if plan.output is None:
-        return LocalRelation(output_schema(plan), lambda: read_batches(plan), plan)
+        return LocalRelation(plan.read_schema, lambda: read_batches(plan), plan)
     return replace(output_relation(scan_relation(replace(plan, output=None)), plan.output), plan=plan)
 
 
@@ -57,14 +57,6 @@ def _value_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
     return pc.struct_field(column, path[1:]) if len(path) > 1 else column
 
 
-def output_schema(plan: ScanPlan) -> StructType:
-    """The columns a plan returns, in its order."""
-    if plan.columns is None:
-        return plan.schema
-    fields = [plan.schema.find(name) for name in plan.columns]
-    return StructType(tuple(field for field in fields if field is not None))
-
-
 def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """The rows, file after file, in the Arrow types of the schema; `plan.where` must have no opaque part.
 
@@ -72,7 +64,7 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         MissingFileError: A file is not there.
         TableError: A file is not readable as Parquet, or does not fit the schema.
     """
-    output = output_schema(plan).names
+    output = plan.read_schema.names
     needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
     tracked = () if plan.row_tracking is None else plan.row_tracking.names
     reader = FileReader(

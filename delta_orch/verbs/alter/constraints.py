@@ -7,7 +7,7 @@ from typing import Any
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Comparison, Expression, Literal, Not
-from delta_orch.expressions.predicates import resolve_predicate
+from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.protocol.types import BOOLEAN
 from delta_orch.table.column_dependencies import constraints_of
 from delta_orch.table.property_rules import CONSTRAINT_PREFIX
