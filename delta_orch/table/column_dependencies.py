@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import orjson
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
-from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.types import StructField, fields_of
@@ -28,6 +27,8 @@ class NamedExpression:
 
     def columns(self) -> tuple[Path, ...]:
         """The paths it mentions. Raises InvalidExpressionError where it cannot be read."""
+        from delta_orch.expressions.parse import parse_expression
+
         return tuple(column.path for column in columns_of(parse_expression(self.text)))
 
 
