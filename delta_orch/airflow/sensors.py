@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.triggers import FOUND, DeltaVersionTrigger
-from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal, goal_kwargs
+from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -110,7 +111,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):  # type: ignore[misc]
             trigger=DeltaVersionTrigger(
                 table_uri=self.table_uri,
                 delta_conn_id=self.delta_conn_id,
-                **goal_kwargs(self._goal),
+                **asdict(self._goal),
                 seen_version=watch.seen_version,
                 poll_interval_s=self.poke_interval,
             ),

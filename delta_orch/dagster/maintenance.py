@@ -139,7 +139,7 @@ def _compute(
         table = resource.table()
         snapshot = table.snapshot()
         health = read_table_health(snapshot)
-        metadata = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
+        metadata: dict[str, Any] = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
         if is_due(health):
             run = read_run(context).user_metadata(key.to_user_string())
             metadata |= job(table, snapshot, run)

@@ -14,8 +14,8 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows
 from delta_orch.pipeline.partitions import looks_only_at
-from delta_orch.pipeline.row_counts import ROW_COUNT_COLUMNS, count_rows
 from delta_orch.pipeline.step import StepReport
 from delta_orch.protocol.types import StructType
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import dagster as dg
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
-from delta_orch.expressions.nodes import And, Expression, Or
-from delta_orch.pipeline.partitions import Partition, partition_predicate, partitions_predicate
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.tree import conjunction, disjunction
+from delta_orch.pipeline.partitions import Partition, partitions_predicate
 from delta_orch.protocol.types import StructField, StructType
 
 
@@ -47,12 +48,12 @@ class PartitionSelection:
         fields = self._fields(schema)
         per_dimension = [self._distinct(index) for index in range(len(self.dimensions))]
         if math.prod(len(distinct) for distinct in per_dimension) != len(self.partitions):
-            return Or(tuple(self.scopes(schema).values()))
+            return disjunction(*self.scopes(schema).values())
         tests = [
             partitions_predicate(field.name, field.data_type, distinct, text_format=dimension.text_format)
             for field, dimension, distinct in zip(fields, self.dimensions, per_dimension, strict=True)
         ]
-        return tests[0] if len(tests) == 1 else And(tuple(tests))
+        return conjunction(*tests)
 
     def scopes(self, schema: StructType) -> dict[str, Expression]:
         """The rows of each selected partition, by its key. Raises as `predicate`."""
@@ -60,10 +61,10 @@ class PartitionSelection:
         scopes: dict[str, Expression] = {}
         for key, partitions in self.partitions.items():
             tests = [
-                partition_predicate(field.name, field.data_type, partition, text_format=dimension.text_format)
+                partitions_predicate(field.name, field.data_type, (partition,), text_format=dimension.text_format)
                 for field, dimension, partition in zip(fields, self.dimensions, partitions, strict=True)
             ]
-            scopes[key] = tests[0] if len(tests) == 1 else And(tuple(tests))
+            scopes[key] = conjunction(*tests)
         return scopes
 
     def _distinct(self, index: int) -> tuple[Partition, ...]:

@@ -8,26 +8,25 @@ database, killing a step after its commit, or moving a pipeline to another orche
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
-from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, IsNull, Literal, Or
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
+from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.txn import TxnId
-from delta_orch.log.read.partition_keys import typed_partitions
 from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix
-from delta_orch.protocol.types import BOOLEAN, StructType
+from delta_orch.pipeline.tail import changes_data, live_partitions
+from delta_orch.protocol.types import BOOLEAN, StructField, StructType
 
 if TYPE_CHECKING:
     from delta_orch.change_feed.change_feed import ChangeFeed
     from delta_orch.delta_table import TableSnapshot
-    from delta_orch.log.files.commit_reader import Commit
     from delta_orch.scan.scan import Scan
 
 logger = logging.getLogger(__name__)
@@ -87,13 +86,9 @@ class ChangeBatch:
         Returns: one row a partition, one column a partition column in its Arrow type, no row twice. Of a source that is
             not partitioned: no column and no row.
         """
-        columns = self.snapshot.partition_columns
-        if not columns:
-            return pa.table({})
-        if self.feed is not None:
+        if self.feed is not None and self.snapshot.partition_columns:
             return self.feed.partitions()
-        typed = typed_partitions(self.snapshot.files(["partition_values"]), self.snapshot.schema, columns)
-        return typed.group_by(list(columns)).aggregate([])
+        return live_partitions(self.snapshot)
 
     def partition_predicate(self) -> Expression | None:
         """True for exactly the rows in `partitions()`; None, meaning all rows, where the source is not partitioned."""
@@ -254,44 +249,23 @@ class IncrementalReader:
         )
 
 
-def changes_data(commit: Commit) -> bool:
-    """Whether any file action carries `dataChange = true`; compaction only moves rows from file to file."""
-    return commit.cdc.num_rows > 0 or any(
-        files.num_rows > 0 and pc.any(files.column("data_change")).as_py() for files in (commit.adds, commit.removes)
-    )
-
-
 def partitions_as_predicate(partitions: pa.Table, schema: StructType) -> Expression:
     """A predicate that is true for exactly the rows in the given partitions: typed columns, nulls included.
 
     Without a row in `partitions`, no row of the table satisfies it.
     """
-    columns = [_column_values(name, partitions.column(name).to_pylist(), schema) for name in partitions.column_names]
-    if len(columns) == 1:
-        return _one_of(*columns[0])
-    rows = [And(tuple(_one_of(column, [value]) for column, value in row)) for row in _transposed(columns)]
-    return Or(tuple(rows)) if rows else FALSE
+    fields = [field for name in partitions.column_names if (field := schema.find(name)) is not None]
+    columns = [partitions.column(name).to_pylist() for name in partitions.column_names]
+    if len(fields) == 1:
+        return _one_of(fields[0], columns[0])
+    rows = zip(*columns, strict=True)
+    return disjunction(*(conjunction(*(map(_one_of, fields, zip(row, strict=True)))) for row in rows))
 
 
-def _transposed(columns: Sequence[tuple[Column, list[Literal]]]) -> Iterator[list[tuple[Column, Literal]]]:
-    names = [column for column, _ in columns]
-    for values in zip(*(literals for _, literals in columns), strict=True):
-        yield list(zip(names, values, strict=True))
-
-
-def _column_values(name: str, values: list[Any], schema: StructType) -> tuple[Column, list[Literal]]:
-    field = schema.find(name)
-    assert field is not None
-    return Column((field.name,)), [Literal(value, field.data_type) for value in values]
-
-
-def _one_of(column: Column, values: list[Literal]) -> Expression:
-    known = tuple(literal for literal in values if literal.value is not None)
-    tests: list[Expression] = []
+def _one_of(field: StructField, values: Sequence[object]) -> Expression:
+    column = Column((field.name,))
+    known = tuple(Literal(value, field.data_type) for value in values if value is not None)
+    tests: list[Expression] = [IsNull(column)] if len(known) < len(values) else []
     if known:
-        tests.append(Comparison("=", column, known[0]) if len(known) == 1 else In(column, known))
-    if len(known) < len(values):
-        tests.append(IsNull(column))
-    if not tests:
-        return FALSE
-    return tests[0] if len(tests) == 1 else Or(tuple(tests))
+        tests.insert(0, Comparison("=", column, known[0]) if len(known) == 1 else In(column, known))
+    return disjunction(*tests)

@@ -1,16 +1,16 @@
-"""When a table wants maintenance: its health, read from the log alone, and the policy that judges it."""
+"""What the log alone tells of a table: its health, the policy that says when maintenance is due, its rows."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.arrow_building import int32_array, int64_array
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
 
@@ -42,7 +42,7 @@ class TableHealth:
     checkpoint_version: int | None
     num_expired_tombstones: int
 
-    def as_metadata(self) -> Mapping[str, Any]:
+    def as_metadata(self) -> Mapping[str, int]:
         """Name → number, for an orchestrator's metadata; what is None is left out."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: value for name, value in values.items() if value is not None}
@@ -76,7 +76,7 @@ def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> Table
     )
 
 
-def _count_below(values: Any, limit: int) -> int:
+def _count_below(values: pa.ChunkedArray, limit: int) -> int:
     return pc.sum(pc.less(values, int64_array([limit])[0])).as_py() or 0
 
 
@@ -116,3 +116,47 @@ class MaintenancePolicy:
 
 ALWAYS = MaintenancePolicy(min_compactable_files=2, max_commits_since_checkpoint=0, min_expired_tombstones=0)
 """Do whatever there is to do."""
+
+
+ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
+"""What `count_rows` needs of a file table."""
+
+
+def count_rows(files: pa.Table) -> int | None:
+    """The rows in live files: `numRecords` without those that deletion vectors mark.
+
+    Args:
+        files: At least the columns `ROW_COUNT_COLUMNS` of `log.files.file_columns.ADD_SCHEMA`.
+
+    Returns: None where a file carries no statistics: then nobody knows without reading it.
+    """
+    if files.num_rows == 0:
+        return 0
+    stats = files.column("stats")
+    if stats.null_count:
+        return None
+    total = 0
+    for chunk in stats.chunks:
+        counts = _num_records(chunk)
+        if counts is None or len(counts) != len(chunk) or counts.null_count:
+            return None
+        total += pc.sum(counts).as_py() or 0
+    deleted = pc.sum(pc.struct_field(files.column("deletion_vector"), "cardinality")).as_py() or 0
+    return total - int(deleted)
+
+
+def _num_records(stats: pa.StringArray) -> pa.ChunkedArray | None:
+    if len(stats) == 0:
+        return pa.chunked_array([], pa.int64())
+    from pyarrow import json as pa_json
+
+    # One JSON document a line, all in one buffer: no Python object a file.
+    whole = pa.ListArray.from_arrays(int32_array([0, len(stats)]), stats)
+    lines = pc.binary_join(whole, "\n")[0].as_buffer()
+    schema = pa.schema([("numRecords", pa.int64())])
+    parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    read = pa_json.ReadOptions(block_size=lines.size + 1)
+    try:
+        return pa_json.read_json(pa.BufferReader(lines), read, parse).column("numRecords")
+    except pa.ArrowInvalid:
+        return None

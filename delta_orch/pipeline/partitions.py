@@ -23,8 +23,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal, Or
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal
+from delta_orch.expressions.tree import columns_of, disjunction
 from delta_orch.protocol.types import DataType, PrimitiveType
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -42,31 +42,21 @@ class Partition:
     end: datetime | None = None
 
 
-def partition_predicate(
-    column: str, data_type: DataType, partition: Partition, *, text_format: str | None = None
+def partitions_predicate(
+    column: str, data_type: DataType, partitions: Sequence[Partition], *, text_format: str | None = None
 ) -> Expression:
-    """The rows of one partition.
+    """The rows of any of several partitions; neighboring windows become one range.
 
     Args:
         column: The column's name, as the table spells it.
         data_type: Its type.
-        partition: The partition.
+        partitions: At least one.
         text_format: For a time window on a string or integer column: the `strftime` format of the column's values,
             where they are not the key itself.
 
     Raises:
-        InvalidRequestError: The key or window does not mean exactly one value or range of this type.
-    """
-    return partitions_predicate(column, data_type, (partition,), text_format=text_format)
-
-
-def partitions_predicate(
-    column: str, data_type: DataType, partitions: Sequence[Partition], *, text_format: str | None = None
-) -> Expression:
-    """The rows of any of several partitions; neighbouring windows become one range.
-
-    Raises:
-        InvalidRequestError: See `partition_predicate`; or there is no partition.
+        InvalidRequestError: There is no partition, or a key or window does not mean exactly one value or range of this
+            type.
     """
     if not partitions:
         raise InvalidRequestError("No partition is named", remedy="Name at least one partition", column=column)
@@ -74,7 +64,7 @@ def partitions_predicate(
     name = data_type.name if isinstance(data_type, PrimitiveType) else ""
     if name in _RANGE_TYPES and all(p.start is not None for p in partitions):
         ranges = merge_ranges([_window_range(column, data_type, p) for p in partitions])
-        return _any_of([_range_predicate(target, data_type, low, high) for low, high in ranges])
+        return disjunction(*(_range_predicate(target, data_type, low, high) for low, high in ranges))
     values = [_single_value(column, data_type, p, text_format) for p in partitions]
     literals = tuple(Literal(value, data_type) for value in dict.fromkeys(values))
     return Comparison("=", target, literals[0]) if len(literals) == 1 else In(target, literals)
@@ -91,19 +81,11 @@ def merge_ranges(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     return merged
 
 
-def _any_of(predicates: list[Expression]) -> Expression:
-    return predicates[0] if len(predicates) == 1 else Or(tuple(predicates))
-
-
 def _range_predicate(target: Column, data_type: DataType, low: Any, high: Any) -> Expression:
     if type(low) is date and high - low == timedelta(days=1):
         return Comparison("=", target, Literal(low, data_type))
-    return And(
-        (
-            Comparison(">=", target, Literal(low, data_type)),
-            Comparison("<", target, Literal(high, data_type)),
-        )
-    )
+    first, last = Literal(low, data_type), Literal(high, data_type)
+    return And((Comparison(">=", target, first), Comparison("<", target, last)))
 
 
 def _window_range(column: str, data_type: DataType, partition: Partition) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 from typing import Literal as OneOf
 
 from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
@@ -32,6 +32,16 @@ Mode = OneOf["append", "overwrite", "overwrite_partitions", "overwrite_touched",
 - `overwrite_touched`: those in the partitions that a batch of changes touched are replaced (`Step.process` only).
 - `error`, `ignore`: rows are added to an empty place; otherwise the step fails, or does nothing.
 """
+
+
+class TableOptions(TypedDict, total=False):
+    """What a write says of the table it creates, and of itself. See `Step`."""
+
+    partition_by: Sequence[str] | None
+    properties: Mapping[str, str] | None
+    engine: EngineChoice
+    user_metadata: str | None
+
 
 ALREADY_COMMITTED = "this run has already committed this"
 FENCED_OFF = "a newer run has already written this"
@@ -204,35 +214,23 @@ class Step:
                 "there are no rows)",
             )
         table = self.table
+        options: TableOptions = {
+            "partition_by": self.partition_by,
+            "properties": self.properties,
+            "engine": self.engine,
+            "user_metadata": self.user_metadata,
+        }
         if self.mode in ("append", "error", "ignore"):
-            result = table.append(
-                data,
-                txn=self.txns,
-                schema_mode=self.schema_mode,
-                partition_by=self.partition_by,
-                properties=self.properties,
-                engine=self.engine,
-                user_metadata=self.user_metadata,
-            )
+            result = table.append(data, txn=self.txns, schema_mode=self.schema_mode, **options)
         else:
-            ensure_table_for(
-                table,
-                data,
-                engine=self.engine,
-                partition_by=self.partition_by,
-                properties=self.properties,
-                user_metadata=self.user_metadata,
-            )
+            ensure_table_for(table, data, **options)
             result = table.overwrite(
                 data,
                 replace_where=self.where,
                 partition_overwrite_mode="dynamic" if self.mode == "overwrite_partitions" else "static",
                 txn=self.txns,
                 schema_mode=self.schema_mode,
-                partition_by=self.partition_by,
-                properties=self.properties,
-                engine=self.engine,
-                user_metadata=self.user_metadata,
+                **options,
             )
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
@@ -252,15 +250,7 @@ def snapshot_or_none(table: DeltaTable) -> TableSnapshot | None:
         return None
 
 
-def ensure_table_for(
-    table: DeltaTable,
-    data: object,
-    *,
-    engine: EngineChoice = "auto",
-    partition_by: Sequence[str] | None = None,
-    properties: Mapping[str, str] | None = None,
-    user_metadata: str | None = None,
-) -> None:
+def ensure_table_for(table: DeltaTable, data: object, **options: Unpack[TableOptions]) -> None:
     """Create the table, empty, that `data` is about to overwrite rows of; leave one that exists as it is.
 
     An overwrite that creates its table only adds rows, so two of them at once would add up. With the table there first,
@@ -272,8 +262,13 @@ def ensure_table_for(
         TableExistsError: Another writer has just created one that does not fit.
     """
     if not table.exists():
-        schema = schema_of_new_table(data, engine)
-        table.create(schema, partition_by=partition_by, properties=properties, user_metadata=user_metadata)
+        schema = schema_of_new_table(data, options.get("engine", "auto"))
+        table.create(
+            schema,
+            partition_by=options.get("partition_by"),
+            properties=options.get("properties"),
+            user_metadata=options.get("user_metadata"),
+        )
 
 
 def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:

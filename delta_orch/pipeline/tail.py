@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_orch.change_feed.changed_files import read_changed_files
 from delta_orch.errors import InvalidRequestError
@@ -17,7 +18,6 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.read.partition_keys import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.pipeline.incremental import changes_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,7 @@ def _is_out_of_reach(log: TableLog, cursor: TailCursor) -> bool:
 
 def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> TailBatch | None:
     latest = log.snapshot()
-    if cursor.table_id and latest.metadata.id != cursor.table_id:
-        return _whole_table(latest, cursor, starting_version=0, recreated=True)
-    if latest.version < cursor.version:
+    if (cursor.table_id and latest.metadata.id != cursor.table_id) or latest.version < cursor.version:
         return _whole_table(latest, cursor, starting_version=0, recreated=True)
     if latest.version == cursor.version:
         return None
@@ -155,6 +153,13 @@ def _whole_table(
         partitions=live_partitions(latest),
         recreated=recreated,
         missed=missed,
+    )
+
+
+def changes_data(commit: Commit) -> bool:
+    """Whether any file action carries `dataChange = true`; compaction only moves rows from file to file."""
+    return commit.cdc.num_rows > 0 or any(
+        files.num_rows > 0 and pc.any(files.column("data_change")).as_py() for files in (commit.adds, commit.removes)
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -110,11 +109,6 @@ class VersionWatch:
             return FoundVersion(snapshot.version, snapshot.timestamp_ms)
         self.seen_version = snapshot.version
         return None
-
-
-def goal_kwargs(goal: WatchGoal) -> Mapping[str, int | None]:
-    """The goal as a trigger's serialised arguments."""
-    return {"after_version": goal.after_version, "after_timestamp_ms": goal.after_timestamp_ms}
 
 
 def _parse_version(value: int | str) -> int:

@@ -7,8 +7,7 @@ import pytest
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.maintenance import ALWAYS, MaintenancePolicy, read_table_health
-from delta_orch.pipeline.row_counts import count_rows
+from delta_orch.pipeline.maintenance import ALWAYS, MaintenancePolicy, count_rows, read_table_health
 
 WEEK_MS = 7 * 24 * 3_600_000
 

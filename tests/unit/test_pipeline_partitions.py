@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal, Or
-from delta_orch.pipeline.partitions import Partition, merge_ranges, parse_key, partition_predicate, partitions_predicate
+from delta_orch.pipeline.partitions import Partition, merge_ranges, parse_key, partitions_predicate
 from delta_orch.protocol import types as t
 
 C = Column(("c",))
@@ -74,7 +74,7 @@ def equals(value: object, data_type: t.DataType) -> Comparison:
     ],
 )  # fmt: skip
 def test_exact_predicates(data_type: t.DataType, partition: Partition, expected: Expression) -> None:
-    assert partition_predicate("c", data_type, partition) == expected
+    assert partitions_predicate("c", data_type, [partition]) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_exact_predicates(data_type: t.DataType, partition: Partition, expected:
 )
 def test_uncertain_predicates_are_refused(data_type: t.DataType, partition: Partition) -> None:
     with pytest.raises(InvalidRequestError):
-        partition_predicate("c", data_type, partition)
+        partitions_predicate("c", data_type, [partition])
 
 
 def test_formats() -> None:
     at = hour("2013-01-05T04:00")
-    assert partition_predicate("c", t.INTEGER, at, text_format="%Y%m%d%H") == equals(2013010504, t.INTEGER)
-    assert partition_predicate("c", t.STRING, at, text_format="%Y/%m/%d %H") == equals("2013/01/05 04", t.STRING)
+    assert partitions_predicate("c", t.INTEGER, [at], text_format="%Y%m%d%H") == equals(2013010504, t.INTEGER)
+    assert partitions_predicate("c", t.STRING, [at], text_format="%Y/%m/%d %H") == equals("2013/01/05 04", t.STRING)
     with pytest.raises(InvalidRequestError, match="does not hold the window's start"):
-        partition_predicate("c", t.INTEGER, at, text_format="%Y%m%d")
+        partitions_predicate("c", t.INTEGER, [at], text_format="%Y%m%d")
 
 
 def test_the_hour_a_clock_change_repeats() -> None:
@@ -117,9 +117,9 @@ def test_the_hour_a_clock_change_repeats() -> None:
     second = first.replace(fold=1)
     repeated = Partition("2013-11-03-01:00", first, second)
     with pytest.raises(InvalidRequestError, match="Wall time runs backwards"):
-        partition_predicate("c", t.TIMESTAMP_NTZ, repeated)
+        partitions_predicate("c", t.TIMESTAMP_NTZ, [repeated])
     # Instants are told apart.
-    assert partition_predicate("c", t.TIMESTAMP, repeated) == between(
+    assert partitions_predicate("c", t.TIMESTAMP, [repeated]) == between(
         datetime(2013, 11, 3, 5, tzinfo=UTC), datetime(2013, 11, 3, 6, tzinfo=UTC), t.TIMESTAMP
     )
 
@@ -128,7 +128,9 @@ def test_a_day_whose_midnight_is_skipped_is_still_that_day() -> None:
     zone = ZoneInfo("America/Sao_Paulo")  # On 2013-10-20 the clock went from 23:59 to 01:00.
     start = datetime(2013, 10, 20, 1, tzinfo=zone)
     end = datetime(2013, 10, 21, tzinfo=zone)
-    assert partition_predicate("c", t.DATE, Partition("2013-10-20", start, end)) == equals(date(2013, 10, 20), t.DATE)
+    assert partitions_predicate("c", t.DATE, [Partition("2013-10-20", start, end)]) == equals(
+        date(2013, 10, 20), t.DATE
+    )
 
 
 def test_several_partitions() -> None:
