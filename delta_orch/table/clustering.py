@@ -1,7 +1,7 @@
-"""Clustered tables: which columns rows are to lie together by (PROTOCOL, "Clustered Table").
+"""Clustered tables: the columns by which rows lie together (PROTOCOL, "Clustered Table").
 
-The columns stand in the metadata domain `delta.clustering`, by their physical names. Every file must have statistics of
-them, which is what clustering is for.
+The metadata domain `delta.clustering` names the columns by their physical names. Every file must have statistics of
+them: clustering exists to make them selective.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_clustering(configuration: str | None) -> tuple[Path, ...] | None:
     A column is a list of names; the protocol's example has the bare name of a top-level one.
 
     Raises:
-        ProtocolViolationError: It is no such configuration.
+        ProtocolViolationError: The configuration is malformed.
     """
     if configuration is None:
         return None
@@ -48,7 +48,7 @@ def parse_clustering(configuration: str | None) -> tuple[Path, ...] | None:
             f"The metadata domain {CLUSTERING_DOMAIN} does not name clustering columns", cause=str(e)
         ) from None
     if not all(path and all(isinstance(name, str) for name in path) for path in paths):
-        raise ProtocolViolationError(f"The metadata domain {CLUSTERING_DOMAIN} holds what is no column")
+        raise ProtocolViolationError(f"The metadata domain {CLUSTERING_DOMAIN} names something that is not a column")
     return paths
 
 
@@ -108,7 +108,7 @@ def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path
         path = logical_path(schema, physical)
         if path is None:
             raise InvalidRequestError(
-                f"The table is clustered by {quote_path(physical)}, which would not be there any more",
+                f"The table is clustered by {quote_path(physical)}, which the table would no longer have",
                 remedy="Cluster by other columns first, or by none: cluster_by()",
             )
         _ensure_bounded(path, type_at(schema, path))

@@ -35,7 +35,7 @@ def column(
         generated_as: Spark SQL over other columns that computes this one.
 
     Raises:
-        SchemaMismatchError: The text is no type.
+        SchemaMismatchError: The text is not a type.
         InvalidExpressionError: `default` cannot be read, or names a column.
         InvalidRequestError: Both a default and a generation expression.
     """
@@ -66,7 +66,7 @@ def identity_column(
         allow_explicit_insert: Rows may bring values of their own.
 
     Raises:
-        SchemaMismatchError: `step` is 0, or a number is no 64-bit integer.
+        SchemaMismatchError: `step` is 0, or a number does not fit into 64 bits.
     """
     metadata: dict[str, object] = {
         IDENTITY_START: start,

@@ -1,4 +1,4 @@
-"""What else speaks of a column: CHECK constraints, invariants and generated columns know columns by their names."""
+"""What depends on a column: CHECK constraints, invariants and generated columns refer to columns by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def generation_expression(field: StructField) -> str | None:
 
 
 def expressions_of(configuration: TableConfiguration) -> Iterator[NamedExpression]:
-    """Every expression of a table that speaks of its columns."""
+    """Every expression of a table that uses its columns."""
     for name, text in constraints_of(configuration.configuration).items():
         yield NamedExpression(f"the constraint {name}", text)
     for field in fields_of(configuration.schema):
@@ -59,10 +59,10 @@ def expressions_of(configuration: TableConfiguration) -> Iterator[NamedExpressio
 
 
 def ensure_not_depended_on(configuration: TableConfiguration, path: Path, change: str) -> None:
-    """Check that no expression speaks of a column, of what is inside it or of what it is inside.
+    """Check that no expression uses a column, a field inside it, or the column it is inside.
 
     Args:
-        change: What is about to happen to it, as in "cannot be dropped".
+        change: The participle for the message, as in "cannot be dropped".
 
     Raises:
         InvalidRequestError: One does; all are named. Nothing was changed.
@@ -79,10 +79,10 @@ def ensure_not_depended_on(configuration: TableConfiguration, path: Path, change
 
 
 def ensure_expressions_fit(configuration: TableConfiguration) -> None:
-    """Check that every column an expression speaks of is there, and that generated columns stand on others' values.
+    """Check that every column that an expression uses exists, and that generated columns use no generated column.
 
     Raises:
-        InvalidExpressionError: One is not, or a generated column speaks of itself or of another generated one.
+        InvalidExpressionError: A column is missing, or a generated column uses itself or another generated one.
     """
     schema = configuration.schema
     generated = {f.name.lower() for f in schema if generation_expression(f) is not None}
@@ -98,7 +98,7 @@ def ensure_expressions_fit(configuration: TableConfiguration) -> None:
             if expression.what.startswith("the generated") and path[0].lower() in generated:
                 raise InvalidExpressionError(
                     f"{expression.what} is computed from {path[0]}, which is generated itself",
-                    remedy="Compute it from columns that the data brings",
+                    remedy="Compute it from columns that are not generated",
                     column=path[0],
                 )
 

@@ -1,6 +1,6 @@
-"""What the log says of each column beyond its type, in one place and typed; for readers, who need none of it to read.
+"""What the log says about each column beyond its type, typed, for users. Reading rows needs none of it.
 
-Writers have rules of their own for each of these; here nothing is checked but that it can be told.
+Only the form of the metadata is checked here. Writers have their own rules for each part.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def column_details(schema: StructType) -> tuple[ColumnDetails, ...]:
     """Every column, each followed by the fields inside it.
 
     Raises:
-        ProtocolViolationError: Something in a column's metadata is none of its kind; the column is named.
+        ProtocolViolationError: The metadata of a column is malformed; the error names it.
     """
     return tuple(_of_struct(schema, ()))
 

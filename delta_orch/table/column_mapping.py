@@ -38,8 +38,8 @@ def field_id(field: StructField) -> int | None:
 
 
 def nested_field_ids(field: StructField) -> Mapping[str, int]:
-    """The Parquet field ids of what is nested in a field without being a field: place → id, where a place is
-    `element`, `key`, `value`, `value.element`, … Empty where there are none (PROTOCOL, "Writer Requirements for
+    """The Parquet field ids of elements, keys and values inside a field: place → id. A place is `element`, `key`,
+    `value`, `value.element`, … Empty where there are none (PROTOCOL, "Writer Requirements for
     IcebergCompatV2")."""
     stored = field.metadata.get(NESTED_IDS) or field.metadata.get(NESTED_IDS_OF_READERS)
     if not isinstance(stored, Mapping):

@@ -32,13 +32,12 @@ _MAX_ID = 2**31 - 1
 def assign_column_mapping(
     schema: StructType, max_column_id: int, *, keeps_names: bool = False, nested_ids: bool = False
 ) -> tuple[StructType, int]:
-    """Give every column, at any depth, that lacks a physical name or an id one; what is in force stays.
+    """Give a physical name and an id to every column that lacks one, at any depth. Existing ones stay.
 
     Args:
         max_column_id: The highest id ever given; ids in the schema that are higher count, too.
-        keeps_names: Columns are known to data files by their names, as on a table that had no column mapping in
-            force; what the schema says otherwise is left over from elsewhere. Else those without a physical name are
-            new, and named by a UUID.
+        keeps_names: Data files know the columns by their names, because no column mapping was in force. Physical names
+            in the schema are leftovers then. Otherwise a column without a physical name is new and gets a UUID.
         nested_ids: Give elements of arrays and keys and values of maps ids, too (PROTOCOL, "Writer Requirements for
             IcebergCompatV2").
 
@@ -66,18 +65,18 @@ def ensure_mode_may_change(before: ColumnMappingMode, after: ColumnMappingMode) 
     """Check that an existing table may go from one mode to the other: only from `none` to `name`.
 
     Raises:
-        InvalidRequestError: It may not, as the files that are there could not be read any more.
+        InvalidRequestError: It may not, because existing files could no longer be read.
     """
     if before is after or (before is ColumnMappingMode.NONE and after is ColumnMappingMode.NAME):
         return
     if before is ColumnMappingMode.NONE:
         remedy = "Use mode 'name'; mode 'id' is for new tables"
     else:
-        drops = "Drop the feature columnMapping, which writes the files anew: drop_feature('columnMapping')"
+        drops = "Drop the feature columnMapping, which rewrites the files: drop_feature('columnMapping')"
         remedy = drops if after is ColumnMappingMode.NONE else f"Stay with '{before}'"
     raise InvalidRequestError(
-        f"delta.columnMapping.mode cannot go from '{before}' to '{after}' on a table that exists",
-        cause="The columns of its files are found by what they were written with",
+        f"delta.columnMapping.mode cannot go from '{before}' to '{after}' on an existing table",
+        cause="Its files identify columns by the mode they were written with",
         remedy=remedy,
         property="delta.columnMapping.mode",
     )
@@ -116,7 +115,7 @@ def _with_nested_ids(field: StructField, ids: _Ids) -> StructField:
     known = nested_field_ids(field)
     name = physical_name(field)
     given: Mapping[str, int] = {f"{name}.{place}": known.get(place) or ids.take() for place in wanted}
-    # The protocol's text has one key, the reference implementation's tables the other; whoever looks finds the same.
+    # The protocol's text has one key, tables of the reference implementation the other.
     return replace(field, metadata={**field.metadata, NESTED_IDS: given, NESTED_IDS_OF_READERS: given})
 
 

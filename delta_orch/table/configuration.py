@@ -23,7 +23,7 @@ from delta_orch.table.registry import FEATURES_BY_NAME, canonical_features, ensu
 class TableConfiguration:
     """Protocol and metadata of a table, as of a version or as a change will leave them.
 
-    Immutable; whatever is derived is derived on first use and kept. Two are equal if protocol and metadata are.
+    Immutable. Everything else is derived on first use and kept. Two are equal if protocol and metadata are.
     """
 
     protocol: Protocol
@@ -105,7 +105,7 @@ class TableConfiguration:
     @property
     def assigns_row_ids(self) -> bool:
         """Whether writers give row ids to the files they add: row tracking is supported and not suspended. (It is
-        *enabled* where all files have ids, and whoever copies a row must keep its id; PROTOCOL, "Row Tracking".)
+        *enabled* where all files have ids and a copied row keeps its id; PROTOCOL, "Row Tracking".)
 
         Raises:
             InvalidPropertyError: Row tracking is enabled and suspended at once.

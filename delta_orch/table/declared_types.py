@@ -1,5 +1,5 @@
-"""Declared types of columns with `char(n)` or `varchar(n)` inside: Spark keeps the whole type as text in the column's
-metadata, so whatever changes in the column changes there, too. Pure.
+"""Declared types of columns with `char(n)` or `varchar(n)` inside. Spark keeps the whole type as text in the column's
+metadata, so a change of the column must change the text, too. Pure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Which table features can leave a table, and what must be true before they do.
 
-A feature that nothing in the table uses any more can leave the protocol. What only says how files are written is undone
-along with it: properties go, files that hold what only its readers understand are written anew (`FileTrait`). What
-says something of the rows, such as a constraint, is for the user to give up first. Where older versions may still hold
-traces of the feature, the table remembers not to tear that history apart: `checkpointProtection` with
-`delta.requireCheckpointProtectionBeforeVersion`.
+A feature that nothing in the table uses can leave the protocol. Whatever only controls how files are written is removed
+with it: its properties go, and files that only its readers understand are rewritten (`FileTrait`). Whatever concerns
+the rows, such as a constraint, the user removes first. Where older versions may still hold traces of the feature, the
+table protects that history: `checkpointProtection` with `delta.requireCheckpointProtectionBeforeVersion`.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from delta_orch.table.type_widening import has_type_changes
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 
 Blocker = Callable[[TableConfiguration], str | None]
-"""What of the metadata still uses the feature, and what to do about it; None where nothing does."""
+"""What to do first, because the metadata still uses the feature; None where it does not."""
 
 
 class FileTrait(Enum):
-    """What data files may hold that only those who know a feature can read."""
+    """What a data file may hold that only readers of a feature understand."""
 
     MAPPED_NAMES = "columns under physical names"
     OLDER_TYPES = "columns in a type the table had before"
@@ -48,11 +47,11 @@ class Removal:
     """How a feature leaves a table.
 
     Attributes:
-        blocker: What must be gone first.
+        blocker: What must be removed first.
         forgets: Properties that go with it.
         history_needs_it: Older versions may hold what only readers of the feature understand.
-        trait: What no file of the table may have any more; those that do are written anew.
-        uses: Whether a version with these metadata makes use of the feature, where `history_needs_it`.
+        trait: What no file may hold afterward. Files that do are rewritten.
+        uses: Whether a version with this metadata uses the feature, where `history_needs_it`.
     """
 
     blocker: Blocker
@@ -158,7 +157,7 @@ KEPT: Mapping[str, str] = {
     "icebergCompatV3": "this release does not know what depends on it",
     "catalogManaged": "a catalog decides it",
 }
-"""Features that stay once they are there, and why."""
+"""Features that cannot be dropped, and why."""
 
 
 def dependents_of(protocol: Protocol, name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Changes of a table's metadata that nobody who is writing to it needs to know of. Pure."""
+"""Which changes of a table's metadata concern those who are writing to it. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import StructType
 
-# They say how files and the log are looked after, not what a row or a commit must be.
+# They control how files and the log are kept, not what a row or a commit must be.
 _UPKEEP = frozenset(
     {
         "delta.autooptimize.autocompact",
@@ -32,8 +32,8 @@ _OF_NO_CONSEQUENCE = frozenset({"comment", "delta.identity.highWaterMark"})
 def concerns_writers(before: Metadata, after: Metadata) -> bool:
     """Whether a commit that was prepared under `before` may be wrong under `after`.
 
-    Names, comments, properties of the user's own and those of upkeep make no difference; nor does the mark up to which
-    the values of an identity column are given out, to whoever gives out none.
+    Names, comments, the user's own properties and those of upkeep make no difference. Neither does the high-water mark
+    of an identity column, to a commit that uses none of its values.
     """
     same = replace(
         after,

@@ -1,4 +1,4 @@
-"""Which table properties a user may set or remove; what the others need instead."""
+"""Which table properties a user may set or remove, and what to use instead of the others."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _INTERNAL = frozenset(
         "delta.rowTracking.materializedRowCommitVersionColumnName",
     )
 )
-"""The table's own memory: a user who changed it would break what depends on it."""
+"""What the table records about itself. Changing it would break what depends on it."""
 
 
 def ensure_settable(properties: Mapping[str, str], *, on_new_table: bool) -> dict[str, str]:
     """Properties a user sets, checked and in their canonical spelling.
 
     Raises:
-        InvalidPropertyError: An unknown `delta.*` key, a value that is none of its kind, a key that only the table
-            itself may change, or a constraint on an existing table, whose rows would have to be looked at first.
+        InvalidPropertyError: An unknown `delta.*` key, an invalid value, a key that only the table itself may
+            change, or a constraint on an existing table, whose rows would have to be checked first.
     """
     _ensure_not_internal(properties)
     if not on_new_table:
-        _ensure_no_constraint(properties, "add_constraint(name, expression), which looks at the rows first")
+        _ensure_no_constraint(properties, "add_constraint(name, expression), which checks the rows first")
     for key, value in properties.items():
         try:
             f"{key}{value}".encode()
         except UnicodeEncodeError as e:
             raise InvalidPropertyError(
-                f"Table property {key!a} holds what is no Unicode", cause=str(e), property=ascii(key)
+                f"Table property {key!a} is not valid Unicode", cause=str(e), property=ascii(key)
             ) from None
     return ensure_valid_properties(properties)
 
@@ -61,12 +61,14 @@ def find_property(configuration: Mapping[str, str], key: str) -> str | None:
 def _ensure_not_internal(keys: Iterable[str]) -> None:
     for key in keys:
         if not isinstance(key, str) or not key:
-            raise InvalidPropertyError(f"A table property has a name, not {key!r}", remedy="Pass a text", property=key)
+            raise InvalidPropertyError(
+                f"The name of a table property is a string, not {key!r}", remedy="Pass a non-empty string", property=key
+            )
         if key.lower() in _INTERNAL:
             raise InvalidPropertyError(
                 f"Table property {key} belongs to the table itself",
-                cause="It remembers what the table has done, for example which column ids it has given away",
-                remedy="Leave it out: it is set where it is needed",
+                cause="It records what the table has done, for example which column ids it has given out",
+                remedy="Leave it out: the table sets it where it is needed",
                 property=key,
             )
 

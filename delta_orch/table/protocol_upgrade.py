@@ -108,7 +108,7 @@ def _lacks(protocol: Protocol, name: str) -> bool:
 
 def _listed(protocol: Protocol, names: set[str], min_reader_version: int = 1) -> Protocol:
     """The protocol with feature lists: what its versions implied, and `names`."""
-    # Names that are there stay as they are spelled: a preview's name may mean files that the preview has written.
+    # Existing names keep their spelling: the name of a preview may refer to files that the preview has written.
     writer = {*supported_features(protocol), *names}
     version = max(protocol.min_reader_version, min_reader_version)
     if version < MAX_READER_VERSION and not any(FEATURES_BY_NAME[name].reader for name in names):
@@ -128,13 +128,13 @@ def upgraded_versions(
     On a table with feature lists, legacy versions add what they imply.
 
     Raises:
-        InvalidRequestError: There is no such version, or readers would need more than writers: reader version 2 needs
+        InvalidRequestError: No such version exists, or readers would need more than writers: reader version 2 needs
             writer version 5, reader version 3 writer version 7.
     """
     asked = tuple(1 if version is None else version for version in (min_reader_version, min_writer_version))
     wrong = [version for version in asked if type(version) is not int or version < 1]
     if wrong:
-        raise InvalidRequestError(f"A protocol version is an integer from 1, not {wrong[0]!r}")
+        raise InvalidRequestError(f"A protocol version is a positive integer, not {wrong[0]!r}")
     reader, writer = max(protocol.min_reader_version, asked[0]), max(protocol.min_writer_version, asked[1])
     _ensure_versions(reader, writer)
     if (reader, writer) == (protocol.min_reader_version, protocol.min_writer_version) and writer < MAX_WRITER_VERSION:
@@ -160,14 +160,14 @@ def _ensure_versions(reader: int, writer: int) -> None:
     lowest_writer = {1: 1, 2: 5, 3: 7}.get(reader)
     if lowest_writer is None or writer > MAX_WRITER_VERSION:
         raise InvalidRequestError(
-            f"There is no protocol ({reader}, {writer}) this release could write",
+            f"This release cannot write a protocol ({reader}, {writer})",
             remedy=f"Reader versions go from 1 to {MAX_READER_VERSION}, writer versions to {MAX_WRITER_VERSION}",
         )
     if writer < lowest_writer:
         raise InvalidRequestError(
             f"Reader version {reader} needs writer version {lowest_writer} or higher, not {writer}",
-            cause="What readers must know, writers must know as well",
-            remedy=f"Raise the writer version to {lowest_writer}, too",
+            cause="Writers must know everything that readers must know",
+            remedy=f"Raise the writer version to {lowest_writer} as well",
         )
 
 

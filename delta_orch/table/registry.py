@@ -81,7 +81,7 @@ class TableFeature:
         is_active: False only where the metadata proves that no part of the table uses it. Then a feature that is not
             implemented is no obstacle. (A property that is off proves nothing about files written while it was on.)
         enabled_by: The table property that switches it on, where one does.
-        requires: Features that must be supported beside it.
+        requires: Features that must be supported along with it.
         aliases: Older names of the same feature.
     """
 

@@ -1,7 +1,7 @@
 """Row tracking: when rows get ids, and what the table's metadata says about them (PROTOCOL, "Row Tracking").
 
-*Supported*: every file that is added gets a base row id and the version it was added in. *Enabled*: all files have
-them, and whoever copies a row writes its id and version into two columns that only the metadata knows by name.
+*Supported*: every added file gets a base row id and the version it was added in. *Enabled*: all files have them, and a
+writer that copies a row writes its id and version into two columns whose names only the metadata has.
 """
 
 from __future__ import annotations

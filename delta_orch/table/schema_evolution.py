@@ -38,7 +38,7 @@ class SchemaMode(StrEnum):
 
 
 def parse_schema_mode(mode: str | SchemaMode | None) -> SchemaMode | None:
-    """Raises InvalidRequestError where it is none."""
+    """Raises InvalidRequestError where there is no such mode."""
     if mode is None:
         return None
     try:

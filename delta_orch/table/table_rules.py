@@ -1,7 +1,7 @@
-"""From what a user wants a table to be to the protocol and metadata that say so, or to an error that names why not.
+"""From what a user wants a table to be to the protocol and metadata that say so, or to an error that says why not.
 
-The one place through which creating a table, altering it and evolving its schema go before anything is committed: what
-depends on a change is done along with it (column ids, the protocol), and what contradicts it is refused by name.
+Creating a table, altering it and evolving its schema all pass through `settle` before anything is committed. It makes
+the changes that depend on the one asked for (column ids, the protocol) and refuses contradictions by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def settle(
     """The table as it can be committed: columns mapped, protocol grown, every rule checked.
 
     Args:
-        before: The table as it is; None for one that is created.
+        before: The table as it is; None where it is created.
         wanted: What changes: schema, configuration, partition columns. Its protocol is at least that of `before`.
         features: Features that are asked for by name.
         is_mapped: The columns have their physical names and ids already: `with_column_mapping` was called step by step.
@@ -92,7 +92,7 @@ def with_column_mapping(before: TableConfiguration | None, wanted: TableConfigur
     schema, last = assign_column_mapping(
         wanted.schema, known, keeps_names=begins, nested_ids=wanted.properties.enable_iceberg_compat_v2
     )
-    # In force from here on: what is added next is new.
+    # In force from here on: columns added later are new.
     mapped = wanted.after(with_features(wanted.protocol, {"columnMapping"}), None).with_schema(schema)
     return mapped.with_properties({**properties, MAX_COLUMN_ID: str(last)})
 

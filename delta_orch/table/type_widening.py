@@ -1,7 +1,7 @@
 """Type widening: which changes of a column's type a reader may meet (PROTOCOL, "Type Widening").
 
-Files keep the type they were written with; readers cast their values to the table's current type. The history in the
-schema says which changes there were; one a reader does not know must not be guessed at.
+Files keep the type they were written with. Readers cast their values to the table's current type. The schema records
+the changes; a reader must refuse one that it does not know.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def is_followable(source: DataType, target: DataType) -> bool:
 def widened_by_data(ours: DataType, theirs: DataType) -> DataType | None:
     """What a column's type becomes where data of another type is merged into it; None where it cannot follow.
 
-    Integers become wider integers, floats doubles, dates timestamps, decimals grow on both sides. They do not become
-    decimals or doubles by themselves: that loses what a column of whole numbers promised, so it takes a decision.
+    Integers become wider integers, floats doubles, dates timestamps, decimals grow on both sides. Integers
+    do not become decimals or doubles by themselves: the column would no longer hold only whole numbers.
     """
     if isinstance(ours, DecimalType) and isinstance(theirs, DecimalType):
         scale = max(ours.scale, theirs.scale)

@@ -113,7 +113,7 @@ def test_clustering_columns_are_renamed_and_stay(rows: EngineRows, table: DeltaT
     assert clustering(table) == before
     with pytest.raises(InvalidRequestError, match="clustered by it"):
         table.alter().drop_columns("key").commit()
-    with pytest.raises(InvalidRequestError, match="would not be there any more"):
+    with pytest.raises(InvalidRequestError, match="would no longer have"):
         table.overwrite(rows.data(ROWS.select(["name"])), schema_mode="overwrite")
     table.overwrite(rows.data(ROWS.rename_columns(["key", *ROWS.column_names[1:]])))
     assert len(table.snapshot().scan().to_arrow()) == 2

@@ -89,7 +89,7 @@ class CommitBase:
         """The version that `commit` makes of this one.
 
         Raises:
-            UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table any more.
+            UnsupportedFeatureError, UnsupportedVersionError: This release can no longer write to the table.
         """
         return replace(
             self,
@@ -138,7 +138,7 @@ def fit_to_version(
 
     Raises:
         InvalidRequestError: A file lacks its number of records, on a table that tracks rows.
-        ProtocolViolationError: The row ids of the table are used up, or nobody can tell which are.
+        ProtocolViolationError: The row ids of the table are used up, or the table does not say which are.
     """
     fitted = _with_pre_images(staged, base)
     if staged.num_added and result.assigns_row_ids:

@@ -66,7 +66,7 @@ def ensure_may_commit(
 
 
 def ensure_isolation_level(level: str | None) -> None:
-    """Raise InvalidRequestError unless it is one, or None."""
+    """Raise InvalidRequestError for an unknown level. None is the table's."""
     if level is not None and level not in ISOLATION_LEVELS:
         raise InvalidRequestError(f"Unknown isolation level {level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}")
 
@@ -120,12 +120,12 @@ def ensure_domains_supported(staged: StagedActions, result: TableConfiguration) 
 
 
 def begins_to_track_rows(before: TableConfiguration | None, result: TableConfiguration) -> bool:
-    """Whether a commit enables row tracking on a table that is there."""
+    """Whether a commit enables row tracking on an existing table."""
     return before is not None and result.enables("rowTracking") and not before.enables("rowTracking")
 
 
 def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> None:
-    """Check what enabling row tracking demands of the files that are there (PROTOCOL, "Row Tracking").
+    """Check what enabling row tracking requires of existing files (PROTOCOL, "Row Tracking").
 
     Raises:
         InvalidRequestError: Some have no base row id. Nothing was committed.
@@ -148,19 +148,19 @@ def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> Non
 
 
 def ensure_next_version_is_new(log: TableLog, base: CommitBase | None) -> None:
-    """A free name proves nothing where commits were cleaned up: a version of the past must not be written again.
+    """Check that the next version was never written. A missing file proves nothing where commits were cleaned up.
 
-    Costs nothing unless the version started from is older than the log is kept, or a table is created.
+    Costs no request unless the base is older than the log retention, or a table is created.
 
     Raises:
-        TableExistsError: A table is to be created where one is whose first commits are gone.
+        TableExistsError: A table is to be created, but one exists whose first commits are gone.
         ConflictError: The commits after `base` are gone.
     """
     if base is None:
         # In this order: a table that another writer creates in between has its version 0.
         if log.exists() and not log.has_version(0):
             raise TableExistsError(
-                f"There is a table at {log.store.uri} already", remedy="Open it and start from its snapshot"
+                f"There is already a table at {log.store.uri}", remedy="Open it and start from its snapshot"
             )
         return
     age_ms = time.time_ns() // 1_000_000 - base.timestamp_ms
@@ -169,15 +169,15 @@ def ensure_next_version_is_new(log: TableLog, base: CommitBase | None) -> None:
     latest = log.latest_version()
     if latest > base.version:
         raise ConflictError(
-            f"Version {base.version}, from which this change starts, is long past",
-            cause="Commits after it have been cleaned up, so nobody can tell what it conflicts with",
+            f"Version {base.version}, which this change starts from, is too old",
+            cause="Commits after it were cleaned up, so conflicts with them cannot be found",
             remedy="Run the operation again: it will start from the newest version",
             winning_version=latest,
         )
 
 
 def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) -> None:
-    """Check the new files of a table that is to be readable as Iceberg (PROTOCOL, "Writer Requirements for
+    """Check the new files of a table that must stay readable as Iceberg (PROTOCOL, "Writer Requirements for
     IcebergCompatV1" and "…V2"), and the table itself.
 
     Raises:
@@ -190,7 +190,7 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) ->
         has_vector = "dv_id" in files.column_names and files.column("dv_id").null_count < files.num_rows
         if has_vector or record_counts(files).null_count:
             raise InvalidRequestError(
-                "The table is compatible with Iceberg, and a new file is not",
+                "The table is compatible with Iceberg, but a new file is not",
                 cause="It has a deletion vector" if has_vector else "Its statistics lack numRecords",
             )
 
@@ -199,12 +199,12 @@ PHYSICAL_NAMES = "physical names of columns"
 
 
 def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
-    """Of two writers that create a table the second joins it, if both meant the same table.
+    """Check that two writers that create a table mean the same one. Then the second joins it.
 
     Raises:
-        MetadataChangedError: Schema, partitioning or properties differ, or nothing but the names that each writer has
-            made up for the columns in files: then `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written;
-            running again finds an existing table and treats it as such.
+        MetadataChangedError: Schema, partitioning or properties differ. Where only the generated names of columns in
+            files differ, `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written; running again finds an
+            existing table.
     """
     found = created.table
     logical = [without_column_mapping(table.schema) for table in (wanted, found)]
@@ -220,7 +220,7 @@ def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
     ]
     if differences:
         raise MetadataChangedError(
-            "Another writer has just created the table, and differently",
+            "Another writer has just created a different table",
             cause=f"Not the same: {', '.join(differences)}",
             remedy="Run the operation again: it will find an existing table",
             winning_version=created.version,
@@ -229,6 +229,6 @@ def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
 
 
 def _chosen(table: TableConfiguration) -> dict[str, str]:
-    """The properties without those that each writer makes up anew."""
-    made_up = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)
-    return {key: value for key, value in table.configuration.items() if key not in made_up}
+    """The properties without those that each writer generates."""
+    generated = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)
+    return {key: value for key, value in table.configuration.items() if key not in generated}

@@ -44,7 +44,7 @@ class CommitPreview:
     """A commit that was made ready and not written.
 
     Attributes:
-        version: The version it would have been, had nobody else committed.
+        version: The version it would have become without other commits.
         content: Its bytes, one action a line.
         adds: Files it would add, columns of `file_columns.ADD_SCHEMA`. They do not exist: what was written to learn
             about them (sizes, statistics, violated constraints) was outside the table and is deleted.

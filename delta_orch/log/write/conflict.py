@@ -2,10 +2,10 @@
 
 The rules are those of Delta's `WriteSerializable` (default) and `Serializable` isolation: a transaction may be ordered
 after the commit that won unless it should have read something of it, or both change the same thing. Under
-`WriteSerializable` a blind append counts as if it had come later, so it disturbs nobody. Commits that only rearrange
-rows (compaction) neither add nor remove anything a reader could have seen; for their part they rely on nothing but the
-files they rearrange, and yield to whoever removed one. `SnapshotIsolation` goes further, for single transactions: what
-was read is the snapshot, whatever others have made of the table since, and only changes of the same thing conflict.
+`WriteSerializable` a blind append counts as if it had come later, so it conflicts with no reader. Commits that only
+rearrange rows (compaction) change nothing that a reader sees. They rely only on the files they rearrange, and yield to
+a commit that removed one. Under `SnapshotIsolation`, a level for single transactions, what was read is the snapshot,
+and only changes of the same thing conflict.
 
 Every pair of operations and its outcome is in `docs/transactions.md`.
 """
@@ -103,7 +103,7 @@ def is_blind_append(commit: Commit) -> bool:
 
 
 def _ensure_same_table(intent: Intent, winner: Commit, before: TableConfiguration) -> None:
-    # Whatever was checked and written here was fitted to the protocol and the metadata as they were before.
+    # What was checked and written so far fits the protocol and the metadata of before.
     if winner.protocol is not None:
         raise _conflict(ProtocolChangedError, winner, "it changed the table's protocol")
     if winner.metadata is None:
@@ -141,14 +141,14 @@ def _ensure_files_untouched(intent: Intent, winner: Commit) -> None:
     if len(intent.added_again):
         hit = pc.is_in(canonical_paths(winner.adds["path"]), value_set=intent.added_again)
         if (path := _first_path(winner.adds, hit)) is not None:
-            cause = f"it added the file {path} anew, as this one would"
+            cause = f"it added the file {path} again, as this one would"
             raise _conflict(ConcurrentAppendError, winner, cause, path=path)
     if not intent.changes_data:
         for keys in intent.reads.files:
             if (path := _first_shared(removes, keys)) is not None:
                 cause = f"it removed the file {path}, whose rows this one rearranges"
                 raise _conflict(ConcurrentDeleteReadError, winner, cause + _yielding(intent), path=path)
-        # Whoever changes only metadata has read rows to prove something of all of them, whatever the isolation.
+        # A change of metadata alone has read rows to prove something about all of them, at any isolation level.
         _ensure_no_rows_to_read(intent, winner)
     elif intent.isolation_level != SNAPSHOT_ISOLATION:
         _ensure_read_rows_unchanged(intent, winner, removes)

@@ -59,7 +59,7 @@ class ReadSet:
         return not self.reads_rows and not self.files
 
     def may_hold_read_rows(self, files: pa.Table, table: TableConfiguration) -> pa.Array:
-        """For each file (columns of `file_columns`), false only where none of its rows can have been read."""
+        """For each file (columns of `file_columns`), false only if none of its rows can have been read."""
         rows, partition_columns = files.num_rows, table.partition_columns
         if self.whole_table:
             return all_booleans(True, rows)
@@ -96,8 +96,13 @@ class ReadSet:
 
 @dataclass(slots=True)
 class StagedActions:
-    """Files as tables with columns of `file_columns.ADD_SCHEMA`, removes with whether they change data; `changes` are
-    the files of `cdc` actions, `tombstones` the paths of files that are no data files and shall not be deleted yet."""
+    """The actions of a commit, apart from `commitInfo` and `txn`.
+
+    Attributes:
+        adds, changes: Files of `add` and `cdc` actions, columns of `file_columns.ADD_SCHEMA`.
+        removes: Files of `remove` actions, each table with whether removing them changes data.
+        tombstones: Paths of files other than data files that vacuum must keep for now.
+    """
 
     adds: list[pa.Table] = field(default_factory=list)
     removes: list[tuple[pa.Table, bool]] = field(default_factory=list)
@@ -216,7 +221,7 @@ class StagedActions:
         return b"".join([first, *removes, *adds, *changes])
 
     def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
-        """Operation metrics after files were dropped: those that count files, bytes or rows, counted anew."""
+        """Operation metrics after files were left out: those that count files, bytes or rows are counted again."""
         removed = [files for files, _ in self.removes]
         counts: dict[str, int] = {
             "numFiles": self.num_added,
@@ -252,7 +257,7 @@ def ensure_partitioned(adds: pa.Table, partition_columns: Sequence[str]) -> None
 
 
 def ensure_file_table(files: pa.Table) -> pa.Table:
-    """Files as staged: the columns of `ADD_SCHEMA` that are there, in its types.
+    """Files as staged: their columns of `ADD_SCHEMA`, in its types.
 
     Raises:
         InvalidRequestError: A required column is missing or holds nulls, or a column has another type.

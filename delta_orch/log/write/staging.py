@@ -40,7 +40,7 @@ class Provenance:
         own_metrics: Operation metrics of the caller; `metrics` of the same name win.
         metrics: Operation metrics of the verb.
         rows_preserved: False where rows were copied without their ids and commit versions.
-        txn_id: Identifies the transaction's commit, whatever became of the request that wrote it.
+        txn_id: Identifies the commit, even if the answer to the request that wrote it was lost.
 
     Raises:
         InvalidRequestError: JSON cannot hold `more` or `own_metrics`, or `user_metadata` is not text.
@@ -107,7 +107,7 @@ class Provenance:
 
 
 class Staging:
-    """The half of a transaction that verbs talk to. Nothing is written here.
+    """The half of a transaction that verbs use. Nothing is written here.
 
     Attributes:
         snapshot: The version the change starts from; None for a table that is yet to be created.
@@ -150,8 +150,8 @@ class Staging:
         """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not.
 
         Args:
-            just_written: They were written for this commit, by an engine that did not wait until they are on disk:
-                before anybody sees the commit, they are (`LogStore.stage`).
+            just_written: They were written for this commit and may not be on disk yet. The commit becomes visible only
+                after they are (`LogStore.stage`).
         """
         self._staged.adds.append(ensure_file_table(adds))
         if just_written:
@@ -180,8 +180,8 @@ class Staging:
         ensure_may_remove(self._staged, self._before)
 
     def keep_until_expired(self, paths: Sequence[str]) -> None:
-        """Let vacuum find tombstones of files that are no data files of the table, such as those of deletion vectors on
-        a table that has none any more, so that versions that need them stay readable for as long as others do.
+        """Add tombstones of files other than data files, so that vacuum keeps them as long as the versions that need
+        them. A table that no longer has deletion vectors needs that for their files.
 
         Args:
             paths: Spelled as in the log.
@@ -224,7 +224,7 @@ class Staging:
         self._staged.domain_metadata[domain] = DomainMetadata(domain, configuration, removed)
 
     def set_operation_metrics(self, metrics: Mapping[str, int | str]) -> None:
-        """`commitInfo.operationMetrics`, beside those the caller gave."""
+        """`commitInfo.operationMetrics`, in addition to those of the caller."""
         self._provenance.metrics = dict(metrics)
 
     def note_unpreserved_rows(self) -> None:
