@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
-from delta_orch.expressions.spark_syntax import parse_spark_statement
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
 from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, generation_expression
@@ -152,6 +151,8 @@ def ensure_default(name: str, text: str) -> str:
         InvalidExpressionError: It is not.
     """
     from sqlglot import expressions as sql
+
+    from delta_orch.expressions.spark_syntax import parse_spark_statement
 
     problem = None
     if not isinstance(text, str) or not text.strip():

@@ -100,7 +100,7 @@ def test_features_and_versions(filled: DeltaTable) -> None:
         filled.alter().add_feature("fancyNewThing").commit()
     with pytest.raises(UnsupportedFeatureError, match="catalogManaged"):
         filled.alter().add_feature("catalogManaged").commit()
-    with pytest.raises(InvalidRequestError, match="no protocol"):
+    with pytest.raises(InvalidRequestError, match="cannot write a protocol"):
         filled.alter().upgrade_protocol(min_reader_version=4).commit()
 
 

@@ -76,7 +76,7 @@ def ensure_may_remove(staged: StagedActions, table: TableConfiguration | None) -
     there is no table yet."""
     if table is None and staged.num_removed:
         raise InvalidRequestError("A transaction that creates a table has no files to remove")
-    if table is not None and table.properties.append_only and staged.removes_data:
+    if table is not None and staged.removes_data and table.properties.append_only:
         raise AppendOnlyError(
             "The table is append-only: no row may be removed or replaced",
             cause="Its property delta.appendOnly is true",
@@ -100,8 +100,8 @@ def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
     for files in adds:
         if "deletion_vector" not in files.column_names:
             continue
-        marked = files.filter(files.column("deletion_vector").is_valid())
-        if marked.num_rows and record_counts(marked).null_count:
+        vectors = files.column("deletion_vector")
+        if vectors.null_count < files.num_rows and record_counts(files.filter(vectors.is_valid())).null_count:
             raise InvalidRequestError(
                 "A file with a deletion vector does not say how many records it has",
                 remedy="Give numRecords in its statistics, counting the deleted rows",
