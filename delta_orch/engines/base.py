@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.protocol.types import DataType, StructField, StructType
+from delta_orch.protocol.types import LONG, DataType, StructField, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 
 if TYPE_CHECKING:
@@ -143,6 +143,34 @@ class ScanPlan:
             return self.schema
         found = [self.schema.find(name) for name in self.columns]
         return StructType(tuple(column for column in found if column is not None))
+
+
+def with_row_addresses(plan: ScanPlan, file_number: str, row_position: str) -> ScanPlan:
+    """The plan with the address of each row, in two columns of type long at the end of its schema.
+
+    The verb that finds rows needs it to mark them as deleted. No row is addressed twice.
+
+    Args:
+        plan: Without row tracking: the columns of an address are made like those of row tracking.
+        file_number: The name of the column with the number of the row's file in `plan.files`. No other column has it.
+        row_position: The name of the column with the position of the row in its file, deleted rows counted. Likewise.
+    """
+    assert plan.row_tracking is None, "rows have either ids or addresses"
+    from delta_orch.log.files.arrow_building import int64_array, int64_range
+
+    count = plan.files.num_rows
+    known = [name for name in plan.files.column_names if name not in ("base_row_id", "default_row_commit_version")]
+    files = plan.files.select(known)
+    files = files.append_column("base_row_id", int64_array([0] * count))
+    files = files.append_column("default_row_commit_version", int64_range(0, count))
+    names = (row_position, file_number)
+    return replace(
+        plan,
+        schema=StructType((*plan.schema, *(StructField(name, LONG) for name in names))),
+        files=files,
+        columns=None if plan.columns is None else (*plan.columns, *names),
+        row_tracking=RowTracking(*names),
+    )
 
 
 @dataclass(frozen=True, slots=True)

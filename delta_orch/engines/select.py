@@ -29,7 +29,7 @@ def select_engine(data: Any = None, engine: EngineChoice = "auto") -> Engine:
         return engine
     from_spark = is_spark_value(data)
     if engine == "spark" or (engine == "auto" and from_spark):
-        return spark_engine_of(data) if from_spark else spark_engine(_active_session())
+        return spark_engine(data if from_spark else _active_session())
     if engine not in ("auto", "local"):
         raise InvalidRequestError(f"There is no engine {engine!r}", remedy='Use "auto", "local" or "spark"')
     if from_spark:
@@ -55,21 +55,12 @@ def local_engine() -> Engine:
 
 
 def spark_engine(session: Any) -> Engine:
-    """The engine on a Spark session, classic or Connect."""
+    """The engine on a Spark session, classic or Connect, or on the session of a Spark DataFrame."""
     try:
         from delta_orch.engines.spark.engine import SparkEngine
     except ImportError as e:
         raise _missing("spark", e) from e
     return SparkEngine(session)
-
-
-def spark_engine_of(frame: Any) -> Engine:
-    """The engine on the session a DataFrame belongs to."""
-    try:
-        from delta_orch.engines.spark.engine import spark_engine_for
-    except ImportError as e:
-        raise _missing("spark", e) from e
-    return spark_engine_for(frame)
 
 
 def _active_session() -> Any:

@@ -1,8 +1,8 @@
-"""`spark.read.format("delta_orch")`: a Python data source, for classic sessions and Spark Connect alike.
+"""`spark.read.format("delta_orch")`: a Python data source for classic sessions and Spark Connect.
 
-Spark finds it by itself where this package is installed beside the driver (or the Connect server): it looks for
-top-level packages named `pyspark_*`, and `pyspark_delta_orch` is one. Where no directory shows them (an editable
-install), `spark.dataSource.register(DeltaOrchSource)` tells it.
+Spark finds the format where this package is installed next to the driver (or the Connect server): it looks for
+top-level packages named `pyspark_*`, and `pyspark_delta_orch` is one. In an editable install, which has no such
+directory, register it with `spark.dataSource.register(DeltaOrchSource)`.
 
-`options.py` reads the options, `source.py` is what Spark calls, on the driver and on executors.
+`options.py` parses the options. Spark calls `source.py`, on the driver and on executors.
 """

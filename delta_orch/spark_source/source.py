@@ -1,11 +1,11 @@
 """What Spark calls: `DeltaOrchSource` on the driver, its reader's `read` on executors.
 
-Planning is done once a DataFrame, in a Python process beside the driver, and pins the version. What reaches an executor
-is a pickled `ScanTask`, which knows all it takes to read its files. Rows travel as Arrow; Spark prunes no columns of a
-Python source, so the option `columns` (or a schema) says which are wanted.
+Planning runs once per DataFrame, in a Python process next to the driver, and pins the version. An executor gets a
+pickled `ScanTask` with all it needs to read its files. Rows travel as Arrow. Spark does not prune the columns of a
+Python source, so the option `columns`, or a schema, selects them.
 
-`pushFilters` is left alone on purpose: Spark 4.1 to 4.3 keep what one query pushed and read no more in the next query
-over the same DataFrame, which then lacks rows.
+`pushFilters` is not implemented on purpose: Spark 4.1 to 4.3 keep the filters of one query for the next query over the
+same DataFrame, which then lacks rows.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
         spark.read.format("delta_orch").option("versionAsOf", 3).load("/data/flights")
 
-    `DeltaTable(…).snapshot().scan().to_spark(spark)` is several times faster, as Spark reads the files itself there;
-    this format is for SQL (`CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path '…')`) and for code that has no more
-    than a format's name. Options: `spark_source.options`.
+    `DeltaTable(…).snapshot().scan().to_spark(spark)` is several times faster, because Spark reads the files itself. This
+    format is for SQL (`CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path '…')`) and for code that knows only the
+    name of a format. Options: `spark_source.options`.
 
-    A DataFrame of a classic session stays at the version it was loaded at. Spark Connect loads anew for each query:
-    there `versionAsOf` keeps it.
+    A DataFrame of a classic session stays at the version that was loaded. Spark Connect loads the table again for each
+    query; the option `versionAsOf` keeps the version.
     """
 
     @classmethod
@@ -51,7 +51,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         return "delta_orch"
 
     def schema(self) -> SparkStructType:
-        """pyspark's `StructType`, every column nullable. Called once a `load`, and pins the version."""
+        """pyspark's `StructType`; all columns are nullable. Spark calls it once per `load`. It pins the version."""
         return spark_schema(plain_schema(self._source().schema))
 
     def reader(self, schema: SparkStructType) -> DataSourceReader:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.engines.base import RowCheck, WriteSpec
-from delta_orch.engines.spark.engine import SparkEngine, spark_engine_for
+from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import (
     ColumnNotFoundError,
     InvalidExpressionError,
@@ -173,7 +173,7 @@ def test_a_full_disk(engine: SparkEngine, files: Files, spark: Any) -> None:
 
 def test_no_session_no_engine() -> None:
     with pytest.raises(InvalidRequestError, match="neither"):
-        spark_engine_for(object())
+        SparkEngine(object())
 
 
 def test_a_path_that_leaves_the_table(engine: SparkEngine, files: Files) -> None:

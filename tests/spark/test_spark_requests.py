@@ -19,6 +19,7 @@ from tests.unit.test_engines_requests import (  # noqa: F401
     test_aggregates,
     test_joins,
     test_joins_that_choose_rows,
+    test_rows_tell_where_they_are,
 )
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.engines.spark.classic import ClassicHost
-from delta_orch.engines.spark.engine import SparkEngine, spark_engine_for
+from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
 from tests.spark.spark_files import Files
 
@@ -26,8 +26,8 @@ def test_the_host_is_chosen_by_what_the_session_can_do_and_kept(spark: Any, spar
     assert isinstance(SparkEngine(spark).host, ClassicHost)
     assert isinstance(SparkEngine(spark_connect).host, PortableHost)
     for session in (spark, spark_connect):
-        assert spark_engine_for(session).host is spark_engine_for(session.range(1)).host
-        assert spark_engine_for(session).name == "spark"
+        assert SparkEngine(session).host is SparkEngine(session.range(1)).host
+        assert SparkEngine(session).name == "spark"
 
 
 def test_a_session_is_not_kept_alive(spark: Any, tmp_path: Path) -> None:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Measure, Relation, join_schema
+from delta_orch import DeltaTable
+from delta_orch.engines.base import (
+    ComputedColumn,
+    Engine,
+    JoinKind,
+    JoinSide,
+    Measure,
+    Relation,
+    ScanPlan,
+    join_schema,
+    with_row_addresses,
+)
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Column
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
+from tests.deleted_rows import delete_first_row
 
 TARGET = pa.table({"id": [1, 2, 2, None], "v": ["a", "b", "c", "d"], "n": [1.5, None, 2.5, 4.0]})
 SOURCE = pa.table({"id": [2, 3], "v": ["x", None], "st": [{"k": 7}, None]})
@@ -92,6 +107,29 @@ def test_aggregates(engine: Engine) -> None:
     nothing = engine.filter(rows, resolve_expression(parse_expression("id = 9"), engine.schema(rows)))
     assert rows_of(engine, engine.aggregate(nothing, [], measures[:3])) == [(0, 0, None)]
     assert rows_of(engine, engine.aggregate(nothing, columns(id="id"), measures)) == []
+
+
+def test_rows_tell_where_they_are(engine: Engine, tmp_path: Path) -> None:
+    table = DeltaTable(str(tmp_path / "t"))
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    table.create(schema, partition_by=["p"], properties={"delta.enableDeletionVectors": "true"})
+    for start in (0, 10):
+        table.append(pa.table({"id": range(start, start + 5), "p": ["x"] * 5}, schema))
+    delete_first_row(table)
+    snapshot = table.snapshot()
+    plan = with_row_addresses(ScanPlan(table.store, snapshot.schema, ("p",), snapshot.files()), "file", "row")
+    ids = [pq.read_table(tmp_path / "t" / path, columns=["id"]) for path in plan.files.column("path").to_pylist()]
+    expected = [
+        (id, file, row)
+        for file, rows in enumerate(ids)
+        for row, id in enumerate(rows.column("id").to_pylist())
+        if id not in (0, 10)
+    ]
+    addresses = engine.project(engine.scan(plan), columns(id="id", file="file", row="row"))
+    assert sorted(rows_of(engine, addresses)) == sorted(expected)
+    where = resolve_expression(parse_expression("file = 1 AND id > 2"), plan.schema)
+    some = rows_of(engine, engine.scan(replace(plan, where=where, columns=("row",))))
+    assert sorted(some) == [(row,) for id, file, row in expected if file == 1 and id > 2]
 
 
 def test_a_limit_reads_no_more_than_that(engine: Engine) -> None:

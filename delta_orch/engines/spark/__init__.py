@@ -1,5 +1,6 @@
 """The engine on Spark: classic sessions and Spark Connect, without a jar.
 
-`engine.py` is the front; behind it a `host.SparkHost` knows what the session can do: `classic.py` reaches into the JVM
-through classes compiled there at run time (`bridge.py`, `java/`), `portable.py` uses public DataFrame calls only.
+Imports go one way, from the bottom: `sql_text`, `frames`, `errors` → `file_names`, `pushed_filters`, `scan_files` →
+`host` (what a session can do) → `classic` (through Java compiled in the driver, `java/`) and `portable` (public
+DataFrame calls only) → `scan`, `write` → `engine`, which chooses the host of a session.
 """

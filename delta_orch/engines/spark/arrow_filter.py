@@ -1,4 +1,4 @@
-"""Filters that only Arrow can evaluate, in Spark: Python workers answer which rows to keep.
+"""Filters that only Arrow can evaluate, in Spark: Python workers decide which rows to keep.
 
 What of an expression of pyarrow has a counterpart in Spark SQL never comes here (`expressions.from_arrow`). Workers
 need pyarrow for it, and not this package: what they run travels to them whole.
@@ -39,7 +39,7 @@ def arrow_filtered(rows: DataFrame, expression: pc.Expression, schema: StructTyp
     keeps = _row_keeper(expression, columns)
     filter_type = _arrow_udf_type()
     if filter_type is None:
-        # Before Spark 4.1: every column has to make the way through Python.
+        # Before Spark 4.1, all columns have to pass through Python.
         return rows.mapInArrow(_batch_filter(keeps, columns.names), rows.schema)
     keep = _udf_class(rows.sparkSession)(keeps, returnType="boolean", evalType=filter_type, name="arrow_filter")
     return rows.where(keep(*[rows[quote_identifier(name)] for name in columns.names]))
@@ -78,7 +78,7 @@ def _row_keeper(expression: pc.Expression, columns: pa.Schema) -> Callable[..., 
         import numpy as np
         import pyarrow as pa
 
-        # Time zones are the session's, and a variant has its parts the other way round.
+        # Spark labels timestamps with the session's time zone, and swaps the two parts of a variant.
         cast = [array.cast(field.type) for array, field in zip(arrays, columns, strict=True)]
         row = pa.array(np.arange(len(arrays[0])))
         rows = pa.Table.from_arrays([*cast, row], names=[*columns.names, "\0row"])
@@ -100,7 +100,7 @@ def _batch_filter(
 
 
 def _arrow_udf_type() -> int | None:
-    """The number of scalar Arrow functions; None in releases of Spark that have none."""
+    """Spark's number for scalar Arrow functions; None in releases that do not have them."""
     from pyspark.util import PythonEvalType
 
     found: int | None = getattr(PythonEvalType, "SQL_SCALAR_ARROW_UDF", None)
@@ -108,7 +108,7 @@ def _arrow_udf_type() -> int | None:
 
 
 def _udf_class(session: SparkSession) -> Callable[..., UserDefinedFunction]:
-    # `pyspark.sql.functions.arrow_udf` would choose by an environment variable, not by the session.
+    # `pyspark.sql.functions.arrow_udf` chooses by an environment variable, not by the session.
     if is_connect(session):
         from pyspark.sql.connect.udf import UserDefinedFunction
     else:

@@ -1,7 +1,7 @@
-"""Classic Spark: scan and write inside the JVM, through Java that Janino, which Spark ships, compiles in the driver.
+"""Classic Spark: scans and writes run inside the JVM, through Java classes that the driver compiles at run time.
 
-No jar has to be installed anywhere, and executors never see these classes: they make plans and keep manifests, both of
-which live on the driver only.
+Spark ships the compiler, Janino. No jar has to be installed anywhere. Executors never see these classes, which make
+plans and keep manifests: both live on the driver only.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class BridgeUnavailable(Exception):
 
 
 class _Skipping:
-    """Answers the JVM, when a query is planned, which files its filters need. It knows no session: the JVM keeps it for
-    as long as there is a plan with the scan."""
+    """Tells the JVM, when a query is planned, which files its filters need. It holds no session: the JVM keeps it while
+    a plan with the scan exists."""
 
     def __init__(self, pushed: PushedFilters) -> None:
         self._pushed = pushed
@@ -57,8 +57,8 @@ class _Skipping:
         try:
             return self._pushed.kept(text)
         except DeltaError as e:
-            # E.g. a checkpoint that was cleaned up meanwhile. The rows are right without it.
-            logger.warning("All files of %s are read, for its log cannot be asked again: %s", self._pushed.uri, e)
+            # E.g. a checkpoint was cleaned up. The rows are right without skipping.
+            logger.warning("Reading all files of %s: its log can no longer be read: %s", self._pushed.uri, e)
             return None
 
     class Java:
@@ -77,7 +77,7 @@ class Bridge:
         self._bridge_class = self._compile("Bridge", loader)
 
     def new_java(self) -> JavaObject:
-        """An instance of `Bridge.java`: one a session, as it keeps that session's clones."""
+        """An instance of `Bridge.java` for one session; it keeps that session's clones."""
         return self._new(self._bridge_class)
 
     def file_index(self, files: ScanFiles) -> JavaObject:
@@ -88,7 +88,7 @@ class Bridge:
         texts = _partition_rows(files), _file_rows(files)
         index = self._new(self._index_class, files.root_uri, partition_schema, *texts)
         if files.pushed is not None:
-            # What pyspark itself starts for `foreachBatch`; once a gateway.
+            # pyspark starts the same server for `foreachBatch`, once per gateway.
             ensure_callback_server_started(self._gateway)
             index.skipWith(_Skipping(files.pushed))
         return index
@@ -135,8 +135,7 @@ def bridge_of(session: SparkSession) -> Bridge:
     """
     from py4j.protocol import Py4JError
 
-    # The JVM outlives a stopped session, and py4j remembers methods by class name: compiled twice, they would be
-    # mixed up.
+    # The JVM outlives a stopped session, and py4j caches methods by class name. A second compilation would mix them up.
     gateway = session.sparkContext._gateway
     with _lock:
         bridge = _bridges.get(gateway)
@@ -203,7 +202,7 @@ class ClassicHost(SparkHost):
         return with_position(rows) if positioned else rows
 
     def _ensure_connector(self, root_uri: str) -> None:
-        """Ask for the class of the file system now: rows are pulled later, by the user's own calls."""
+        """Raise the error of a missing connector now. Rows are pulled later, by the user's own calls."""
         scheme = root_uri.partition(":")[0]
         if scheme != "file":
             configuration = self.session._jsparkSession.sessionState().newHadoopConf()
@@ -229,7 +228,7 @@ class ClassicHost(SparkHost):
 
 
 def _file_rows(files: ScanFiles) -> str:
-    """The text of `LogFileIndex.java`: partition, size, modification time and path, a line a file."""
+    """The files for `LogFileIndex.java`, one line each: partition, size, modification time and path."""
     columns = files.files
     if columns.num_rows == 0:
         return ""
@@ -238,14 +237,14 @@ def _file_rows(files: ScanFiles) -> str:
             files.partition_index.cast(pa.string()),
             pc.fill_null(one_chunk(columns.column("size")), 0).cast(pa.string()),
             pc.fill_null(one_chunk(columns.column("modification_time")), 0).cast(pa.string()),
-            # A raw line break would end the row; the JVM decodes its escape like any other.
+            # A raw line break would end the row. The JVM decodes its escape.
             pc.replace_substring(one_chunk(columns.column("path")), pattern="\n", replacement="%0A"),
         ]
     )
 
 
 def _partition_rows(files: ScanFiles) -> str:
-    """The text of `LogFileIndex.java`: Catalyst's values, a line a partition."""
+    """The partitions for `LogFileIndex.java`, one line each, in Catalyst's values."""
     if not len(files.partition_schema) or files.partitions.num_rows == 0:
         return ""
     return _join_rows([_catalyst_text(one_chunk(column)) for column in files.partitions.columns])
@@ -260,7 +259,7 @@ def _join_rows(columns: Sequence[pa.Array]) -> str:
 
 
 def _catalyst_text(values: pa.Array) -> pa.Array:
-    """Dates as days, timestamps as microseconds, binary in base64; null is `\\N`, and the rest is escaped."""
+    """Dates as days, timestamps as microseconds, binary in base64, strings with escapes; null is `\\N`."""
     kind = values.type
     if pa.types.is_date32(kind):
         texts = values.cast(pa.int32()).cast(pa.string())

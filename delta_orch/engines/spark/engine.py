@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -41,7 +41,6 @@ from delta_orch.protocol.types import StructType, holds_variant
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from delta_orch.engines.base import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +54,18 @@ class SparkEngine:
     A relation is a DataFrame of that session. The session's settings are the user's: classic sessions never see
     another value, Connect sessions have theirs back when a call returns.
 
+    What it needs of the JVM is made once a session.
+
     Args:
-        session: A pyspark `SparkSession`.
+        session: A pyspark `SparkSession`, or a DataFrame of it.
+
+    Raises:
+        InvalidRequestError: The session is of another kind.
     """
 
     name = "spark"
 
-    def __init__(self, session: SparkSession | DataFrame) -> None:
+    def __init__(self, session: object) -> None:
         self.host: SparkHost = host_for(session_of(session))
 
     @property
@@ -120,14 +124,14 @@ class SparkEngine:
 
     def filter(self, relation: DataFrame, where: Expression) -> DataFrame:
         """The rows for which `where` is true; see `Engine.filter`."""
-        self._ensure_zone([where], lambda: self.schema(relation))
+        ensure_zone_does_not_matter(self.host, [where], lambda: self.schema(relation))
         with spark_errors("run a query", is_analysis=True):
             return self._analysed(self._pinned(relation).where(to_spark_sql(where)))
 
     def project(self, relation: DataFrame, columns: Sequence[ComputedColumn]) -> DataFrame:
         """Exactly these columns; see `Engine.project`."""
         items = _select_list(columns)
-        self._ensure_zone([column.value for column in columns], lambda: self.schema(relation))
+        ensure_zone_does_not_matter(self.host, [column.value for column in columns], lambda: self.schema(relation))
         with spark_errors("run a query", is_analysis=True):
             return self._analysed(self._pinned(relation).selectExpr(*items))
 
@@ -137,7 +141,8 @@ class SparkEngine:
         """The pairs of rows for which `on` is true; see `Engine.join`. Spark broadcasts a side by its size."""
         items = ", ".join(_select_list(columns))
         sides = {side.alias: side.relation for side in (left, right)}
-        self._ensure_zone(
+        ensure_zone_does_not_matter(
+            self.host,
             [on, *(column.value for column in columns)],
             lambda: join_schema({alias: self.schema(relation) for alias, relation in sides.items()}),
         )
@@ -149,7 +154,7 @@ class SparkEngine:
         """One row for each group; see `Engine.aggregate`."""
         computed = [*keys, *(ComputedColumn(m.name, _measured(m)) for m in measures)]
         items = ", ".join(_select_list(computed))
-        self._ensure_zone([column.value for column in computed], lambda: self.schema(relation))
+        ensure_zone_does_not_matter(self.host, [column.value for column in computed], lambda: self.schema(relation))
         grouped = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
         return self.sql(f"SELECT {items} FROM rows{grouped}", {"rows": relation})
 
@@ -174,10 +179,6 @@ class SparkEngine:
 
     def _analysed(self, pinned: DataFrame) -> DataFrame:
         return self.host.analysed(self.host.unpinned(pinned))
-
-    def _ensure_zone(self, expressions: Sequence[Expression], schema: Callable[[], StructType]) -> None:
-        if not self.host.is_time_zone_pinned:
-            ensure_zone_does_not_matter(self.host, expressions, schema())
 
     def write(self, relation: DataFrame, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; see `Engine.write`.
@@ -238,11 +239,6 @@ def _measured(measure: Measure) -> Expression:
     value = measure.value
     text = "*" if value is None else to_spark_sql(value)
     return Opaque(f"{measure.function}({text})", () if value is None else columns_of(value))
-
-
-def spark_engine_for(value: object) -> Engine:
-    """The engine on the session of a DataFrame, or on a session; what it needs of the JVM is made once a session."""
-    return SparkEngine(session_of(value))
 
 
 def host_for(session: SparkSession) -> SparkHost:

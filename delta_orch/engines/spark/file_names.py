@@ -47,10 +47,10 @@ T = TypeVar("T")
 _READERS = 16
 _SAMPLE = 64
 _TIMESTAMPS = (TIMESTAMP, TIMESTAMP_NTZ)
-# How Spark, and after it delta-rs and this package, name what they write: in microseconds always.
+# How Spark, delta-rs and this package name their files. They write microseconds only.
 _DELTA_WRITERS_NAME = r"(?:^|/)part-\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[-.]c\d{3}[^/]*$"
 _INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-"""How many digits before the point Spark's Parquet reader asks of a decimal, by the integer that it is read from."""
+"""The digits before the point that Spark's Parquet reader requires of a decimal, by the integer type in the file."""
 
 
 def scans_by_name(plan: ScanPlan) -> Iterator[tuple[ScanPlan, StructType]]:
@@ -78,7 +78,7 @@ def _files_to_ask(plan: ScanPlan, physical: StructType) -> Sequence[int]:
     if plan.column_mapping is ColumnMappingMode.ID:
         return range(plan.files.num_rows)
     suspects = _files_of_other_writers(plan)
-    # Too many to be asked for what is so rare, unless some of them have it.
+    # Nanoseconds are rare: a sample decides whether all footers are read.
     sample = suspects[:: -(-len(suspects) // _SAMPLE) or 1].to_pylist()
     has_any = any(schema != physical for schema in _ask(plan, physical, sample))
     return suspects.to_pylist() if has_any else ()
@@ -107,7 +107,7 @@ def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
     except DeltaError:
         if plan.column_mapping is ColumnMappingMode.ID:
             raise
-        # Spark may not need the file. Where it does, it says what is wrong with it.
+        # Spark may not need the file. If it does, it reports what is wrong with it.
         return physical
     try:
         return _names_in_file(plan, physical, schema)
@@ -155,7 +155,7 @@ def read_footer(store: LogStore, log_path: str) -> pq.ParquetFile:
     path = store.resolve(log_path)
     try:
         with store.data_filesystem()[0].open_input_file(path) as source:
-            # INT96 is of nanoseconds too, but Spark follows that.
+            # INT96 has nanoseconds too, but Spark reads it.
             return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     except (OSError, pa.ArrowException) as e:
         raise read_error(e, path) from e
@@ -185,7 +185,7 @@ def _named_field(
 
 
 def _absent_name(name: str, candidates: list[pa.Field]) -> str:
-    """A name that the file does not have: under its own, another id's column may stand there."""
+    """A name that the file does not have. The column of another id may have this one's name there."""
     there = {candidate.name.lower() for candidate in candidates}
     while name.lower() in there:
         name += "_"

@@ -1,4 +1,4 @@
-"""What the engine asks of a Spark session, and the settings under which its own expressions and files are made."""
+"""What the engine needs of a Spark session, and the settings for its expressions and files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WRITE_SETTINGS: Mapping[str, str] = {
 READ_OPTIONS: Mapping[str, str] = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
-    # A file the log names must be there and whole: leaving its rows out would be silent loss.
+    # A file that the log names must exist and be complete. Skipping it would lose rows silently.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
@@ -72,7 +72,7 @@ def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool =
 
 
 class SparkHost(ABC):
-    """A session, with what differs between classic and Connect behind one interface."""
+    """A session. Classic and Connect differ behind this interface only."""
 
     session: SparkSession
     is_time_zone_pinned: bool
@@ -94,7 +94,7 @@ class SparkHost(ABC):
 
     @abstractmethod
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
-        """Holds where the rows of `pinned` are pulled; afterwards the session is as it was."""
+        """Holds the settings while rows of `pinned` are pulled. Afterwards the session is as before."""
 
     @abstractmethod
     def pinned_session(self) -> SparkSession:

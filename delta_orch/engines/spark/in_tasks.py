@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 TASK_SCHEMA = StructType((StructField("number", LONG), StructField("task", BINARY)))
-"""A row a rewrite: its place among the others, and a pickled plan and spec."""
+"""One row per rewrite: its place among the others, and a pickled plan and spec."""
 
 RESULT_DDL = "number BIGINT, adds BINARY, error BINARY"
 _RESULT_ARROW = pa.schema([("number", pa.int64()), ("adds", pa.binary()), ("error", pa.binary())])
 
 
 def task_writer(spec: WriteSpec) -> BatchFunction:
-    """What writes the rows of one task, and gives one row about its files."""
+    """A function that writes the rows of one task and returns one row about its files."""
     pickled = pickle.dumps(spec)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,7 +68,7 @@ def write_batches(batches: Iterator[pa.RecordBatch], pickled: bytes) -> pa.Table
 
 
 def run_rewrite_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Takes rows of `TASK_SCHEMA` and gives one row about the files of each."""
+    """Rewrites files for rows of `TASK_SCHEMA` and returns one row about the new files of each."""
     for batch in batches:
         for row in batch.to_pylist():
             plan, spec = pickle.loads(row["task"])
@@ -76,7 +76,7 @@ def run_rewrite_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _result(number: int, run: Callable[[], pa.Table]) -> pa.RecordBatch:
-    """The new files as a stream, or what went wrong, pickled: a worker's exception would reach the driver as text."""
+    """The new files as a stream, or the error, pickled: a worker's exception reaches the driver as text only."""
     row: dict[str, int | bytes] = {"number": number}
     try:
         adds = run()
@@ -91,7 +91,7 @@ def _result(number: int, run: Callable[[], pa.Table]) -> pa.RecordBatch:
 
 
 def adds_of_results(results: pa.Table) -> pa.Table:
-    """The files of all tasks, in the order of their numbers. Raises what the first failed task raised."""
+    """The files of all tasks, in the order of their numbers. Raises the error of the first task that failed."""
     adds = [ADD_SCHEMA.empty_table()]
     for result in results.sort_by("number").to_pylist():
         if result["error"] is not None:
@@ -101,7 +101,7 @@ def adds_of_results(results: pa.Table) -> pa.Table:
 
 
 def with_variants(rows: DataFrame, target: StructType) -> DataFrame:
-    """The rows with variants where the table has some. Only rows with such structs pass through Python for it.
+    """The rows, with variants instead of structs where the table has variants. Other rows do not pass through Python.
 
     Raises:
         SchemaMismatchError: A value is no variant (when rows are pulled).
@@ -162,7 +162,7 @@ def _converted(column: pa.Array, field: StructField, arrow_type: pa.DataType) ->
     try:
         ensure_variants(column, field.data_type)
     except InvalidVariantError as e:
-        # A worker's exception reaches the driver as text.
+        # A worker's exception reaches the driver as text only.
         cause = f"The column {field.name} holds a value that is no variant: {e.cause or e.problem}"
         raise ValueError(f"[{MISMATCH_MARK}]{cause}[end of {MISMATCH_MARK}]") from e
     return conform_column(column, arrow_type, lossless=True, path=field.name)

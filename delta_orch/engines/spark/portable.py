@@ -48,7 +48,7 @@ _GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
 class PortableHost(SparkHost):
-    """A session whose plans cannot leave it: settings are put on it while rows are pulled, and taken back."""
+    """A session whose plans cannot move to another one. Its settings change while rows are pulled."""
 
     is_time_zone_pinned = False
 
@@ -105,7 +105,7 @@ class PortableHost(SparkHost):
     def write_files(
         self, rows: DataFrame, store: LogStore, directory: str, partition_by: Sequence[str], options: Mapping[str, str]
     ) -> list[str]:
-        # A directory of its own: what Spark moved there when the job committed is exactly what counts.
+        # A directory of its own: the files that Spark's job committed are exactly those in it.
         own = f"{directory}/write-{uuid.uuid4()}".lstrip("/")
         writer = rows.write.mode("error").options(**options)
         if partition_by:
@@ -169,7 +169,7 @@ def _lookup_table(files: ScanFiles, uris: list[str], schema: StructType) -> pa.T
 
 
 class _SettingsOverlay:
-    """Settings on a session for as long as somebody holds them; the values before return with the last holder."""
+    """Settings on a session as long as anyone holds them. The last holder restores the values from before."""
 
     def __init__(self, session: SparkSession) -> None:
         self._conf = session.conf
@@ -200,13 +200,13 @@ class _SettingsOverlay:
                         self._conf.set(key, before)
 
     def _default(self, key: str) -> str | None:
-        """What holds where the user has set nothing; asked once, as each question is a round trip."""
+        """The value if the user has set none. It is fetched once, because each call is a round trip."""
         if key not in self._defaults:
             try:
                 self._defaults[key] = self._conf.get(key)
             except Exception as e:
                 if not type(e).__module__.startswith("pyspark"):
                     raise
-                # Not a setting of this release of Spark: nothing to pin.
+                # This release of Spark does not have the setting.
                 self._defaults[key] = None
         return self._defaults[key]

@@ -1,5 +1,5 @@
-"""Filters that Spark pushes into a scan when it runs: a user's own `where` over the DataFrame, or SQL over a view of
-it. They leave out files like the `where` of the scan does; which rows remain is for Spark to decide, as ever.
+"""Filters that Spark pushes into a scan when it runs: a user's own `where` on the DataFrame, or SQL over a view of it.
+They skip files like the `where` of the scan. Spark still applies them to the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 Prune = Callable[[Expression], pa.Table]
 
 FilterNode = Any
-"""JSON: an array a node, as `FilterText.java` describes it."""
+"""JSON, one array per node; see `FilterText.java`."""
 
 _UNKNOWN = Opaque("", ())
 """True, false or null, whatever the row."""
@@ -63,7 +63,7 @@ class PushedFilters:
     schema: StructType
 
     def kept(self, text: str) -> bytes | None:
-        """One bit a file, lowest first, not set where the file holds no wanted row; None where all are kept.
+        """One bit per file, lowest first, clear if the file has no wanted row; None if all files are kept.
 
         Args:
             text: What `FilterText.java` writes.
@@ -81,7 +81,7 @@ class PushedFilters:
         return np.packbits(kept.to_numpy(), bitorder="little").tobytes()
 
     def parse(self, text: str) -> Expression | None:
-        """The filters over the table's columns; None where they say nothing about any."""
+        """The filters over the table's columns; None if none of them is understood."""
         parts = [part for part in map(self._node, orjson.loads(text)) if part != _UNKNOWN]
         return conjunction(*parts) if parts else None
 
@@ -125,7 +125,7 @@ class PushedFilters:
         return In(column, known) if len(known) == len(literals) else _UNKNOWN
 
     def _column(self, path: Sequence[str]) -> tuple[Column, DataType] | None:
-        """A column by its names in files; None where it is none of the table's."""
+        """A column by its names in files; None if the table does not have it."""
         logical: list[str] = []
         names: DataType = self.names
         schema: DataType = self.schema
@@ -142,7 +142,7 @@ def _literal(text: str, data_type: DataType) -> Literal | None:
     try:
         return Literal(_value(text, data_type), data_type)
     except (ValueError, OverflowError):
-        # A day or an instant that Python has no number for.
+        # A date or timestamp outside Python's range.
         return None
 
 

@@ -8,7 +8,7 @@ number that each file of the scan has like a partition value: a path would have 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by
 from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost
 from delta_orch.engines.spark.scan_files import BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
-from delta_orch.engines.spark.sql_text import same_values, timestamp_ntz_sql, type_sql
+from delta_orch.engines.spark.sql_text import field_of, same_values, timestamp_ntz_sql, type_sql
 from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Coerced, Expression, Opaque
 from delta_orch.expressions.resolve import find_column
@@ -75,15 +75,14 @@ def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
             [_live_rows(host, part, by).selectExpr(*_table_columns(part, by)) for part, by in scans_by_name(plan)]
         )
         if plan.where is not None:
-            ensure_zone_does_not_matter(host, [plan.where], plan.schema)
+            ensure_zone_does_not_matter(host, [plan.where], lambda: plan.schema)
             rows = host.unpinned(host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where)))
         if plan.arrow_filter is not None:
             rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
         if plan.output is not None:
             paths = [(".".join(map(quote_identifier, column.path)), column.name) for column in plan.output]
             return host.analysed(rows.selectExpr(*(f"{path} AS {quote_identifier(name)}" for path, name in paths)))
-        fields = (plan.schema.find(name) for name in names)
-        return host.analysed(rows.selectExpr(*(quote_identifier(f.name) for f in fields if f is not None)))
+        return host.analysed(rows.selectExpr(*(quote_identifier(field_of(plan.schema, name).name) for name in names)))
 
 
 def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
@@ -234,7 +233,9 @@ def _timestamp_sql(nanoseconds: str, data_type: DataType) -> str:
     return f"timestamp_micros({micros})" if data_type == TIMESTAMP else timestamp_ntz_sql(micros)
 
 
-def ensure_zone_does_not_matter(host: SparkHost, expressions: Iterable[Expression], schema: StructType) -> None:
+def ensure_zone_does_not_matter(
+    host: SparkHost, expressions: Iterable[Expression], schema: Callable[[], StructType]
+) -> None:
     """Refuse expressions that the session would evaluate in another zone than UTC. Only text that delta_orch does not
     take apart is in question: constants of other predicates say their zone.
 
@@ -242,8 +243,8 @@ def ensure_zone_does_not_matter(host: SparkHost, expressions: Iterable[Expressio
     """
     if host.is_time_zone_pinned:
         return
-    parts = (part for expression in expressions for part in _opaque_parts(expression))
-    texts = [text for part in parts if _looks_at_instants(part, text := to_spark_sql(part), schema)]
+    parts = [part for expression in expressions for part in _opaque_parts(expression)]
+    texts = [t for part in parts if _looks_at_instants(part, t := to_spark_sql(part), schema())]
     if texts and (zone := host.session.conf.get(_ZONE)).lower() not in _UTC:
         raise UnsupportedExpressionError(
             f"The session's time zone {zone} would change what {texts[0]!r} means",

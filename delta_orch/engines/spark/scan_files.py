@@ -1,4 +1,4 @@
-"""From a scan plan to what Spark is told: partitions as typed values, files as an index into them.
+"""A scan plan as Spark needs it: typed partition values, and files that refer to them.
 
 What the log says of one file, such as the id of its first row, travels like a partition value: a constant of the file.
 """
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.spark.pushed_filters import PushedFilters
-from delta_orch.engines.spark.sql_text import plain_schema
+from delta_orch.engines.spark.sql_text import field_of, plain_schema
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.log.files.arrow_building import int64_array, int64_range
 from delta_orch.log.files.partition_columns import one_chunk, partition_strings
@@ -56,7 +56,7 @@ class ScanFiles:
 
 
 def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -> ScanFiles:
-    """Pure log work: nothing is read, listed or started.
+    """Prepare the files of a scan. Nothing is read from them, listed or started.
 
     Args:
         plan: What to scan. Deletion vectors are not looked at.
@@ -69,8 +69,8 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
     """
     ensure_paths_inside(plan.store, plan.files.column("path"))
     plain = plain_schema(names)
-    partition_names = [physical_name(_field(plan.schema, name)) for name in plan.partition_columns]
-    partition_schema = StructType(tuple(_field(plain, name) for name in partition_names))
+    partition_names = [physical_name(field_of(plan.schema, name)) for name in plan.partition_columns]
+    partition_schema = StructType(tuple(field_of(plain, name) for name in partition_names))
     partitions, index = distinct_partitions(plan.files, partition_schema)
     constants = _file_constants(plan, numbered)
     if constants:
@@ -106,7 +106,7 @@ def _file_constants(plan: ScanPlan, numbered: bool) -> dict[str, pa.Array | pa.C
 def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
     """The columns to read from files, the materialized ones of row tracking last."""
     tracking = plan.row_tracking
-    elsewhere = {_field(plan.schema, name).name for name in plan.partition_columns}
+    elsewhere = {field_of(plan.schema, name).name for name in plan.partition_columns}
     elsewhere.update(() if tracking is None else tracking.names)
     for logical, by in zip(plan.schema, plain, strict=True):
         if logical.name not in elsewhere and by.data_type != VOID:
@@ -118,7 +118,7 @@ def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
 
 
 def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
-    """Spark reads as many bytes as it is told a file has: a log that says nothing, or zero, would lose its rows."""
+    """Spark reads no further than the size it is given. If the log has no size, or zero, the store is asked."""
     sizes = pc.fill_null(one_chunk(files.column("size")), 0)
     unknown = pc.indices_nonzero(pc.less_equal(sizes, 0)).to_pylist()
     if not unknown:
@@ -127,14 +127,14 @@ def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
     paths = [store.resolve(files.column("path")[i].as_py()) for i in unknown]
     found = sizes.to_pylist()
     for i, info in zip(unknown, filesystem.get_file_info(paths), strict=True):
-        # A file that is not there has to be opened to be missed.
+        # A missing file must be opened to be reported.
         found[i] = info.size or 1
     return files.set_column(1, "size", int64_array(found))
 
 
 def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
-    """Refuse paths that climb out of the table, by the store's own rule."""
-    # An encoded dot is a dot too; both are rare enough to look at one by one.
+    """Refuse paths that lead out of the table, by the store's own rule."""
+    # An encoded dot counts, too. Both are rare, so that each path is checked by itself.
     suspicious = pc.match_substring_regex(paths, r"\.\.|%2[eE]")
     for path in paths.filter(suspicious).to_pylist():
         store.resolve(path)
@@ -178,9 +178,3 @@ def distinct_partitions(files: pa.Table, partition_schema: StructType) -> tuple[
         for column, f in zip(texts.columns, partition_schema, strict=True)
     ]
     return pa.Table.from_arrays(arrays, names=list(partition_schema.names)), code
-
-
-def _field(schema: StructType, name: str) -> StructField:
-    found = schema.find(name)
-    assert found is not None, f"partition column {name} is not in the schema"
-    return found

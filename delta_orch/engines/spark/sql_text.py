@@ -29,6 +29,13 @@ _SQL_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "
 _SENT_VARIANT = StructType((StructField("value", BINARY, False), StructField("metadata", BINARY, False)))
 
 
+def field_of(schema: StructType, name: str) -> StructField:
+    """A column that the schema has."""
+    found = schema.find(name)
+    assert found is not None, f"{name} is not in the schema"
+    return found
+
+
 def with_metadata(schema: StructType, metadata_of: Callable[[StructField], Mapping[str, object]]) -> StructType:
     """The schema with other metadata on its columns, and on the fields of structs at every level."""
 

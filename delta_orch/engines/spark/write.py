@@ -34,7 +34,7 @@ from delta_orch.engines.spark.in_tasks import (
 )
 from delta_orch.engines.spark.scan import scan_rows
 from delta_orch.engines.spark.scan_files import hadoop_root, prepare_scan
-from delta_orch.engines.spark.sql_text import escape_braces, with_metadata
+from delta_orch.engines.spark.sql_text import escape_braces, field_of, with_metadata
 from delta_orch.engines.spark.write_columns import (
     SelectList,
     WriteProjection,
@@ -205,8 +205,7 @@ def _adds(paths: Sequence[str], spec: WriteSpec) -> pa.Table:
     tight = spec.statistics.says_tight
     footers = read_footer_statistics(filesystem, resolved, statistics_of_files(spec), says_tight=tight)
     directories = [path.rpartition("/")[0] for path in paths]
-    fields = (spec.schema.find(name) for name in spec.partition_columns)
-    types = [f.data_type for f in fields if f is not None]
+    types = [field_of(spec.schema, name).data_type for name in spec.partition_columns]
     values = {directory: parse_partition_directory(directory, types) for directory in set(directories)}
     files = [
         WrittenFile(path, values[directory], footer["size"], footer["modification_time"], footer["stats"])

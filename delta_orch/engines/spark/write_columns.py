@@ -17,7 +17,7 @@ from functools import partial
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
 from delta_orch.engines.spark.errors import CHECK_MARK
-from delta_orch.engines.spark.sql_text import convert_sql, timestamp_ntz_sql, type_sql
+from delta_orch.engines.spark.sql_text import convert_sql, field_of, timestamp_ntz_sql, type_sql
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -113,8 +113,7 @@ def plan_projection(source: StructType, spec: WriteSpec, *, in_tasks: bool, max_
 def _value_in_files(field: StructField, spec: WriteSpec) -> str:
     if field.name == CHANGE_TYPE and spec.change_type is not None:
         return quote_string(spec.change_type)
-    filled = spec.written_schema.find(field.name)
-    assert filled is not None
+    filled = field_of(spec.written_schema, field.name)
     return convert_sql(quote_identifier(field.name), filled.data_type, field.data_type)
 
 
@@ -129,8 +128,7 @@ def _partition_labels(spec: WriteSpec) -> tuple[str, ...]:
 
 def _partition_text(spec: WriteSpec, name: str) -> str:
     """SQL for the text that stands for a partition value; null stays null."""
-    field = spec.schema.find(name)
-    assert field is not None
+    field = field_of(spec.schema, name)
     value, data_type = quote_identifier(field.name), field.data_type
     if data_type == BINARY:
         return f"hex({value})"
@@ -261,8 +259,7 @@ def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Iterato
     """The list that adds columns, where there are any."""
     texts = []
     for column in columns:
-        field = schema.find(column.name)
-        assert field is not None
+        field = field_of(schema, column.name)
         value = f"CAST(({to_spark_sql(column.value)}) AS {type_sql(field.data_type)})"
         texts.append(f"{value} AS {quote_identifier(field.name)}")
     if texts:
@@ -306,8 +303,7 @@ def _not_null_places(data_type: DataType, path: tuple[str, ...]) -> Iterator[tup
 
 def _at_place(schema: StructType, path: Sequence[str], holds: Callable[[str], str]) -> str:
     """Spark SQL for a condition on every value at a place. It is true where there is no such value, and never null."""
-    field = schema.find(path[0])
-    assert field is not None
+    field = field_of(schema, path[0])
     return _below(quote_identifier(field.name), field.data_type, path[1:], holds, 0)
 
 
@@ -315,8 +311,7 @@ def _below(value: str, data_type: DataType, path: Sequence[str], holds: Callable
     item = f"delta_orch_{depth}"
     match data_type:
         case StructType() if path:
-            field = data_type.find(path[0])
-            assert field is not None
+            field = field_of(data_type, path[0])
             inner = _below(f"{value}.{quote_identifier(field.name)}", field.data_type, path[1:], holds, depth)
             return f"({value} IS NULL OR {inner})"
         case ArrayType(element_type) if path:
