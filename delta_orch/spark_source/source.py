@@ -38,7 +38,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
         spark.read.format("delta_orch").option("versionAsOf", 3).load("/data/flights")
 
-    `DeltaTable(…).snapshot().scan().to_spark(spark)` is several times faster, because Spark reads the files itself. This
+    `DeltaTable(…).snapshot().scan().to_spark(spark)` is several times faster, as Spark reads the files itself. This
     format is for SQL (`CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path '…')`) and for code that knows only the
     name of a format. Options: `spark_source.options`.
 
