@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.point_in_time import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep import after_commit
 from delta_orch.scan.table_snapshot import TableSnapshot
-from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 
-__all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
-
-# What a method needs is imported by the method: a process pays for what it calls.
 if TYPE_CHECKING:
     from delta_orch.change_feed.change_feed import ChangeFeed
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.history import HistoryEntry
     from delta_orch.log.upkeep.log_cleanup import CleanupResult
+    from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.actions import Txn
+    from delta_orch.storage.base import LogStore
     from delta_orch.verbs.alter.builder import Alteration
-    from delta_orch.verbs.alter.draft import Change
     from delta_orch.verbs.checksum import ChecksumResult
     from delta_orch.verbs.compact_log import LogCompactionResult
     from delta_orch.verbs.fsck import FsckReport
     from delta_orch.verbs.vacuum import VacuumResult
-    from delta_orch.writing.request import CommitOptions, TxnArgument
+    from delta_orch.writing.target import WriteOptions
+
+__all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
 
 
 class DeltaTable:
@@ -70,7 +69,7 @@ class DeltaTable:
     def __repr__(self) -> str:
         return f"DeltaTable({self.uri!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # What was read is left behind: another process reads for itself.
         return {**self.__dict__, "_newest": None}
 
@@ -197,28 +196,13 @@ class DeltaTable:
 
     # Writing
 
-    def create(
-        self,
-        schema: Any,
-        *,
-        partition_by: Sequence[str] | None = None,
-        cluster_by: Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        name: str | None = None,
-        description: str | None = None,
-        txn: TxnArgument | None = None,
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        dry_run: bool = False,
-    ) -> CommitResult:
+    def create(self, schema: object, **options: Unpack[WriteOptions]) -> CommitResult:
         """Create the table without rows, or join it if it is there with the same schema and partitioning.
 
         Args:
             schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, columns (`column`, `identity_column`), or
                 the log's JSON.
-            cluster_by: Up to four columns, of a table without partition columns.
+            options: What the table is to be (`TableDefinition`) and `CommitOptions`.
 
         Returns: `skipped` where the table was there already.
 
@@ -227,46 +211,26 @@ class DeltaTable:
             SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: It cannot be created like that.
         """
         from delta_orch.verbs.create import create
-        from delta_orch.writing.request import CommitOptions, TableDefinition
 
-        snapshot = self._snapshot_or_none()
-        result = create(
-            self.log,
-            snapshot,
-            schema,
-            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
-            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
-        )
-        return result or self._nothing_to_do()
+        return create(self.log, self._snapshot_or_none(), schema, options)
 
     def append(
         self,
-        data: Any,
+        data: object,
         *,
-        txn: TxnArgument | None = None,
-        partition_by: Sequence[str] | None = None,
-        cluster_by: Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        name: str | None = None,
-        description: str | None = None,
         schema_mode: str | None = None,
         engine: EngineChoice = "auto",
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        dry_run: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Add rows, all of them in one commit; the first append creates the table from `partition_by`, `cluster_by`,
-        `properties`, `name` and `description`.
+        """Add rows, all of them in one commit; the first append creates the table from the `TableDefinition` given.
 
         Args:
             data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
                 name.
-            txn: Idempotency keys: where one is recorded already, nothing is written, not even read (`skipped`).
             schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
                 `delta.enableTypeWidening` is on; by default the data must have the table's columns.
             engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
+            options: `TableDefinition` and `CommitOptions`. Where a `txn` is recorded, the data is not even read.
 
         Raises:
             SchemaMismatchError, ConstraintViolationError, InvalidRequestError: The data or the request does not fit.
@@ -274,40 +238,19 @@ class DeltaTable:
             ConflictError: Another commit changed what this one relies on.
             StorageError: For example a full disk.
         """
-        from delta_orch.engines.select import select_engine
-        from delta_orch.table.schema_evolution import parse_schema_mode
         from delta_orch.verbs.append import append
-        from delta_orch.writing.request import CommitOptions, TableDefinition
 
-        return append(
-            self.log,
-            self._snapshot_or_none(),
-            select_engine(data, engine),
-            data,
-            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
-            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
-            schema_mode=parse_schema_mode(schema_mode),
-        )
+        return append(self.log, self._snapshot_or_none(), data, schema_mode, engine, options)
 
     def overwrite(
         self,
-        data: Any,
+        data: object,
         *,
         replace_where: str | Expression | None = None,
         partition_overwrite_mode: str = "static",
-        txn: TxnArgument | None = None,
-        partition_by: Sequence[str] | None = None,
-        cluster_by: Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        name: str | None = None,
-        description: str | None = None,
         schema_mode: str | None = None,
         engine: EngineChoice = "auto",
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        dry_run: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> CommitResult:
         """Replace rows by others, in one commit.
 
@@ -325,21 +268,11 @@ class DeltaTable:
             ConstraintViolationError: A row lies outside `replace_where`.
             InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
         """
-        from delta_orch.engines.select import select_engine
-        from delta_orch.table.schema_evolution import parse_schema_mode
         from delta_orch.verbs.overwrite import overwrite
-        from delta_orch.writing.request import CommitOptions, TableDefinition
 
+        snapshot = self._snapshot_or_none()
         return overwrite(
-            self.log,
-            self._snapshot_or_none(),
-            select_engine(data, engine),
-            data,
-            replace_where=replace_where,
-            partition_overwrite_mode=partition_overwrite_mode,
-            definition=TableDefinition.parse(partition_by, cluster_by, properties, name, description),
-            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
-            schema_mode=parse_schema_mode(schema_mode),
+            self.log, snapshot, data, replace_where, partition_overwrite_mode, schema_mode, engine, options
         )
 
     # Everything but the rows
@@ -352,32 +285,14 @@ class DeltaTable:
         """
         from delta_orch.verbs.alter.builder import Alteration
 
-        return Alteration(self.snapshot, self._alter)
-
-    def _alter(self, changes: Sequence[Change], engine: EngineChoice, options: CommitOptions) -> CommitResult:
-        from delta_orch.engines.select import select_engine
-        from delta_orch.verbs.alter.alteration import alter
-
-        result = alter(self.log, self.snapshot, changes, lambda: select_engine(None, engine), options=options)
-        return result or self._nothing_to_do()
+        return Alteration(self.log, self.snapshot)
 
     def domain_metadata(self) -> Mapping[str, str]:
         """The table's metadata domains, name → configuration, those of table features (`delta.…`) included (PROTOCOL,
         "Domain Metadata"). Raises as `snapshot`."""
         return self.snapshot().domain_metadata
 
-    def set_domain_metadata(
-        self,
-        domain: str,
-        configuration: str,
-        *,
-        txn: TxnArgument | None = None,
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        dry_run: bool = False,
-    ) -> CommitResult:
+    def set_domain_metadata(self, domain: str, configuration: str, **options: Unpack[CommitOptions]) -> CommitResult:
         """Set a metadata domain of your own; `delta.…` is the protocol's. See `verbs.domain_metadata`.
 
         Raises:
@@ -385,30 +300,15 @@ class DeltaTable:
             ConcurrentDomainMetadataError: Another commit changed the same domain.
         """
         from delta_orch.verbs.domain_metadata import set_domain_metadata
-        from delta_orch.writing.request import CommitOptions
 
-        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
-        return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options=options)
+        return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options)
 
-    def remove_domain_metadata(
-        self,
-        domain: str,
-        *,
-        txn: TxnArgument | None = None,
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        dry_run: bool = False,
-    ) -> CommitResult:
+    def remove_domain_metadata(self, domain: str, **options: Unpack[CommitOptions]) -> CommitResult:
         """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
         `set_domain_metadata`."""
         from delta_orch.verbs.domain_metadata import remove_domain_metadata
-        from delta_orch.writing.request import CommitOptions
 
-        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
-        result = remove_domain_metadata(self.log, self.snapshot(), domain, options=options)
-        return result or self._nothing_to_do()
+        return remove_domain_metadata(self.log, self.snapshot(), domain, options)
 
     # Maintenance
 
@@ -418,13 +318,8 @@ class DeltaTable:
         target_file_size_bytes: int | None = None,
         *,
         max_deleted_rows_ratio: float = 0.05,
-        txn: TxnArgument | None = None,
         engine: EngineChoice = "auto",
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        dry_run: bool = False,
+        **options: Unpack[CommitOptions],
     ) -> CommitResult:
         """Merge small files, partition by partition, and leave deleted rows behind; what readers see does not change.
 
@@ -439,20 +334,11 @@ class DeltaTable:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
             ConflictError: Another commit removed one of the files.
         """
-        from delta_orch.engines.select import select_engine
         from delta_orch.verbs.optimize import optimize
-        from delta_orch.writing.request import CommitOptions
 
-        result = optimize(
-            self.log,
-            self.snapshot(),
-            select_engine(None, engine),
-            where=where,
-            target_file_size_bytes=target_file_size_bytes,
-            max_deleted_rows_ratio=max_deleted_rows_ratio,
-            options=CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run),
+        return optimize(
+            self.log, self.snapshot(), where, target_file_size_bytes, max_deleted_rows_ratio, engine, options
         )
-        return result or self._nothing_to_do()
 
     def vacuum(
         self,
@@ -563,9 +449,3 @@ class DeltaTable:
             return self.snapshot()
         except TableNotFoundError:
             return None
-
-    def _nothing_to_do(self) -> CommitResult:
-        from delta_orch.log.write.commit_result import CommitResult
-
-        newest = self.snapshot()
-        return CommitResult(newest.version, skipped=True, timestamp_ms=newest.timestamp_ms)

@@ -7,7 +7,6 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.checkpoint_v2 import V2Format
 from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy, write_checkpoint
-from delta_orch.writing.request import TableDefinition
 from delta_orch.writing.target import existing_target
 
 
@@ -33,6 +32,6 @@ def checkpoint(
         raise InvalidRequestError(f"There is no checkpoint policy {policy!r}", remedy="Use classic or v2")
     if v2_format not in ("json", "parquet"):
         raise InvalidRequestError(f"V2 checkpoints have no format {v2_format!r}", remedy="Use json or parquet")
-    existing_target(snapshot, TableDefinition())
+    existing_target(snapshot)
     write_checkpoint(table_log, snapshot, policy, v2_format)
     return snapshot.version

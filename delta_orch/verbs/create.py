@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -18,66 +16,56 @@ from delta_orch.errors import (
 )
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.transaction import CommitResult
+from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.writing.joining import differs_in_physical_names
-from delta_orch.writing.request import CommitOptions, TableDefinition
-from delta_orch.writing.target import existing_target, new_target
+from delta_orch.writing.target import WriteOptions, existing_target, new_target, split_options
 
 
-def create(
-    table_log: TableLog,
-    snapshot: Snapshot | None,
-    schema: Any,
-    *,
-    definition: TableDefinition,
-    options: CommitOptions,
-) -> CommitResult | None:
+def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: WriteOptions) -> CommitResult:
     """Create the table, or join one with the same columns and partitioning.
 
     Args:
         schema: `StructType`, its columns, Arrow schema, Spark `StructType`, or schema JSON as in the log.
 
-    Returns: None where a fitting table is there already: then nothing was written.
+    Returns: `skipped` where a fitting table is there already: then nothing was written.
 
     Raises:
         TableExistsError: A table of another schema or partitioning is there. It is unchanged.
         InvalidPropertyError, ColumnNotFoundError, SchemaMismatchError: The definition cannot be a table's.
     """
     struct = parse_schema_argument(schema)
-    if snapshot is not None:
-        ensure_joins(snapshot, struct, definition)
-        return None
-    target = new_target(table_log.store, struct, definition)
-    transaction = options.begin(
-        table_log,
-        None,
-        "CREATE TABLE",
-        {
+    definition, commit = split_options(options)
+    if snapshot is None:
+        target = new_target(log.store, struct, definition)
+        parameters = {
             "partitionBy": orjson.dumps(target.partition_columns).decode(),
-            "clusterBy": orjson.dumps(definition.cluster_by).decode(),
+            "clusterBy": orjson.dumps(tuple(definition.get("cluster_by") or ())).decode(),
             "properties": orjson.dumps(dict(target.table.configuration)).decode(),
-            "description": definition.description,
+            "description": definition.get("description"),
             "isManaged": "false",
-        },
-    )
-    target.stage_creation(transaction)
-    try:
-        return transaction.commit()
-    except MetadataChangedError as e:
-        if not differs_in_physical_names(e):
-            raise
-    ensure_joins(table_log.snapshot(), struct, definition)
-    return None
+        }
+        transaction = Transaction(log, None, operation="CREATE TABLE", operation_parameters=parameters, **commit)
+        target.stage_creation(transaction)
+        try:
+            return transaction.commit()
+        except MetadataChangedError as e:
+            # Two writers meant the same table, and have only made up other names for its columns in files.
+            if e.context.get("differences") != [PHYSICAL_NAMES]:
+                raise
+        snapshot = log.snapshot()
+    _ensure_joins(snapshot, struct, definition.get("partition_by") or ())
+    return Transaction(log, snapshot, operation="CREATE TABLE", **commit).skip()
 
 
-def ensure_joins(snapshot: Snapshot, schema: StructType, definition: TableDefinition) -> None:
+def _ensure_joins(snapshot: Snapshot, schema: StructType, partition_by: Sequence[str]) -> None:
     """Raise TableExistsError unless the table is what `create` asks for (properties are not compared)."""
     try:
-        existing_target(snapshot, replace(definition, partition_by=definition.partition_by or ()))
+        existing_target(snapshot, partition_by)
         ensure_schema_fits(schema, snapshot.schema)
         ensure_schema_fits(snapshot.schema, schema)
     except InvalidRequestError as e:
@@ -89,7 +77,7 @@ def ensure_joins(snapshot: Snapshot, schema: StructType, definition: TableDefini
         ) from e
 
 
-def parse_schema_argument(schema: Any) -> StructType:
+def parse_schema_argument(schema: object) -> StructType:
     """A schema in any of the shapes a user may have one in."""
     if isinstance(schema, StructType):
         return schema
@@ -107,7 +95,7 @@ def parse_schema_argument(schema: Any) -> StructType:
         raise SchemaMismatchError("The schema's JSON cannot be read", cause=str(e)) from e
 
 
-def _spark_schema_json(schema: Any) -> str:
+def _spark_schema_json(schema: object) -> str:
     to_json = getattr(schema, "json", None)
     if to_json is None or not type(schema).__module__.startswith("pyspark."):
         raise InvalidRequestError(

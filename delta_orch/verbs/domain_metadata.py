@@ -5,14 +5,15 @@ from __future__ import annotations
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.transaction import CommitResult
-from delta_orch.writing.request import CommitOptions
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.transaction import Transaction
 
 SYSTEM_PREFIX = "delta."
 
 
 def set_domain_metadata(
-    table_log: TableLog, snapshot: Snapshot, domain: str, configuration: str, *, options: CommitOptions
+    log: TableLog, snapshot: Snapshot, domain: str, configuration: str, options: CommitOptions
 ) -> CommitResult:
     """Set the configuration of a domain, whatever it was before. Conflicts with whoever sets or removes the same one.
 
@@ -28,27 +29,29 @@ def set_domain_metadata(
             remedy="Serialise it, for example as JSON",
         )
     _ensure_domains(snapshot)
-    transaction = options.begin(table_log, snapshot, "SET DOMAIN METADATA", {"domain": domain})
+    transaction = _transaction(log, snapshot, "SET DOMAIN METADATA", domain, options)
     transaction.set_domain_metadata(domain, configuration)
     return transaction.commit()
 
 
-def remove_domain_metadata(
-    table_log: TableLog, snapshot: Snapshot, domain: str, *, options: CommitOptions
-) -> CommitResult | None:
+def remove_domain_metadata(log: TableLog, snapshot: Snapshot, domain: str, options: CommitOptions) -> CommitResult:
     """Remove a domain; the commit keeps an image of what it held.
 
-    Returns: None where the table has no such domain: then nothing was committed.
+    Returns: `skipped` where the table has no such domain.
 
     Raises as `set_domain_metadata`.
     """
     _ensure_users_own(domain)
+    transaction = _transaction(log, snapshot, "REMOVE DOMAIN METADATA", domain, options)
     if domain not in snapshot.domain_metadata:
-        return None
+        return transaction.skip()
     _ensure_domains(snapshot)
-    transaction = options.begin(table_log, snapshot, "REMOVE DOMAIN METADATA", {"domain": domain})
     transaction.set_domain_metadata(domain, snapshot.domain_metadata[domain], removed=True)
     return transaction.commit()
+
+
+def _transaction(log: TableLog, snapshot: Snapshot, operation: str, domain: str, options: CommitOptions) -> Transaction:
+    return Transaction(log, snapshot, operation=operation, operation_parameters={"domain": domain}, **options)
 
 
 def _ensure_users_own(domain: str) -> None:

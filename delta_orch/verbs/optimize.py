@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine
+from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
-from delta_orch.log.files.arrow_building import all_booleans, bool_array, int64_array
+from delta_orch.log.files.arrow_building import all_booleans, int64_array
 from delta_orch.log.read.partition_keys import partition_keys
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.transaction import CommitResult
-from delta_orch.scan.scan import scan_of_files
-from delta_orch.verbs.overwrite import REMOVED_FILE_COLUMNS
-from delta_orch.writing.rehearsal import RehearsalEngine
-from delta_orch.writing.request import CommitOptions, TableDefinition
-from delta_orch.writing.row_copies import RowCopies
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
 
 DEFAULT_TARGET_FILE_SIZE_BYTES = 128 * 1024 * 1024
 """Where neither the caller nor `delta.targetFileSize` says otherwise."""
-
-DEFAULT_MAX_DELETED_ROWS_RATIO = 0.05
-"""A file of which a greater part is deleted is written anew, however large it is."""
-
 
 # Ratios of rows are compared in whole numbers.
 _PARTS = 1_000_000
@@ -49,15 +42,14 @@ class CompactionPlan:
 
 
 def optimize(
-    table_log: TableLog,
+    log: TableLog,
     snapshot: Snapshot,
-    engine: Engine,
-    *,
-    where: str | Expression | None = None,
-    target_file_size_bytes: int | None = None,
-    max_deleted_rows_ratio: float = DEFAULT_MAX_DELETED_ROWS_RATIO,
+    where: str | Expression | None,
+    target_file_size_bytes: int | None,
+    max_deleted_rows_ratio: float,
+    engine: EngineChoice,
     options: CommitOptions,
-) -> CommitResult | None:
+) -> CommitResult:
     """Merge files smaller than the target size, partition by partition, in one commit that changes no row.
 
     Rows that deletion vectors mark are left behind; files with many of them are written anew even where there is
@@ -71,14 +63,13 @@ def optimize(
         target_file_size_bytes: By default `delta.targetFileSize`, or 128 MiB.
         max_deleted_rows_ratio: Files of which a greater part than this is deleted are written anew; 1 leaves them.
 
-    Returns: None where there is nothing to merge: then nothing was written.
+    Returns: `skipped` where there is nothing to merge: then nothing was written.
 
     Raises:
-        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is none.
-        InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at another column.
+        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is invalid.
+        InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or reads another column.
         ConcurrentDeleteReadError, ConcurrentDeleteDeleteError: A merged file is gone. The table holds the other commit.
     """
-    target = existing_target(snapshot, TableDefinition())
     if target_file_size_bytes is not None and not _is_positive(target_file_size_bytes):
         raise InvalidRequestError(f"target_file_size_bytes must be an integer from 1, not {target_file_size_bytes!r}")
     if not 0 <= max_deleted_rows_ratio <= 1:
@@ -87,33 +78,20 @@ def optimize(
     if where is not None:
         predicate = resolve_predicate(where, snapshot.schema)
         ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
-    size = target_file_size_bytes or target.properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
-    plan = plan_compaction(snapshot, predicate, size, max_deleted_rows_ratio)
-    if not plan.bins:
-        return None
+    properties = existing_target(snapshot).properties
+    size = target_file_size_bytes or properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
     parameters = {
         "predicate": "[]" if where is None else f"[{where if isinstance(where, str) else predicate}]",
         "targetSize": str(size),
         "zOrderBy": "[]",
         "auto": "false",
     }
-    transaction = options.begin(table_log, snapshot, "OPTIMIZE", parameters)
-    if transaction.stale_txns():
-        return transaction.commit()
-    if options.dry_run:
-        engine = RehearsalEngine(engine)
-    copies = RowCopies(snapshot)
-    scans = [copies.plan(scan_of_files(snapshot, files)) for files in plan.bins]
-    # A bin is a file: nothing is to be split again.
-    spec = copies.spec(replace(target.write_spec(), target_file_size_bytes=None))
-    adds = without_data_change(engine.rewrite(scans, spec))
-    removed = pa.concat_tables(plan.bins)
-    transaction.read_files(removed)
-    transaction.add_files(adds, just_written=True)
-    transaction.remove_files(removed, data_change=False)
-    copies.note_in(transaction)
-    transaction.set_operation_metrics(compaction_metrics(adds, removed))
-    return transaction.commit()
+
+    def compact(write: Write) -> dict[str, int] | None:
+        bins = plan_compaction(snapshot, predicate, size, max_deleted_rows_ratio).bins
+        return compaction_metrics(*write.move(bins)) if bins else None
+
+    return run_plan(log, snapshot, WritePlan("OPTIMIZE", parameters, compact, options, engine=engine))
 
 
 def _is_positive(value: object) -> bool:
@@ -124,7 +102,7 @@ def plan_compaction(
     snapshot: Snapshot,
     where: Expression | None,
     target_file_size_bytes: int,
-    max_deleted_rows_ratio: float = DEFAULT_MAX_DELETED_ROWS_RATIO,
+    max_deleted_rows_ratio: float = 0.05,
 ) -> CompactionPlan:
     """Pack the files below the target size, and those with many deleted rows, into bins of at most that size, never
     across partitions. Pure."""
@@ -200,12 +178,6 @@ def pack_bins(
         total += size
     if len(sizes) - start >= 2 or start in stale:
         yield start, len(sizes)
-
-
-def without_data_change(adds: pa.Table) -> pa.Table:
-    """The files, marked as holding only rows the table had before."""
-    index = adds.schema.get_field_index("data_change")
-    return adds.set_column(index, adds.schema.field(index), bool_array([False] * adds.num_rows))
 
 
 def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:

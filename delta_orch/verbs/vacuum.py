@@ -22,7 +22,6 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.storage.base import FileMeta, LogStore
-from delta_orch.writing.request import TableDefinition
 from delta_orch.writing.target import existing_target
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ def vacuum(
         InvalidRequestError: The retention is negative, or too short. Nothing was deleted.
         StorageError: A file could not be deleted; others may be gone already. Running it again is safe.
     """
-    existing_target(snapshot, TableDefinition())
+    existing_target(snapshot)
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
     # What is exactly as old as the retention has expired: with none at all, so has what was written this millisecond.
     expired_ms = time.time_ns() // 1_000_000 - retention_ms

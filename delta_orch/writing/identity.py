@@ -6,10 +6,7 @@ same values cannot both commit: the second finds the metadata changed, and begin
 
 from __future__ import annotations
 
-import logging
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +14,7 @@ import orjson
 import pyarrow as pa
 
 from delta_orch.engines.base import IdentityValues
-from delta_orch.errors import InvalidRequestError, MetadataChangedError, ProtocolViolationError
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.schema_edit import without_metadata
@@ -34,11 +28,7 @@ from delta_orch.table.column_definitions import (
 from delta_orch.table.column_mapping import physical_path
 from delta_orch.writing.target import WriteTarget
 
-logger = logging.getLogger(__name__)
-
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
-MAX_ALLOCATIONS = 20
-"""How often a write takes values anew before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,42 +117,7 @@ def has_identity(metadata: Metadata) -> bool:
     return IDENTITY_START in metadata.schema_string
 
 
-def allocate_again(
-    table_log: TableLog, snapshot: Snapshot | None, data: Any, write: Callable[[Snapshot | None], CommitResult]
-) -> CommitResult:
-    """Run a write; where another writer has moved the high-water marks meanwhile, and changed nothing else about the
-    table, run it again from there, with new values and new files. Files of the attempts before are orphans.
-
-    Raises:
-        MetadataChangedError: The table changed otherwise, the data cannot be read twice, or `MAX_ALLOCATIONS` attempts
-            were all overtaken. Nothing was committed; running the write again is safe.
-        Otherwise what `write` raises.
-    """
-    for attempt in range(1, MAX_ALLOCATIONS + 1):
-        try:
-            return write(snapshot)
-        except MetadataChangedError:
-            if snapshot is None or not has_identity(snapshot.metadata) or not can_be_read_again(data):
-                raise
-            newest = table_log.advance(snapshot)
-            if attempt == MAX_ALLOCATIONS or _without_marks(newest.metadata) != _without_marks(snapshot.metadata):
-                raise
-            logger.info("Version %d took the next identity values: taking others", newest.version)
-            time.sleep(random.random() * 0.02 * attempt)
-            snapshot = newest
-    raise AssertionError("unreachable")
-
-
-def _without_marks(metadata: Metadata) -> Metadata:
+def without_marks(metadata: Metadata) -> Metadata:
+    """The metadata without high-water marks: what is left when two writers have only taken values."""
     schema = without_metadata(parse_schema(metadata.schema_string), IDENTITY_HIGH_WATER_MARK.__eq__)
     return replace(metadata, schema_string=serialize_schema(schema))
-
-
-def can_be_read_again(data: Any) -> bool:
-    """Whether a value is known to give the same rows twice. A reader gives them once, and what else exports an Arrow
-    stream may do the same without saying so."""
-    if isinstance(data, pa.Table | pa.RecordBatch):
-        return True
-    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(data).__mro__}
-    known = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyspark.DataFrame", "pyarrow.Dataset"}
-    return not names.isdisjoint(known)

@@ -13,17 +13,25 @@ from dataclasses import dataclass, replace
 import orjson
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, WriteSpec
-from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError, ProtocolViolationError
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    InvalidExpressionError,
+    InvalidRequestError,
+    ProtocolViolationError,
+    SchemaMismatchError,
+)
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Opaque
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.types import StructField, StructType, fields_of
+from delta_orch.protocol.schema_edit import Path
+from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
 from delta_orch.table.column_definitions import CURRENT_DEFAULT
 from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, INVARIANTS, constraints_of
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.writing.declared_lengths import length_checks
+from delta_orch.table.declared_types import place_of_text
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import WriteTarget
 
@@ -187,3 +195,44 @@ def _invariant_text(field: StructField) -> str:
 def _text(field: StructField, key: str) -> str | None:
     value = field.metadata.get(key)
     return value if isinstance(value, str) else None
+
+
+def length_checks(schema: StructType) -> Iterator[LengthCheck]:
+    """The length that `char(n)` and `varchar(n)` allow each text of a table, at any depth.
+
+    The protocol has no such types. Spark keeps the declaration in the column's metadata, and Delta on Spark refuses
+    longer texts of either kind. It stores a shorter `char` as given and pads it when reading: no text is padded here.
+
+    Raises:
+        ProtocolViolationError: A declaration cannot be read.
+    """
+    yield from _lengths_in(schema, ())
+
+
+def _lengths_in(data_type: DataType, path: Path) -> Iterator[LengthCheck]:
+    match data_type:
+        case StructType(fields):
+            for field in fields:
+                below = (*path, field.name)
+                declared = field.metadata.get(CHAR_VARCHAR_TYPE)
+                if isinstance(declared, str):
+                    yield from _lengths_of(field, declared, below)
+                yield from _lengths_in(field.data_type, below)
+        case ArrayType(element_type):
+            yield from _lengths_in(element_type, (*path, "element"))
+        case MapType(key_type, value_type):
+            yield from _lengths_in(key_type, (*path, "key"))
+            yield from _lengths_in(value_type, (*path, "value"))
+
+
+def _lengths_of(field: StructField, declared: str, path: Path) -> Iterator[LengthCheck]:
+    try:
+        lengths = declared_lengths(declared)
+    except SchemaMismatchError as e:
+        raise ProtocolViolationError(
+            f"The declared type of column {field.name} cannot be read", cause=declared[:200], column=field.name
+        ) from e
+    for length in lengths:
+        place = place_of_text(field.data_type, length.place)
+        if place is not None:
+            yield LengthCheck((*path, *place), str(length), length.max_characters)

@@ -1,16 +1,18 @@
-"""The table that rows are written into: as it stands, or as the first write will create it."""
+"""The table that rows are written into: as it stands, as the first write creates it, or as the write changes it."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict, cast
 
 from delta_orch.engines.base import RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import AppendOnlyError, InvalidRequestError
-from delta_orch.expressions.column_names import resolve_column_names
+from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
@@ -28,9 +30,52 @@ from delta_orch.table.clustering import (
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.property_rules import ensure_settable
 from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
-from delta_orch.table.schema_evolution import as_first_defined
+from delta_orch.table.schema_evolution import SchemaMode, as_first_defined, merge_schemas, overwritten_schema
 from delta_orch.table.table_rules import settle, with_dependent_properties
-from delta_orch.writing.request import TableDefinition
+
+
+class TableDefinition(TypedDict, total=False):
+    """What a table is to be if this write creates it. `partition_by` must agree with an existing table; the rest is
+    ignored there.
+
+    Attributes:
+        partition_by: Names of columns.
+        cluster_by: Up to four columns, of a table without partition columns.
+        properties: Table properties, and `delta.feature.<name>`.
+        name, description: Texts of the metadata.
+    """
+
+    partition_by: Sequence[str] | None
+    cluster_by: Sequence[str] | None
+    properties: Mapping[str, str] | None
+    name: str | None
+    description: str | None
+
+
+class WriteOptions(TableDefinition, CommitOptions, total=False):
+    """Keywords of the methods that create a table or write rows: `TableDefinition` and `CommitOptions`."""
+
+
+def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinition, CommitOptions]:
+    """The two kinds of options that a write takes together.
+
+    Raises:
+        InvalidRequestError: An unknown option, or a string where a sequence of column names is expected.
+    """
+    ensure_options(options, WriteOptions)
+    names = TableDefinition.__annotations__
+    definition = {name: value for name, value in options.items() if name in names}
+    commit = {name: value for name, value in options.items() if name not in names}
+    parsed = cast(TableDefinition, definition)
+    ensure_sequence_of_names(parsed.get("partition_by") or (), "partition_by")
+    ensure_sequence_of_names(parsed.get("cluster_by") or (), "cluster_by")
+    return parsed, cast(CommitOptions, commit)
+
+
+def no_definition(options: WriteOptions | CommitOptions) -> tuple[TableDefinition, CommitOptions]:
+    """As `split_options`, for a write that creates no table."""
+    ensure_options(options, CommitOptions)
+    return {}, cast(CommitOptions, {**options})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +144,29 @@ class WriteTarget:
             )
 
 
-def existing_target(snapshot: Snapshot, definition: TableDefinition) -> WriteTarget:
+def existing_target(snapshot: Snapshot, partition_by: Sequence[str] | None = None) -> WriteTarget:
     """The table of a snapshot.
+
+    Args:
+        partition_by: The partitioning that the caller expects; None expects nothing.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to it.
-        InvalidPropertyError: A table property has a value that is none of its kind.
-        InvalidRequestError: `definition.partition_by` is not how the table is partitioned.
+        InvalidPropertyError: A table property has an invalid value.
+        InvalidRequestError: The table is partitioned otherwise.
     """
     table = snapshot.configuration.for_writing()
     table.properties.ensure_valid()
-    ensure_partitioning_agrees(definition, table.schema, table.partition_columns)
+    if partition_by is not None:
+        asked = resolve_column_names(partition_by, table.schema, "partition_by")
+        if asked != table.partition_columns:
+            raise InvalidRequestError(
+                f"partition_by asks for {_listed(asked)}, "
+                f"but the table is partitioned by {_listed(table.partition_columns)}",
+                remedy="Leave partition_by out, or name the table's own partition columns in their order",
+                partition_by=list(asked),
+                partition_columns=list(table.partition_columns),
+            )
     return WriteTarget(snapshot.store, table, snapshot.clustering)
 
 
@@ -121,26 +178,83 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
             schema cannot be a table's.
         UnsupportedFeatureError: It would need a feature this release does not write.
     """
-    configuration = with_dependent_properties(ensure_settable(definition.properties, on_new_table=True))
+    configuration = with_dependent_properties(ensure_settable(definition.get("properties") or {}, on_new_table=True))
     schema = as_first_defined(schema)
     metadata = Metadata(
         id=str(uuid.uuid4()),
         schema_string=serialize_schema(schema),
-        partition_columns=resolve_column_names(definition.partition_by or (), schema, "partition_by"),
+        partition_columns=resolve_column_names(definition.get("partition_by") or (), schema, "partition_by"),
         configuration={key: value for key, value in configuration.items() if not is_protocol_request(key)},
-        name=definition.name,
-        description=definition.description,
+        name=definition.get("name"),
+        description=definition.get("description"),
         created_time=time.time_ns() // 1_000_000,
     )
     asked = TableConfiguration(protocol_for_new_table(schema, configuration), metadata)
-    table = settle(None, asked, {"clustering"} if definition.cluster_by else ())
+    cluster_by = definition.get("cluster_by")
+    table = settle(None, asked, {"clustering"} if cluster_by else ())
     clustering = None
-    if definition.cluster_by:
-        clustering = physical_columns(
-            table.schema, [resolve_path(table.schema, column) for column in definition.cluster_by]
-        )
+    if cluster_by:
+        clustering = physical_columns(table.schema, [resolve_path(table.schema, column) for column in cluster_by])
         ensure_can_cluster(table, clustering)
     return WriteTarget(store, table, clustering)
+
+
+def evolve_target(
+    target: WriteTarget,
+    source_schema: StructType,
+    schema_mode: SchemaMode | None,
+    partition_by: Sequence[str] | None = None,
+) -> WriteTarget:
+    """The target with the schema, metadata and protocol that it will have once rows of this schema are in it.
+
+    Args:
+        schema_mode: None leaves the target as it is: rows must fit. `MERGE` adds columns, and widens types where the
+            table allows it. `OVERWRITE` takes the source's columns; only for writes that replace every row.
+        partition_by: With `OVERWRITE`, another partitioning; None keeps the table's.
+
+    Returns: `target` itself where nothing changes; otherwise the verb must stage `metadata` and `protocol`.
+
+    Raises:
+        SchemaMismatchError: Types that cannot be merged, all named; or a schema no table can have.
+        ColumnNotFoundError: A partition column that the new schema does not have.
+        InvalidRequestError: A rule of the protocol forbids the change.
+        UnsupportedFeatureError: It needs a table feature this release does not write.
+    """
+    if schema_mode is None:
+        return target
+    before = target.table
+    if schema_mode is SchemaMode.MERGE:
+        schema = merge_schemas(before.schema, source_schema, may_widen=before.properties.enable_type_widening)
+        wanted = before.with_schema(schema)
+    else:
+        wanted = _overwritten(before, source_schema, partition_by)
+    settled = settle(before, wanted)
+    if settled is before:
+        return target
+    ensure_can_cluster(settled, target.clustering or ())
+    return replace(target, table=settled)
+
+
+def _overwritten(
+    before: TableConfiguration, source_schema: StructType, partition_by: Sequence[str] | None
+) -> TableConfiguration:
+    schema = overwritten_schema(before.schema, source_schema)
+    names = before.metadata.partition_columns if partition_by is None else partition_by
+    columns = resolve_column_names(names, schema, "partition_by")
+    if before.properties.is_iceberg_compatible:
+        _ensure_same_partitioning(before, columns)
+    return before.after(None, replace(before.metadata, partition_columns=columns)).with_schema(schema)
+
+
+def _ensure_same_partitioning(before: TableConfiguration, columns: tuple[str, ...]) -> None:
+    """PROTOCOL, "Writer Requirements for IcebergCompatV2": a partitioned table keeps the names of its partitioning."""
+    known = before.metadata.partition_columns
+    if known and known != columns:
+        raise InvalidRequestError(
+            f"The table is compatible with Iceberg and stays partitioned by {', '.join(known)}",
+            remedy="Keep the partition columns, or set the property of Iceberg compatibility to false first",
+            partition_columns=list(known),
+        )
 
 
 def _keeps_partition_columns(table: TableConfiguration) -> bool:
@@ -151,22 +265,6 @@ def _keeps_partition_columns(table: TableConfiguration) -> bool:
         or table.properties.write_partition_columns_to_parquet
         or any(table.enables(f"icebergCompatV{version}") for version in (1, 2, 3))
     )
-
-
-def ensure_partitioning_agrees(
-    definition: TableDefinition, schema: StructType, partition_columns: tuple[str, ...]
-) -> None:
-    """Raise InvalidRequestError where the caller asks for another partitioning than the table has."""
-    if definition.partition_by is None:
-        return
-    asked = resolve_column_names(definition.partition_by, schema, "partition_by")
-    if asked != partition_columns:
-        raise InvalidRequestError(
-            f"partition_by asks for {_listed(asked)}, but the table is partitioned by {_listed(partition_columns)}",
-            remedy="Leave partition_by out, or name the table's own partition columns in their order",
-            partition_by=list(asked),
-            partition_columns=list(partition_columns),
-        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.select import local_engine
 from delta_orch.errors import ColumnNotFoundError, ConflictError, MetadataChangedError
+from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.scan.table_snapshot import TableSnapshot
 from delta_orch.verbs.alter.alteration import alter
 from delta_orch.verbs.alter.builder import Alteration
-from delta_orch.writing.request import CommitOptions
 
 
 def rows(*ids: int | None) -> pa.Table:
@@ -36,7 +35,7 @@ def altered_late(table: DeltaTable, change: Callable[[Alteration], object], betw
     alteration = DeltaTable(table.uri).alter()
     change(alteration)
     between()
-    alter(table.log, lambda: stale, alteration._changes, local_engine, options=CommitOptions())
+    alter(table.log, lambda: stale, alteration._changes, "local", options=CommitOptions())
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_a_change_of_the_definition_starts_anew_behind_another(table: DeltaTable
     def read_snapshot() -> TableSnapshot:
         return snapshots.pop() if snapshots else table.snapshot()
 
-    result = alter(table.log, read_snapshot, changes, local_engine, options=CommitOptions())
+    result = alter(table.log, read_snapshot, changes, "local", options=CommitOptions())
     assert result.version == 2
     assert table.snapshot().schema.names == ("id", "a", "b")
     # What has become impossible meanwhile is told as such.
@@ -93,7 +92,7 @@ def test_a_change_of_the_definition_starts_anew_behind_another(table: DeltaTable
     table.alter().drop_columns("a").commit()
     again = DeltaTable(table.uri).alter().rename_column("a", "c")._changes
     with pytest.raises(ColumnNotFoundError):
-        alter(table.log, read_snapshot, again, local_engine, options=CommitOptions())
+        alter(table.log, read_snapshot, again, "local", options=CommitOptions())
 
 
 def test_a_change_that_has_read_rows_does_not_read_them_again_by_itself(table: DeltaTable) -> None:

@@ -443,7 +443,7 @@ def test_a_skip_comes_before_a_conflict(log: TableLog) -> None:
 def test_scoped_identifiers_leave_out_what_another_run_has_committed(log: TableLog) -> None:
     snapshot = create_table(log, "1", "2", "3")
     late = Transaction(
-        log, snapshot, operation="TEST", txns=[TxnId(f"day-{day}", 1, scope=day_is(day)) for day in ("1", "2", "3")]
+        log, snapshot, operation="TEST", txn=[TxnId(f"day-{day}", 1, scope=day_is(day)) for day in ("1", "2", "3")]
     )
     for day in ("1", "2", "3"):
         replace_day(day)(late, snapshot)
@@ -462,10 +462,10 @@ def test_scoped_identifiers_leave_out_what_another_run_has_committed(log: TableL
 
 def test_a_dropped_scope_still_conflicts_outside_of_it(log: TableLog) -> None:
     snapshot = create_table(log, "1", "2")
-    late = Transaction(log, snapshot, operation="TEST", txns=[TxnId(f"day-{d}", 1, scope=day_is(d)) for d in "12"])
+    late = Transaction(log, snapshot, operation="TEST", txn=[TxnId(f"day-{d}", 1, scope=day_is(d)) for d in "12"])
     for day in ("1", "2"):
         replace_day(day)(late, snapshot)
-    rival = Transaction(log, snapshot, operation="TEST", txns=[TxnId("day-2", 1, scope=day_is("2"))])
+    rival = Transaction(log, snapshot, operation="TEST", txn=[TxnId("day-2", 1, scope=day_is("2"))])
     replace_day("2")(rival, snapshot)
     replace_day("1")(rival, snapshot)
     rival.commit()

@@ -53,7 +53,7 @@ class Writer(threading.Thread):
 
 
 def begin_append(store: FaultStore, snapshot: Snapshot, *txns: TxnId) -> Transaction:
-    transaction = Transaction(kept_log(store), snapshot, operation="WRITE", txns=txns)
+    transaction = Transaction(kept_log(store), snapshot, operation="WRITE", txn=txns)
     transaction.add_files(day_files("a"))
     return transaction
 

@@ -56,7 +56,7 @@ def kept_log(store: LogStore, snapshot_class: type[Snapshot] = Snapshot) -> Tabl
 def begin_creation(log: TableLog, metadata: Metadata | None = None, *, txns: Sequence[TxnId] = ()) -> Transaction:
     """A transaction that creates a table, not committed yet."""
     metadata = metadata or new_metadata()
-    transaction = Transaction(log, None, operation="CREATE TABLE", txns=txns)
+    transaction = Transaction(log, None, operation="CREATE TABLE", txn=txns)
     transaction.update_protocol(protocol_for_new_table(DAY_SCHEMA, metadata.configuration))
     kept = {key: value for key, value in metadata.configuration.items() if not is_protocol_request(key)}
     transaction.update_metadata(replace(metadata, configuration=kept))
@@ -94,6 +94,6 @@ def day_files(*days: str, ids: tuple[int, int] | None = (0, 9), data_change: boo
 
 def append_days(log: TableLog, snapshot: Snapshot, *days: str, txns: Sequence[TxnId] = ()) -> CommitResult:
     """Append one file a day."""
-    transaction = Transaction(log, snapshot, operation="WRITE", txns=txns)
+    transaction = Transaction(log, snapshot, operation="WRITE", txn=txns)
     transaction.add_files(day_files(*days))
     return transaction.commit()

@@ -71,7 +71,7 @@ def ensure_same_table(left: Snapshot, right: Snapshot) -> None:
 
 def busy_table(log: TableLog, **properties: str) -> Snapshot:
     snapshot = create_table(log, "1", "2", "3", properties={**V2, **properties})
-    transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", 1), TxnId("b", 2)])
+    transaction = Transaction(log, snapshot, operation="TEST", txn=[TxnId("a", 1), TxnId("b", 2)])
     transaction.remove_files(snapshot.files().slice(0, 1))
     transaction.add_files(day_files("4"))
     transaction.commit()

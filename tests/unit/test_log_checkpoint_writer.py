@@ -73,14 +73,14 @@ def busy_table(log: TableLog, **properties: str) -> Snapshot:
     snapshot = create_table(
         log, "1", "2", "3", properties={"delta.checkpointInterval": "1000", **WITH_DOMAINS, **properties}
     )
-    transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", 1), TxnId("b", 2)])
+    transaction = Transaction(log, snapshot, operation="TEST", txn=[TxnId("a", 1), TxnId("b", 2)])
     files = snapshot.files()
     transaction.remove_files(files.slice(0, 1))
     transaction.add_files(day_files("4"))
     transaction.set_domain_metadata("app", '{"x":1}')
     transaction.set_domain_metadata("gone", "old")
     transaction.commit()
-    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[TxnId("b", 3)])
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txn=[TxnId("b", 3)])
     transaction.set_domain_metadata("gone", "old", removed=True)
     transaction.commit()
     return log.snapshot()

@@ -64,7 +64,7 @@ def with_vectors(files: pa.Table, *deleted: int) -> pa.Table:
 
 def commit(log: TableLog, *, adds: pa.Table | None = None, removes: pa.Table | None = None, txn: TxnId | None = None,
            domains: dict[str, str | None] | None = None) -> Snapshot:  # fmt: skip
-    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[txn] if txn else ())
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txn=[txn] if txn else ())
     if adds is not None:
         transaction.add_files(adds)
     if removes is not None:
@@ -135,7 +135,7 @@ def test_expired_identifiers_are_left_out(log: TableLog) -> None:
 
 def test_many_identifiers_are_not_repeated_with_every_commit(log: TableLog) -> None:
     create_table(log)
-    transaction = Transaction(log, log.snapshot(), operation="TEST", txns=[TxnId(f"{n}", 1) for n in range(101)])
+    transaction = Transaction(log, log.snapshot(), operation="TEST", txn=[TxnId(f"{n}", 1) for n in range(101)])
     transaction.add_files(day_files("1"))
     transaction.commit()
     assert checked(log) == ALWAYS - {"setTransactions"}

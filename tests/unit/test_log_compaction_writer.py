@@ -41,7 +41,7 @@ def busy_table(log: TableLog) -> Snapshot:
     properties = {"delta.checkpointInterval": "1000", "delta.feature.domainMetadata": "supported"}
     snapshot = create_table(log, "1", "2", "3", properties=properties)
     for version in range(1, 4):
-        transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", version), TxnId(f"b{version}", 1)])
+        transaction = Transaction(log, snapshot, operation="TEST", txn=[TxnId("a", version), TxnId(f"b{version}", 1)])
         transaction.remove_files(snapshot.files().sort_by("path").slice(0, 1))
         transaction.add_files(day_files(f"x{version}", 'q"\\\n'))
         transaction.set_domain_metadata("kept", str(version))

@@ -108,11 +108,11 @@ def test_stale_identifiers_are_known_before_any_work(log: TableLog) -> None:
     append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
     snapshot = log.snapshot()
     for version, stale in ((2, True), (3, True), (4, False)):
-        transaction = Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", version)])
+        transaction = Transaction(log, snapshot, operation="TEST", txn=[TxnId("a", version)])
         assert bool(transaction.stale_txns()) is stale
         result = transaction.commit() if stale else None
         assert result is None or (result.skipped and result.attempts == 0 and result.version == 1)
-    assert Transaction(log, None, operation="TEST", txns=[TxnId("a", 1)]).stale_txns() == ()
+    assert Transaction(log, None, operation="TEST", txn=[TxnId("a", 1)]).stale_txns() == ()
     assert log.snapshot().version == 1
 
 
@@ -214,8 +214,8 @@ def test_a_file_named_twice_is_refused(log: TableLog) -> None:
 
 def test_misuse_is_refused(log: TableLog) -> None:
     snapshot = create_table(log, "1")
-    with pytest.raises(InvalidRequestError, match="same application id"):
-        Transaction(log, snapshot, operation="TEST", txns=[TxnId("a", 1), TxnId("a", 2)])
+    with pytest.raises(InvalidRequestError, match="application id 'a' twice"):
+        Transaction(log, snapshot, operation="TEST", txn=[TxnId("a", 1), TxnId("a", 2)])
     with pytest.raises(InvalidRequestError, match="isolation level"):
         Transaction(log, snapshot, operation="TEST", isolation_level="Chaos")
     transaction = Transaction(log, snapshot, operation="TEST")

@@ -6,15 +6,14 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
+from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Protocol
 from delta_orch.table.feature_removal import KEPT, REMOVALS, without_features
 from delta_orch.table.registry import FEATURES
 from delta_orch.verbs.alter.alteration import alter
 from delta_orch.verbs.alter.dropping import DropFeature
-from delta_orch.writing.request import CommitOptions
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "name": ["a"]})
 PROTECTED = "delta.requireCheckpointProtectionBeforeVersion"
@@ -97,7 +96,7 @@ def test_the_version_that_is_protected_is_the_one_that_came_to_be(table: DeltaTa
         table.log,
         lambda: snapshots.pop() if snapshots else table.log.snapshot(),
         [DropFeature("timestampNtz")],
-        local_engine,
+        "local",
         options=CommitOptions(),
     )
     assert result.version == 2

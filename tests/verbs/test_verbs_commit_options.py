@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
@@ -21,6 +22,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.txn import TxnId
 
+ROWS = pa.table({"id": [1, 2]})
 WITH_DOMAINS = {"delta.feature.domainMetadata": "supported"}
 
 
@@ -301,3 +303,29 @@ def test_definitions_and_predicates_that_are_no_unicode_are_refused(table: Delta
         with pytest.raises(InvalidExpressionError):
             ask(f"day = '{HALF_A_PAIR}'")
     assert table.version() == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda table: table.create(pa.schema([("id", pa.int64())]), user_metdata="x"),
+        lambda table: table.append(ROWS, user_metdata="x"),
+        lambda table: table.overwrite(ROWS, user_metdata="x"),
+        lambda table: table.optimize(user_metdata="x"),
+        lambda table: table.set_domain_metadata("mine", "x", user_metdata="x"),
+        lambda table: table.remove_domain_metadata("mine", user_metdata="x"),
+        lambda table: table.alter().set_name("n").commit(user_metdata="x"),
+    ],
+)
+def test_an_unknown_option_is_refused_and_the_near_one_named(table, call):
+    table.append(ROWS)
+    with pytest.raises(InvalidRequestError, match="Did you mean user_metadata") as info:
+        call(table)
+    assert info.value.context["option"] == "user_metdata"
+    assert table.version() == 0
+
+
+def test_options_of_a_definition_are_no_options_of_a_commit(table):
+    table.append(ROWS)
+    with pytest.raises(InvalidRequestError, match="partition_by"):
+        table.optimize(partition_by=["id"])

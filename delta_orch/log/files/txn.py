@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
+from delta_orch.errors import ConcurrentTransactionError
 from delta_orch.expressions.nodes import Expression
 
 
@@ -38,12 +38,6 @@ class TxnId:
 
 Recorded = Mapping[str, int | None]
 """App id → recorded version; None, or missing, where there is none."""
-
-
-def ensure_distinct(txns: Sequence[TxnId]) -> None:
-    """Raise InvalidRequestError where two have one app id: a commit records one version of each."""
-    if len({txn.app_id for txn in txns}) < len(txns):
-        raise InvalidRequestError("Two transaction identifiers have the same application id")
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.errors import (
     CommitOutcomeUnknownError,
@@ -25,9 +25,10 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.txn import Recorded, TxnId, ensure_distinct, ensure_follows, stale_among
+from delta_orch.log.files.txn import Recorded, TxnId, ensure_follows, stale_among
 from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
 from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
+from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns
 from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
 from delta_orch.log.write.conflict import Intent, ensure_no_conflict, note_moved_rows, removes_after_compaction
 from delta_orch.log.write.staged_actions import StagedActions
@@ -60,19 +61,14 @@ class Transaction(Staging):
             another writer has just created it with the same schema, partitioning and properties.
         operation: `commitInfo.operation`, e.g. `WRITE`.
         operation_parameters: `commitInfo.operationParameters`.
-        operation_metrics: The caller's own metrics, beside those of the verb.
-        txns: Idempotency keys. One recorded already (see `TxnId`) without scope makes the commit a no-op; with a scope,
-            files in its partitions are left out.
-        user_metadata: `commitInfo.userMetadata`.
-        commit_info: Further keys for `commitInfo`; they cannot replace its own.
-        isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`; None takes the table's.
-        dry_run: `commit` writes nothing, and returns what it would have written.
         max_attempts: How often to try before giving up.
+        options: `CommitOptions`. A `txn` recorded already (see `TxnId`) without scope makes the commit a no-op; with a
+            scope, files in its partitions are left out. Of a dry run `commit` writes nothing.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
         UnsupportedStoreError: The store cannot keep concurrent writers apart.
-        InvalidRequestError: Two `txns` with one app id, an unknown isolation level, or `commit_info` that is no JSON.
+        InvalidRequestError: An unknown or invalid option.
     """
 
     def __init__(
@@ -82,26 +78,25 @@ class Transaction(Staging):
         *,
         operation: str,
         operation_parameters: Mapping[str, object] | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        txns: Sequence[TxnId] = (),
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, object] | None = None,
-        isolation_level: str | None = None,
-        dry_run: bool = False,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        **options: Unpack[CommitOptions],
     ) -> None:
-        ensure_distinct(txns)
-        ensure_isolation_level(isolation_level)
+        ensure_options(options, CommitOptions)
+        self._txns = parse_txns(options.get("txn"))
+        self._isolation_level = options.get("isolation_level")
+        ensure_isolation_level(self._isolation_level)
         log.store.ensure_can_commit()
         provenance = Provenance(
-            operation, operation_parameters or {}, user_metadata, commit_info or {}, operation_metrics or {}
+            operation,
+            operation_parameters or {},
+            options.get("user_metadata"),
+            options.get("commit_info") or {},
+            options.get("operation_metrics") or {},
         )
         super().__init__(snapshot, provenance)
         self.log = log
-        self._isolation_level = isolation_level
-        self._is_dry_run = dry_run
+        self._is_dry_run = options.get("dry_run", False)
         self._max_attempts = max_attempts
-        self._txns = tuple(txns)
         self._recorded: Recorded | None = None
         self._skipped_txns: tuple[TxnId, ...] = ()
         # Of the newest attempt.
@@ -162,6 +157,12 @@ class Transaction(Staging):
             return self._commit_behind_others()
         finally:
             self._drop_file()
+
+    def skip(self) -> CommitResult:
+        """End without a commit: there is nothing to change."""
+        assert self._base is not None
+        self._has_ended = True
+        return self._end(self._base.version, self._base.timestamp_ms, 0, {}, skipped=True)
 
     def _commit_behind_others(self) -> CommitResult:
         for attempt in range(1, self._max_attempts + 1):

@@ -7,14 +7,17 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
+from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import CommitRetriesExhaustedError, ConflictError, DeltaError, InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, CommitResult, Transaction
+from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns, provenance_only
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
 from delta_orch.table.clustering import ensure_can_cluster
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.declared_types import with_declared_types
@@ -29,10 +32,6 @@ from delta_orch.verbs.alter.history import truncate_history
 from delta_orch.verbs.alter.preparation import prepare, without_traces
 from delta_orch.verbs.alter.rewriting import FileRewriter
 from delta_orch.verbs.checkpoint import checkpoint
-from delta_orch.writing.request import CommitOptions
-
-if TYPE_CHECKING:
-    from delta_orch.engines.base import Engine
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_RESTARTS = 50
@@ -40,20 +39,19 @@ _LONGEST_PAUSE_S = 0.02
 
 
 def alter(
-    table_log: TableLog,
+    log: TableLog,
     read_snapshot: Callable[[], Snapshot],
     changes: Sequence[Change],
-    engine: Callable[[], Engine],
-    *,
+    engine: EngineChoice,
     options: CommitOptions,
-) -> CommitResult | None:
+) -> CommitResult:
     """Apply the changes in their order to the newest version, and commit what they leave as one version.
 
     Rows are read, through the engine, only for what must be proven of them, and files are written only where a feature
     is dropped that they need (`rewriting`). Some changes take further commits before (`preparation`): enabling row
     tracking on a table with files, dropping it, dropping V2 checkpoints.
 
-    Returns: None where the table is that way already: then nothing was committed.
+    Returns: `skipped` where the table is that way already: then nothing was committed.
 
     Raises:
         InvalidRequestError and its kinds: A change cannot be; all or none are made.
@@ -64,25 +62,28 @@ def alter(
     """
     if not changes:
         raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
-    if any(txn.scope is not None for txn in options.txns):
+    ensure_options(options, CommitOptions)
+    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
         raise InvalidRequestError("An alteration is of the whole table", remedy="Pass transaction ids without scope")
-    rewriter = FileRewriter(engine, dry_run=options.dry_run)
-    bare = options.of_preparation()
+    is_dry_run = options.get("dry_run", False)
+    rewriter = FileRewriter(lambda: select_engine(None, engine), dry_run=is_dry_run)
     for attempt in range(_MAX_RESTARTS):
         snapshot = read_snapshot()
-        if options.txns and (skipped := _skip_if_recorded(table_log, snapshot, options)) is not None:
-            return skipped
+        # Before the changes are looked at, which may be impossible a second time (a column that is there).
+        recorded = Transaction(log, snapshot, operation="ALTER TABLE", **options)
+        if recorded.stale_txns():
+            return recorded.commit()
         draft, provenance = plan_alteration(snapshot, changes)
         try:
-            if not options.dry_run and prepare(table_log, read_snapshot, draft, options):
+            if not is_dry_run and prepare(log, read_snapshot, draft, options):
                 continue
-            if draft.truncates and not options.dry_run:
-                undone = _commit(table_log, without_traces(draft), provenance, engine, rewriter, bare)
-                if undone is not None or truncate_history(table_log, read_snapshot, draft, options):
+            if draft.truncates and not is_dry_run:
+                undone = _commit(log, without_traces(draft), provenance, engine, rewriter, provenance_only(options))
+                if not undone.skipped or truncate_history(log, read_snapshot, draft, options):
                     continue
-            result = _commit(table_log, draft, provenance, engine, rewriter, options)
-            if draft.needs_checkpoint and result is not None and not result.skipped and not options.dry_run:
-                _write_checkpoint(table_log, read_snapshot, result.version)
+            result = _commit(log, draft, provenance, engine, rewriter, options)
+            if draft.needs_checkpoint and not result.skipped and not is_dry_run:
+                _write_checkpoint(log, read_snapshot, result.version)
             return result
         except (ConflictError, CommitRetriesExhaustedError) as e:
             # What was read of rows would have to be read again: that is for the caller to decide.
@@ -98,22 +99,15 @@ def alter(
     )
 
 
-def _skip_if_recorded(table_log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitResult | None:
-    """The end of an alteration that is in the table already: before its changes are looked at, which may be impossible
-    a second time (a column that is there)."""
-    transaction = options.begin(table_log, snapshot, "ALTER TABLE", {})
-    return transaction.commit() if transaction.stale_txns() else None
-
-
 def _depends_on_definition_alone(draft: Draft) -> bool:
     return draft.relies_on_version or not (draft.proofs or draft.relies_on_files)
 
 
-def _write_checkpoint(table_log: TableLog, read_snapshot: Callable[[], Snapshot], version: int) -> None:
+def _write_checkpoint(log: TableLog, read_snapshot: Callable[[], Snapshot], version: int) -> None:
     """So that the log from here on can be read alone. The change stands without it, whatever goes wrong with reading
     the table again or with writing; the next checkpoint will do."""
     try:
-        checkpoint(table_log, read_snapshot())
+        checkpoint(log, read_snapshot())
     except DeltaError as e:
         _LOGGER.warning("No checkpoint after version %d, which dropped a feature: %s", version, e)
 
@@ -150,30 +144,29 @@ def _provenance(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableConf
 
 
 def _commit(
-    table_log: TableLog,
+    log: TableLog,
     draft: Draft,
     provenance: dict[str, Any],
-    engine: Callable[[], Engine],
+    engine: EngineChoice,
     rewriter: FileRewriter,
     options: CommitOptions,
-) -> CommitResult | None:
+) -> CommitResult:
     snapshot, table = draft.snapshot, draft.table
-    transaction = options.begin(
-        table_log,
+    transaction = Transaction(
+        log,
         snapshot,
-        provenance["operation"],
-        provenance["operationParameters"],
+        operation=provenance["operation"],
+        operation_parameters=provenance["operationParameters"],
         max_attempts=1 if draft.relies_on_version else DEFAULT_MAX_ATTEMPTS,
+        **options,
     )
-    if transaction.stale_txns():
-        return transaction.commit()
     is_changed = _stage(transaction, draft)
     if not is_changed and not draft.unwanted:
-        return None
+        return transaction.skip()
     ensure_files_fit_iceberg(snapshot, table)
     if draft.proofs and snapshot.num_files:
         transaction.read_whole_table()
-        chosen = engine()
+        chosen = select_engine(None, engine)
         for proof in draft.proofs:
             ensure_rows_satisfy(chosen, snapshot, table, proof)
     if draft.relies_on_files:
@@ -182,7 +175,7 @@ def _commit(
             # Files that get other names get statistics under them.
             ensure_files_have_statistics(snapshot, draft.clustering or ())
     has_rewritten = rewriter.stage(transaction, draft) if draft.unwanted else False
-    return transaction.commit() if is_changed or has_rewritten else None
+    return transaction.commit() if is_changed or has_rewritten else transaction.skip()
 
 
 def _stage(transaction: Transaction, draft: Draft) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.schema_edit import ColumnPath
 from delta_orch.protocol.types import DataType, StructField
-from delta_orch.verbs.alter.alteration import plan_alteration
+from delta_orch.verbs.alter.alteration import alter, plan_alteration
 from delta_orch.verbs.alter.arguments import ensure_properties, ensure_text, ensure_texts, field_of
 from delta_orch.verbs.alter.clustering import ClusterBy
 from delta_orch.verbs.alter.columns import AddColumns, DropColumns, MoveColumn, NewColumn, Position, RenameColumn
@@ -18,12 +19,12 @@ from delta_orch.verbs.alter.draft import Change
 from delta_orch.verbs.alter.dropping import DropFeature
 from delta_orch.verbs.alter.properties import SetProperties, SetTableTexts, UnsetProperties
 from delta_orch.verbs.alter.protocol import AddFeatures, UpgradeProtocol
-from delta_orch.writing.request import CommitOptions, TxnArgument
 
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.log.read.snapshot import Snapshot
-    from delta_orch.log.write.transaction import CommitResult
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.table.configuration import TableConfiguration
 
 ColumnType = DataType | str
@@ -41,13 +42,9 @@ class Alteration:
     arrays and maps.
     """
 
-    def __init__(
-        self,
-        read_snapshot: Callable[[], Snapshot],
-        run: Callable[[Sequence[Change], EngineChoice, CommitOptions], CommitResult],
-    ) -> None:
+    def __init__(self, log: TableLog, read_snapshot: Callable[[], Snapshot]) -> None:
+        self._log = log
         self._read_snapshot = read_snapshot
-        self._run = run
         self._changes: list[Change] = []
 
     def _also(self, change: Change) -> Alteration:
@@ -203,22 +200,12 @@ class Alteration:
         """The table as `commit` would leave it, without reading a row or writing anything. Raises as `commit`."""
         return plan_alteration(self._read_snapshot(), self._changes)[0].table
 
-    def commit(
-        self,
-        *,
-        txn: TxnArgument | None = None,
-        engine: EngineChoice = "auto",
-        user_metadata: str | None = None,
-        commit_info: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        operation_metrics: Mapping[str, int | str] | None = None,
-        dry_run: bool = False,
-    ) -> CommitResult:
+    def commit(self, *, engine: EngineChoice = "auto", **options: Unpack[CommitOptions]) -> CommitResult:
         """Make all changes, in their order, the table's next version.
 
         Args:
             engine: Reads the rows of which a constraint or NOT NULL must be proven; nothing else is read.
-            txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run: As for `DeltaTable.append`.
+            options: `CommitOptions`.
 
         Returns: `skipped` where the table is that way already, or the `txn` is recorded.
 
@@ -228,8 +215,7 @@ class Alteration:
             UnsupportedFeatureError: This release could not write the table afterwards. Nothing was changed.
             ConflictError: Another commit stands in the way. Nothing was changed; try again.
         """
-        options = CommitOptions.parse(txn, user_metadata, commit_info, isolation_level, operation_metrics, dry_run)
-        return self._run(tuple(self._changes), engine, options)
+        return alter(self._log, self._read_snapshot, tuple(self._changes), engine, options)
 
 
 def _position(first: bool, after: str | None) -> Position:

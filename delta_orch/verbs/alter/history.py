@@ -15,6 +15,8 @@ from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
+from delta_orch.log.write.commit_options import CommitOptions, provenance_only
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.log_path import LogFileKind
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
@@ -22,7 +24,6 @@ from delta_orch.table.feature_removal import REMOVALS
 from delta_orch.table.protocol_upgrade import NEW_TABLE
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.checkpoint import checkpoint
-from delta_orch.writing.request import CommitOptions
 
 _PROTECTION = "checkpointProtection"
 
@@ -44,8 +45,7 @@ def truncate_history(
         return False
     if last == snapshot.version:
         # The commit that undid the feature tells of what it undid: a log without it begins behind it.
-        told = options.of_preparation()
-        told.begin(table_log, snapshot, "DROP FEATURE CHECKPOINT", {}).commit()
+        Transaction(table_log, snapshot, operation="DROP FEATURE CHECKPOINT", **provenance_only(options)).commit()
         snapshot = read_snapshot()
     if not any(version > last for version in list_log(table_log.store, last).checkpoints):
         checkpoint(table_log, snapshot)

@@ -12,15 +12,15 @@ import orjson
 
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions, provenance_only
+from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.log_path import LogFileKind
 from delta_orch.table.feature_removal import PROTECTED_BEFORE
 from delta_orch.table.property_rules import find_property
 from delta_orch.table.protocol_upgrade import with_features
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.checkpoint import checkpoint
-from delta_orch.verbs.row_id_backfill import give_rows_ids, lacks_row_ids
-from delta_orch.verbs.row_id_removal import holds_row_ids, take_row_ids
-from delta_orch.writing.request import CommitOptions
+from delta_orch.verbs.row_ids import give_rows_ids, holds_row_ids, lacks_row_ids, take_row_ids
 
 _POLICY = "delta.checkpointPolicy"
 
@@ -35,10 +35,10 @@ def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: D
     snapshot, table = draft.snapshot, draft.table
     is_tracking = snapshot.configuration.enables("rowTracking")
     if not is_tracking and table.enables("rowTracking") and lacks_row_ids(snapshot):
-        give_rows_ids(table_log, read_snapshot, options=options)
+        give_rows_ids(table_log, read_snapshot, options)
         return True
     if _drops(draft, "rowTracking") and holds_row_ids(snapshot):
-        take_row_ids(table_log, read_snapshot, options=options)
+        take_row_ids(table_log, read_snapshot, options)
         return True
     if _drops(draft, "v2Checkpoint") and _may_need_v2(snapshot):
         _write_classic_checkpoint(table_log, read_snapshot, options)
@@ -86,9 +86,14 @@ def _write_classic_checkpoint(
     if snapshot.properties.checkpoint_policy == "v2" or _checkpoint_version(snapshot) == snapshot.version:
         configuration = dict(snapshot.metadata.configuration)
         configuration.pop(find_property(configuration, _POLICY) or _POLICY, None)
-        told = options.of_preparation()
         parameters = {"properties": orjson.dumps({_POLICY: "classic"}).decode()}
-        transaction = told.begin(table_log, snapshot, "SET TBLPROPERTIES", parameters)
+        transaction = Transaction(
+            table_log,
+            snapshot,
+            operation="SET TBLPROPERTIES",
+            operation_parameters=parameters,
+            **provenance_only(options),
+        )
         transaction.update_metadata(replace(snapshot.metadata, configuration={**configuration, _POLICY: "classic"}))
         transaction.commit()
     checkpoint(table_log, read_snapshot())

@@ -5,7 +5,7 @@ shredded variants. The rows stay what they are, and so do their ids; the commit 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,10 +29,9 @@ from delta_orch.table.column_mapping_ids import MAX_COLUMN_ID
 from delta_orch.table.feature_removal import FileTrait
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.alter.draft import Draft
-from delta_orch.verbs.optimize import compaction_metrics, without_data_change
-from delta_orch.verbs.overwrite import REMOVED_FILE_COLUMNS
+from delta_orch.verbs.optimize import compaction_metrics
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, RowCopies, stage_moved, unsplit
 from delta_orch.writing.rehearsal import RehearsalEngine
-from delta_orch.writing.row_copies import RowCopies
 from delta_orch.writing.target import WriteTarget
 
 _SOURCE = "source"
@@ -78,11 +77,8 @@ class FileRewriter:
             files = _with_counts(draft.snapshot, files)
             self._rewrite(draft, files, copies)
             adds = self._made.filter(pc.is_in(self._made.column(_SOURCE), value_set=keys_of(files)))
-            adds = without_data_change(adds.drop_columns([_SOURCE]))
-            removed = files.select(REMOVED_FILE_COLUMNS)
-            transaction.read_files(removed)
-            transaction.add_files(adds, just_written=True)
-            transaction.remove_files(removed, data_change=False)
+            adds, removed = adds.drop_columns([_SOURCE]), files.select(REMOVED_FILE_COLUMNS)
+            stage_moved(transaction, adds, removed)
             transaction.set_operation_metrics(compaction_metrics(adds, removed))
             copies.note_in(transaction)
         if FileTrait.DELETION_VECTOR in draft.unwanted:
@@ -94,8 +90,7 @@ class FileRewriter:
         basis = _Basis(_target(draft).write_spec(), *_as_read(draft))
         if basis != self._basis:
             self._basis, self._made = basis, self._made.slice(0, 0)
-        # One file becomes one: nothing is to be split.
-        spec = copies.spec(replace(basis.spec, target_file_size_bytes=None))
+        spec = copies.spec(unsplit(basis.spec))
         todo = files.filter(
             pc.and_(
                 pc.invert(pc.is_in(keys_of(files), value_set=self._made.column(_SOURCE).combine_chunks())),

@@ -1,0 +1,136 @@
+"""`CommitOptions`: what a caller may say about a commit, the same for every method that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypedDict
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.txn import TxnId
+from delta_orch.protocol.types import StructType
+
+TxnArgument = TxnId | tuple[str, int] | Sequence[TxnId | tuple[str, int]]
+"""One idempotency key or several, as `TxnId` or as a plain `(app_id, version)`."""
+
+_LONG_MAX = 2**63 - 1
+
+
+class CommitOptions(TypedDict, total=False):
+    """Keywords of every method that commits. They reach the `Transaction` unchanged, which checks them.
+
+    Attributes:
+        txn: Idempotency keys, see `TxnId`. The commit happens at most once for each.
+        user_metadata: Text for `commitInfo.userMetadata`.
+        commit_info: Further keys for `commitInfo`. They cannot replace its own.
+        isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`. None takes the table's
+            `delta.isolationLevel`.
+        operation_metrics: Further `commitInfo.operationMetrics`, beside those of the operation.
+        dry_run: Check and prepare everything, commit nothing and leave no file. `CommitResult.preview` has the actions.
+    """
+
+    txn: TxnArgument | None
+    user_metadata: str | None
+    commit_info: Mapping[str, object] | None
+    isolation_level: str | None
+    operation_metrics: Mapping[str, int | str] | None
+    dry_run: bool
+
+
+def ensure_options(given: Iterable[str], kind: type) -> None:
+    """Check that keywords belong to a kind of options, a `TypedDict`.
+
+    Raises:
+        InvalidRequestError: One does not. The error names the one it is close to.
+    """
+    known = list(kind.__annotations__)
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, 1)
+            raise InvalidRequestError(
+                f"There is no option {name!r}",
+                remedy=f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(known)}",
+                option=name,
+            )
+
+
+def provenance_only(options: CommitOptions) -> CommitOptions:
+    """Who commits and why, for a commit that prepares the one asked for; without what must happen only once."""
+    told: CommitOptions = {}
+    if "user_metadata" in options:
+        told["user_metadata"] = options["user_metadata"]
+    if "commit_info" in options:
+        told["commit_info"] = options["commit_info"]
+    return told
+
+
+def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:
+    """The caller's `txn` argument as `TxnId`s.
+
+    Raises:
+        InvalidRequestError: Not a `TxnId` or `(app_id, version)`, an empty app id, a version that is no 64-bit integer
+            ≥ 0, or one app id twice.
+    """
+    if txn is None:
+        return ()
+    single = isinstance(txn, TxnId) or (isinstance(txn, tuple) and len(txn) == 2 and isinstance(txn[0], str))
+    if not single and (isinstance(txn, str) or not isinstance(txn, Iterable)):
+        raise _bad_txn(txn)
+    keys: Iterable[object] = (txn,) if single else txn  # type: ignore[assignment]
+    txns = tuple(map(_parse_txn, keys))
+    seen: set[str] = set()
+    for parsed in txns:
+        if parsed.app_id in seen:
+            raise InvalidRequestError(
+                f"txn names the application id {parsed.app_id!r} twice",
+                remedy="Give one version for each application id",
+                app_id=parsed.app_id,
+            )
+        seen.add(parsed.app_id)
+    return txns
+
+
+def _parse_txn(txn: object) -> TxnId:
+    if isinstance(txn, tuple) and len(txn) == 2:
+        parsed = TxnId(txn[0], txn[1])
+    elif isinstance(txn, TxnId):
+        parsed = txn
+    else:
+        raise _bad_txn(txn)
+    version: object = parsed.version
+    is_version = isinstance(version, int) and not isinstance(version, bool) and 0 <= version <= _LONG_MAX
+    if not (isinstance(parsed.app_id, str) and parsed.app_id and is_version):
+        raise _bad_txn(txn)
+    return parsed
+
+
+def _bad_txn(txn: object) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{txn!r} is not an idempotency key",
+        remedy="Pass TxnId(app_id, version), (app_id, version) or a sequence of them; app_id is a non-empty string, "
+        "version an integer from 0 to 2^63-1",
+    )
+
+
+def resolve_txns(txn: TxnArgument | None, schema: StructType, partition_columns: Sequence[str]) -> tuple[TxnId, ...]:
+    """The keys with their scopes resolved, and known to depend on partition columns alone.
+
+    Raises:
+        InvalidExpressionError, ColumnNotFoundError: A scope does not fit, or reads another column.
+        Otherwise as `parse_txns`.
+    """
+    return tuple(
+        t if t.scope is None else replace(t, scope=_resolve_scope(t, t.scope, schema, partition_columns))
+        for t in parse_txns(txn)
+    )
+
+
+def _resolve_scope(txn: TxnId, scope: Expression, schema: StructType, partition_columns: Sequence[str]) -> Expression:
+    from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
+
+    resolved = resolve_predicate(scope, schema)
+    ensure_partition_predicate(resolved, partition_columns, f"the scope of txn {txn.app_id!r}")
+    return resolved

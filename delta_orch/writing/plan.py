@@ -1,0 +1,529 @@
+"""`WritePlan`: what a verb does to the rows of a table. `run_plan` does what all verbs have in common.
+
+A verb says which operation it is and gives one function, which **selects** files, **transforms** rows into new files
+and stages both, all by the methods of `Write`. `append` is a single step::
+
+    WritePlan("WRITE", {"mode": "Append"}, lambda write: write_metrics(write.insert()), options, Source(data))
+
+`overwrite` selects the files whose rows leave, inserts, keeps the other rows of those files and removes the files;
+`optimize` selects groups of files and moves each into one. A verb that deletes rows is an overwrite without `insert`.
+
+The order is the guarantee. A write whose `txn` is recorded ends before its data is looked at. A write that does not fit
+the table ends before the first file is written. All that it has written becomes visible in one commit or not at all.
+What fails in between leaves at most files that no commit names, which vacuum removes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import Engine, Relation, RowCheck, RowTracking, ScanPlan, WriteSpec
+from delta_orch.engines.select import EngineChoice, select_engine
+from delta_orch.errors import ConstraintViolationError, MetadataChangedError
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
+from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.log.files.arrow_building import all_booleans
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.txn import TxnId
+from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
+from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.types import BOOLEAN, LONG, StructField, StructType
+from delta_orch.table.row_tracking import materialized_columns
+from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
+from delta_orch.writing.identity import has_identity, with_moved_marks, without_marks
+from delta_orch.writing.row_shaping import RowShape, shape_rows
+from delta_orch.writing.target import (
+    TableDefinition,
+    WriteOptions,
+    WriteTarget,
+    evolve_target,
+    existing_target,
+    new_target,
+    no_definition,
+    split_options,
+)
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_RUNS = 20
+"""How often a plan is run anew before it gives up."""
+_LONGEST_PAUSE_S = 0.02
+
+# A remove repeats what the add said, except for the statistics: they are the largest part, and nobody reads them there.
+REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
+
+_CHANGE_DATA_DIRECTORY = "_change_data"
+INSERT, DELETE = "insert", "delete"
+"""Values of `_change_type`."""
+
+Metrics = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The caller's rows, and how the table's schema follows them; `schema_mode` None: not at all."""
+
+    data: object
+    schema_mode: SchemaMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """A change of a table's files.
+
+    Attributes:
+        operation, parameters: What `commitInfo` says of it.
+        change: Selects, transforms and stages. Returns the operation's metrics, or None where there is nothing to
+            change: then nothing is committed. It may run several times.
+        options: As the caller gave them: `WriteOptions` with a source, otherwise `CommitOptions`.
+        source: The caller's rows; None for a verb that takes none. Only a plan with a source creates a table.
+        engine: What the caller asked for.
+        is_blind: The plan reads nothing of the table, so it may be run anew behind any other commit.
+    """
+
+    operation: str
+    parameters: Mapping[str, object]
+    change: Callable[[Write], Metrics | None]
+    options: WriteOptions | CommitOptions
+    source: Source | None = None
+    engine: EngineChoice = "auto"
+    is_blind: bool = False
+
+
+def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> CommitResult:
+    """Run a plan on a snapshot and commit it; the only place where a write is run anew.
+
+    The commit itself moves behind other commits (`Transaction`). A plan is run anew, with new files, where that cannot
+    help but the rows are the same: another writer took the next values of an identity column, or created the same table
+    and gave its columns other physical names (column mapping). The data must be known to give the same rows twice.
+    Files of earlier runs are orphans.
+
+    Args:
+        snapshot: The newest version; None where there is no table.
+
+    Returns: `skipped` where a transaction id is recorded or the plan has nothing to change.
+
+    Raises:
+        MetadataChangedError: The table changed otherwise, or every run was overtaken. Nothing was committed.
+        Otherwise what opening the write, `plan.change` or the commit raises. Nothing was committed.
+    """
+    for run in range(1, _MAX_RUNS + 1):
+        try:
+            return _run_once(log, snapshot, plan)
+        except MetadataChangedError as e:
+            newest = _new_base(e, log, snapshot, plan)
+            if newest is None or run == _MAX_RUNS:
+                raise
+            _LOGGER.info("Version %d came first: the write is run anew", newest.version)
+            time.sleep(random.random() * _LONGEST_PAUSE_S * run)
+            snapshot = newest
+    raise AssertionError("unreachable")
+
+
+def _new_base(
+    error: MetadataChangedError, log: TableLog, snapshot: Snapshot | None, plan: WritePlan
+) -> Snapshot | None:
+    """The version from which the plan may be run anew; None where it may not."""
+    if plan.source is None or not _can_be_read_again(plan.source.data):
+        return None
+    if snapshot is None:
+        if error.context.get("differences") != [PHYSICAL_NAMES]:
+            return None
+        newest = log.snapshot()
+        # Rows that came with the table are rows that an overwrite would have had to read.
+        return newest if plan.is_blind or not newest.num_files else None
+    if not plan.is_blind or not has_identity(snapshot.metadata):
+        return None
+    newest = log.advance(snapshot)
+    return newest if without_marks(newest.metadata) == without_marks(snapshot.metadata) else None
+
+
+def _can_be_read_again(data: object) -> bool:
+    """Whether a value is known to give the same rows twice. A reader gives them once, and so may anything else that
+    exports an Arrow stream."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return True
+    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(data).__mro__}
+    known = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyspark.DataFrame", "pyarrow.Dataset"}
+    return not names.isdisjoint(known)
+
+
+def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> CommitResult:
+    source = plan.source
+    definition, options = split_options(plan.options) if source is not None else no_definition(plan.options)
+    engine = select_engine(None if source is None else source.data, plan.engine)
+    if options.get("dry_run"):
+        from delta_orch.writing.rehearsal import RehearsalEngine
+
+        engine = RehearsalEngine(engine)
+    parameters = dict(plan.parameters)
+    relation = None
+    if snapshot is None:
+        assert source is not None
+        relation = engine.relation(source.data)
+        target = new_target(log.store, as_created_from_data(engine.schema(relation)), definition)
+    else:
+        # Where the schema is overwritten, so may be the partitioning.
+        keeps_partitioning = source is None or source.schema_mode is not SchemaMode.OVERWRITE
+        target = existing_target(snapshot, definition.get("partition_by") if keeps_partitioning else None)
+    if source is not None:
+        parameters["partitionBy"] = orjson.dumps(target.partition_columns).decode()
+    txns = resolve_txns(options.get("txn"), target.schema, target.partition_columns)
+    options["txn"] = txns
+    transaction = Transaction(log, snapshot, operation=plan.operation, operation_parameters=parameters, **options)
+    stale = transaction.stale_txns()
+    if is_wholly_stale(txns, stale):
+        return transaction.commit()
+    transaction.ensure_follows()
+    write = Write(snapshot, target, transaction, engine, txns)
+    if source is not None:
+        write._take(source, relation, definition)
+    write._leave_out([txn.scope for txn in stale if txn.scope is not None])
+    metrics = plan.change(write)
+    if metrics is None:
+        return transaction.skip()
+    transaction.set_operation_metrics(metrics)
+    return transaction.commit()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Files of a snapshot, columns `REMOVED_FILE_COLUMNS`, out of which rows are taken.
+
+    Attributes:
+        whole: Files all of whose rows leave.
+        partial: Files that may also hold other rows.
+        leaving: The rows that leave, in terms of the table as the write leaves it; None for all of them.
+    """
+
+    whole: pa.Table
+    partial: pa.Table
+    leaving: Expression | None
+
+    @property
+    def files(self) -> pa.Table:
+        return pa.concat_tables([self.whole, self.partial])
+
+
+class Write:
+    """One run of a plan, between its checks and its commit. The methods write files and stage them.
+
+    Attributes:
+        snapshot: The version the write starts from; None where it creates the table.
+        target: The table as this write leaves it.
+        transaction: What is staged; a plan says here what it has read of the table.
+        engine: Where rows are read and written.
+        omitted: The rows of partitions whose scoped `txn` is recorded: the write leaves them alone. None for none.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot | None,
+        target: WriteTarget,
+        transaction: Transaction,
+        engine: Engine,
+        txns: Sequence[TxnId] = (),
+    ) -> None:
+        self.snapshot = snapshot
+        self.target = target
+        self.transaction = transaction
+        self.engine = engine
+        self.omitted: Expression | None = None
+        self._txns = txns
+        self._rows: Relation = None
+        self._shape = RowShape()
+
+    def _take(self, source: Source, relation: Relation, definition: TableDefinition) -> None:
+        """Fit the table to the caller's rows and plan how they become rows of the table."""
+        if self.snapshot is None:
+            self.target.stage_creation(self.transaction)
+        else:
+            relation = self.engine.relation(source.data)
+        self._rows, schema = relation, self.engine.schema(relation)
+        if self.snapshot is not None:
+            before = self.target.table
+            partition_by = definition.get("partition_by")
+            self.target = evolve_target(self.target, schema, source.schema_mode, partition_by)
+            if self.target.table is not before:
+                if self.target.table.protocol != before.protocol:
+                    self.transaction.update_protocol(self.target.table.protocol)
+                self.transaction.update_metadata(self.target.table.metadata)
+        # A schema that is merged may have columns that the data lacks.
+        self._shape = shape_rows(schema, self.target, fill_nulls=source.schema_mode is SchemaMode.MERGE)
+
+    def _leave_out(self, scopes: Sequence[Expression]) -> None:
+        if not scopes:
+            return
+        self.omitted = any_of(scopes)
+        if self._rows is None:
+            return
+        schema = self.engine.schema(self._rows)
+        if all(schema.find(column.path[0]) for column in columns_of(self.omitted)):
+            # Otherwise the files of those partitions are left out of the commit, as they are in any case.
+            from delta_orch.expressions.resolve import resolve_expression
+
+            self._rows = self.engine.filter(self._rows, resolve_expression(is_not_true(self.omitted), schema))
+
+    # Select
+
+    def select(self, predicate: str | Expression | None) -> Selection:
+        """The files that hold rows for which a predicate is true (None: all rows), without those that `omitted` names.
+        The commit depends on those rows.
+
+        Raises:
+            InvalidExpressionError, ColumnNotFoundError: The predicate does not fit the table.
+            AppendOnlyError: The table keeps its rows.
+        """
+        leaving = self._condition(predicate, self.target.schema)
+        if self.snapshot is None:
+            # Whoever creates the table meanwhile may put rows into it that this write has promised to replace.
+            none = ADD_SCHEMA.empty_table().select(REMOVED_FILE_COLUMNS)
+            selection, was = Selection(none, none, leaving), leaving
+        else:
+            self.target.ensure_rows_may_leave()
+            # As the rows are: some columns may become wider with this write.
+            was = self._condition(predicate, self.snapshot.schema)
+            files = self.snapshot.files(REMOVED_FILE_COLUMNS, was)
+            selection = Selection(files, files.slice(0, 0), None) if was is None else self._split(files, was, leaving)
+        if was is None:
+            self.transaction.read_whole_table()
+        else:
+            self.transaction.read_where(was)
+            self.transaction.read_files(selection.partial)
+        return selection
+
+    def _condition(self, predicate: str | Expression | None, schema: StructType) -> Expression | None:
+        where = None
+        if predicate is not None:
+            from delta_orch.expressions.resolve import resolve_predicate
+
+            where = resolve_predicate(predicate, schema)
+        return where if self.omitted is None else conjunction(where, is_not_true(self.omitted))
+
+    def _split(self, files: pa.Table, was: Expression, leaving: Expression | None) -> Selection:
+        assert self.snapshot is not None
+        from delta_orch.log.read.skipping.data_skipping import match_files
+
+        is_whole = match_files(files, was, self.snapshot.schema, self.snapshot.partition_columns).all_match
+        return Selection(files.filter(is_whole), files.filter(pc.invert(is_whole)), leaving)
+
+    # Transform and stage
+
+    def insert(self, checks: Sequence[RowCheck] = (), *, change_type: str | None = None) -> pa.Table:
+        """Write the caller's rows into new files, with the identity values that they take.
+
+        Args:
+            change_type: What the rows are in the change data feed, where the commit has change files: then these files
+                are among them.
+
+        Returns: The files, `ADD_SCHEMA`.
+
+        Raises:
+            ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
+                scopes of the txns.
+        """
+        spec = replace(self._shape.applied_to(self.target.write_spec(checks)), change_type=change_type)
+        adds = self.engine.write(self._rows, spec)
+        self._ensure_inside_scopes(adds)
+        self.transaction.add_files(adds, just_written=True)
+        if change_type is not None:
+            self.transaction.add_change_files(adds)
+        if self._shape.identities:
+            moved = with_moved_marks(self.target, adds, self._shape.identities)
+            if moved is not self.target:
+                self.transaction.update_metadata(moved.table.metadata)
+        return adds
+
+    def keep(self, selection: Selection) -> pa.Table:
+        """Write the rows of `partial` that do not leave into new files. Returns the files, `ADD_SCHEMA`."""
+        if selection.partial.num_rows == 0 or selection.leaving is None or self.snapshot is None:
+            return ADD_SCHEMA.empty_table()
+        from delta_orch.scan.scan import scan_of_files
+
+        # Read as this write leaves the table: a column it adds is null in rows that were there before.
+        plan = scan_of_files(self.snapshot, selection.partial, where=is_not_true(selection.leaving))
+        copies = RowCopies(self.snapshot)
+        rows = self.engine.scan(copies.plan(replace(plan, schema=self.target.schema)))
+        kept = self.engine.write(rows, copies.spec(self.target.write_spec()))
+        self.transaction.add_files(kept, just_written=True)
+        copies.note_in(self.transaction)
+        return kept
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the table has a change data feed."""
+        return self.target.table.enables("changeDataFeed")
+
+    def tell_deleted(self, selection: Selection) -> Selection:
+        """Write the rows that leave as change data (PROTOCOL, "Writer Requirements for AddCDCFile").
+
+        A commit that only adds files, or removes whole ones, needs no change files: its rows are inserted and deleted
+        as they stand. One that writes rows again that do not change must tell all its changes.
+
+        Returns: The selection; without `partial` where no row leaves: files only suspected to hold one stay.
+        """
+        assert self.snapshot is not None and selection.leaving is not None
+        from delta_orch.scan.scan import scan_of_files
+
+        plan = scan_of_files(self.snapshot, selection.files, where=selection.leaving)
+        spec = replace(self.target.write_spec(), change_type=DELETE, directory=_CHANGE_DATA_DIRECTORY)
+        told = self.engine.write(self.engine.scan(replace(plan, schema=self.target.schema)), spec)
+        self.transaction.add_change_files(told, just_written=True)
+        return selection if told.num_rows else replace(selection, partial=selection.partial.slice(0, 0))
+
+    def move(self, groups: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
+        """Write the rows of each group of files into one file; what readers see does not change.
+
+        Returns: The files that were added and those that were removed.
+        """
+        assert self.snapshot is not None
+        from delta_orch.scan.scan import scan_of_files
+
+        copies = RowCopies(self.snapshot)
+        scans = [copies.plan(scan_of_files(self.snapshot, files)) for files in groups]
+        adds, removed = (
+            self.engine.rewrite(scans, copies.spec(unsplit(self.target.write_spec()))),
+            pa.concat_tables(groups),
+        )
+        stage_moved(self.transaction, adds, removed)
+        copies.note_in(self.transaction)
+        return adds, removed
+
+    def _ensure_inside_scopes(self, adds: pa.Table) -> None:
+        """Every row must belong to one of the keys: a row outside would be written again by each retry.
+
+        Raises:
+            ConstraintViolationError: A file lies in a partition that no scope covers. Nothing was committed.
+        """
+        scopes = [txn.scope for txn in self._txns if txn.scope is not None]
+        if not scopes or len(scopes) < len(self._txns) or adds.num_rows == 0:
+            return
+        from delta_orch.log.read.skipping.data_skipping import match_files
+
+        covered = match_files(adds, any_of(scopes), self.target.schema, self.target.partition_columns).all_match
+        if pc.all(covered).as_py():
+            return
+        outside = adds.filter(pc.invert(covered)).column("partition_values")[0].as_py()
+        partition = dict(outside or ())
+        raise ConstraintViolationError(
+            f"The data holds rows for the partition {partition}, which none of the txn scopes covers",
+            cause="With scoped transaction ids every row must belong to one of them, or a retry would write it twice",
+            remedy="Pass rows of the named partitions only, or a TxnId without scope",
+            constraint="txn scope",
+            partition=partition,
+        )
+
+
+class RowCopies:
+    """How the rows of a snapshot are read and written where they are only moved: they keep their identity (PROTOCOL,
+    "Writer Requirements for Row Tracking").
+
+    Where row tracking is enabled, a copy holds each row's id and commit version in the two columns that the metadata
+    names. Where it is only supported, the copies are new rows, and the commit says so.
+
+    Raises:
+        ProtocolViolationError: Row tracking is enabled, but the metadata does not name the columns.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._tracking: RowTracking | None = None
+        self._loses_ids = False
+        if snapshot.configuration.enables("rowTracking"):
+            names = materialized_columns(snapshot.metadata)
+            # Under the names they are stored by, so that they are written as they were read.
+            self._tracking = RowTracking(*names, *names)
+        else:
+            self._loses_ids = snapshot.configuration.supports("rowTracking")
+
+    def plan(self, plan: ScanPlan) -> ScanPlan:
+        """The scan, its rows with ids and commit versions; `plan.files` must have both columns of row tracking."""
+        if self._tracking is None:
+            return plan
+        return replace(plan, schema=StructType((*plan.schema, *self._columns)), row_tracking=self._tracking)
+
+    def spec(self, spec: WriteSpec) -> WriteSpec:
+        """The files, with room for what `plan` brings."""
+        return replace(spec, extra_columns=(*spec.extra_columns, *self._columns))
+
+    def note_in(self, transaction: Transaction) -> None:
+        """Let the commit say whether its copies are still the same rows."""
+        if self._loses_ids:
+            transaction.note_unpreserved_rows()
+
+    @property
+    def _columns(self) -> tuple[StructField, ...]:
+        return () if self._tracking is None else tuple(StructField(name, LONG) for name in self._tracking.names)
+
+
+def unsplit(spec: WriteSpec) -> WriteSpec:
+    """The spec for rows that become one file, whatever its size."""
+    return replace(spec, target_file_size_bytes=None)
+
+
+def stage_moved(transaction: Transaction, adds: pa.Table, removed: pa.Table) -> None:
+    """Stage files that hold the rows of others, which they replace. The commit says `dataChange` false of both."""
+    transaction.read_files(removed)
+    transaction.add_files(without_data_change(adds), just_written=True)
+    transaction.remove_files(removed, data_change=False)
+
+
+def without_data_change(adds: pa.Table) -> pa.Table:
+    """The files, marked as holding only rows that the table had before."""
+    index = adds.schema.get_field_index("data_change")
+    return adds.set_column(index, adds.schema.field(index), all_booleans(False, adds.num_rows))
+
+
+def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:
+    """Whether nothing of the write is left to do: a key for the whole write is stale, or every scoped one is."""
+    return bool(stale) and (any(t.scope is None for t in stale) or len(stale) == len(txns))
+
+
+def is_not_true(condition: Expression) -> Expression:
+    """False and null alike: the rows that `WHERE condition` leaves out."""
+    if isinstance(condition, Literal):
+        return Literal(condition.value is not True, BOOLEAN)
+    return Not(Comparison("<=>", condition, Literal(True, BOOLEAN)))
+
+
+def any_of(conditions: Sequence[Expression]) -> Expression:
+    """Their disjunction. Equalities on one column become one IN, so that a year of days stays a short predicate."""
+    values: dict[Column, list[Literal]] = {}
+    rest: list[Expression] = []
+    for condition in conditions:
+        match condition:
+            case Comparison("=", Column() as column, Literal(value) as literal) if value is not None:
+                values.setdefault(column, []).append(literal)
+            case _:
+                rest.append(condition)
+    return disjunction(*(In(column, tuple(literals)) for column, literals in values.items()), *rest)
+
+
+def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:
+    """`operationMetrics` of a write, under the names of the reference implementation. `numOutputRows` is left out where
+    a file does not say how many rows it has."""
+    metrics = {"numFiles": adds.num_rows, "numOutputBytes": _total(adds.column("size"))}
+    counts = [stats and orjson.loads(stats).get("numRecords") for stats in adds.column("stats").to_pylist()]
+    if None not in counts:
+        metrics["numOutputRows"] = sum(counts)
+    if removed is not None:
+        metrics["numRemovedFiles"] = removed.num_rows
+        metrics["numRemovedBytes"] = _total(removed.column("size"))
+    return metrics
+
+
+def _total(column: pa.ChunkedArray) -> int:
+    return pc.sum(column).as_py() or 0
