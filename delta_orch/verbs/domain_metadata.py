@@ -28,8 +28,8 @@ def set_domain_metadata(
             f"The configuration of a metadata domain is a text, not {type(configuration).__name__}",
             remedy="Serialise it, for example as JSON",
         )
-    _ensure_domains(snapshot)
     transaction = _transaction(log, snapshot, "SET DOMAIN METADATA", domain, options)
+    _ensure_domains(snapshot)
     transaction.set_domain_metadata(domain, configuration)
     return transaction.commit()
 

@@ -416,8 +416,8 @@ def test_append_only_tables_keep_their_rows(log: TableLog) -> None:
 
 def test_a_lower_version_of_the_same_application_conflicts(log: TableLog) -> None:
     snapshot = create_table(log, "1")
-    late = begin(log, snapshot, append("1"), txns=[TxnId("app", 2)])
-    begin(log, snapshot, append("1"), txns=[TxnId("app", 1)]).commit()
+    late = begin(log, snapshot, append("1"), txn=[TxnId("app", 2)])
+    begin(log, snapshot, append("1"), txn=[TxnId("app", 1)]).commit()
     with pytest.raises(ConcurrentTransactionError):
         late.commit()
 
@@ -425,8 +425,8 @@ def test_a_lower_version_of_the_same_application_conflicts(log: TableLog) -> Non
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_same_or_a_later_version_makes_it_a_skip(log: TableLog, version: int) -> None:
     snapshot = create_table(log, "1")
-    late = begin(log, snapshot, append("1"), txns=[TxnId("app", 2)])
-    begin(log, snapshot, append("1"), txns=[TxnId("app", version)]).commit()
+    late = begin(log, snapshot, append("1"), txn=[TxnId("app", 2)])
+    begin(log, snapshot, append("1"), txn=[TxnId("app", version)]).commit()
     result = late.commit()
     assert (result.skipped, result.version, result.skipped_txns) == (True, 1, (TxnId("app", 2),))
     assert log.snapshot().version == 1
@@ -435,8 +435,8 @@ def test_the_same_or_a_later_version_makes_it_a_skip(log: TableLog, version: int
 def test_a_skip_comes_before_a_conflict(log: TableLog) -> None:
     """Two runs of one step replace the same partition: the second has nothing to do, and no reason to fail."""
     snapshot = create_table(log, "1")
-    late = begin(log, snapshot, replace_day("1"), txns=[TxnId("app", 1)])
-    begin(log, snapshot, replace_day("1"), txns=[TxnId("app", 1)]).commit()
+    late = begin(log, snapshot, replace_day("1"), txn=[TxnId("app", 1)])
+    begin(log, snapshot, replace_day("1"), txn=[TxnId("app", 1)]).commit()
     assert late.commit().skipped
 
 
@@ -448,7 +448,7 @@ def test_scoped_identifiers_leave_out_what_another_run_has_committed(log: TableL
     for day in ("1", "2", "3"):
         replace_day(day)(late, snapshot)
     late.set_operation_metrics({"numFiles": 3, "numOutputRows": 30, "numRemovedFiles": 3, "note": "kept"})
-    begin(log, snapshot, replace_day("2"), txns=[TxnId("day-2", 1, scope=day_is("2"))]).commit()
+    begin(log, snapshot, replace_day("2"), txn=[TxnId("day-2", 1, scope=day_is("2"))]).commit()
     result = late.commit()
     assert not result.skipped
     assert [txn.app_id for txn in result.skipped_txns] == ["day-2"]
@@ -475,21 +475,21 @@ def test_a_dropped_scope_still_conflicts_outside_of_it(log: TableLog) -> None:
 
 def test_all_scopes_stale_is_a_skip(log: TableLog) -> None:
     snapshot = create_table(log, "1")
-    late = begin(log, snapshot, replace_day("1"), txns=[TxnId("day-1", 1, scope=day_is("1"))])
-    begin(log, snapshot, replace_day("1"), txns=[TxnId("day-1", 5, scope=day_is("1"))]).commit()
+    late = begin(log, snapshot, replace_day("1"), txn=[TxnId("day-1", 1, scope=day_is("1"))])
+    begin(log, snapshot, replace_day("1"), txn=[TxnId("day-1", 5, scope=day_is("1"))]).commit()
     assert late.commit().skipped
 
 
 def test_a_cursor_that_follows_moves_once(log: TableLog) -> None:
     snapshot = create_table(log, "1")
-    late = begin(log, snapshot, append("1"), txns=[TxnId("cursor", 9, follows=-1)])
-    begin(log, snapshot, append("1"), txns=[TxnId("cursor", 4, follows=-1)]).commit()
+    late = begin(log, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=-1)])
+    begin(log, snapshot, append("1"), txn=[TxnId("cursor", 4, follows=-1)]).commit()
     with pytest.raises(ConcurrentTransactionError):
         late.commit()
     snapshot = log.snapshot()
     with pytest.raises(ConcurrentTransactionError):
-        begin(log, snapshot, append("1"), txns=[TxnId("cursor", 9, follows=3)]).commit()
+        begin(log, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=3)]).commit()
     assert log.snapshot().version == 1
-    begin(log, snapshot, append("1"), txns=[TxnId("cursor", 9, follows=4)]).commit()
-    assert begin(log, log.snapshot(), append("1"), txns=[TxnId("cursor", 9, follows=4)]).commit().skipped
+    begin(log, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=4)]).commit()
+    assert begin(log, log.snapshot(), append("1"), txn=[TxnId("cursor", 9, follows=4)]).commit().skipped
     assert log.snapshot().txns == {"cursor": 9}
