@@ -56,10 +56,12 @@ class LocalEngine:
         return relation.schema
 
     def scan(self, plan: ScanPlan) -> LocalRelation:
-        from delta_orch.engines.local.scan import output_relation, scan_relation
-
         parts = plan.where.children if isinstance(plan.where, And) else () if plan.where is None else (plan.where,)
         opaque = [part for part in parts if is_opaque(part)]
+        if not opaque and plan.output is None:
+            return LocalRelation(plan.read_schema, lambda: _batches_of(plan), plan)
+        from delta_orch.engines.local.scan import output_relation, scan_relation
+
         if not opaque:
             return scan_relation(plan)
         from delta_orch.engines.local.duckdb_requests import filtered
@@ -158,6 +160,12 @@ class LocalEngine:
 
     def to_reader(self, relation: LocalRelation) -> pa.RecordBatchReader:
         return relation.to_reader()
+
+
+def _batches_of(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    from delta_orch.engines.local.scan import read_batches
+
+    return read_batches(plan)
 
 
 def _output(columns: Sequence[ComputedColumn], schema: StructType) -> list[OutputColumn]:
