@@ -107,7 +107,7 @@ def plan_compaction(
     """Pack the files below the target size, and those with many deleted rows, into bins of at most that size, never
     across partitions. Pure."""
     files, live_bytes, is_stale = _candidates(snapshot, where, max_deleted_rows_ratio)
-    chosen = pc.or_(is_stale, pc.less(live_bytes, target_file_size_bytes))
+    chosen = pc.or_(is_stale, pc.less(live_bytes, _long(target_file_size_bytes)))
     files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
     if not files.num_rows:
         return CompactionPlan(())
