@@ -7,18 +7,21 @@ normalisation (which drops fragments, sorts queries and cuts trailing slashes) l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
+    from pydantic import JsonValue
+
+    Extra = dict[str, JsonValue]
 
 ASSET_SCHEME = "delta"
 
 
-def delta_table_asset(name: str, table_uri: str, *, group: str = "asset", extra: dict[str, Any] | None = None) -> Asset:
+def delta_table_asset(name: str, table_uri: str, *, group: str = "asset", extra: Extra | None = None) -> Asset:
     """A table as an asset. Use one name for one table: Airflow drops watchers of a second name on the same URI.
 
     Args:
@@ -74,7 +77,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     return uri._replace(netloc=uri.netloc or "file", path=uri.path.rstrip("/"))
 
 
-def create_asset(*, table_uri: str, extra: dict[str, Any] | None = None) -> Asset:
+def create_asset(*, table_uri: str, extra: Extra | None = None) -> Asset:
     """Airflow's factory for lineage: an asset named by its URI."""
     from airflow.sdk import Asset
 

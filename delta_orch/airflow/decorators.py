@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from delta_orch.airflow.step_operator import UserFunction
+from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 
 if TYPE_CHECKING:
@@ -24,10 +26,10 @@ class DeltaDecoratedOperator(DecoratedOperator, DeltaWriteOperator):  # type: ig
     def __init__(
         self,
         *,
-        python_callable: Callable[..., Any],
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        python_callable: UserFunction,
+        op_args: Collection[OperatorArgument] | None = None,
+        op_kwargs: Mapping[str, OperatorArgument] | None = None,
+        **kwargs: OperatorArgument,
     ) -> None:
         upstream = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
         super().__init__(
@@ -39,7 +41,7 @@ class DeltaDecoratedOperator(DecoratedOperator, DeltaWriteOperator):  # type: ig
         return False
 
 
-def delta_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+def delta_task(python_callable: UserFunction | None = None, **kwargs: OperatorArgument) -> TaskDecorator:
     """Make a function a task that writes what it returns to a Delta table.
 
     Takes the arguments of `DeltaWriteOperator` and of any operator; the task's XCom is

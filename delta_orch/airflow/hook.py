@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -38,10 +38,10 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
     conn_type = CONNECTION_TYPE
     hook_name = INTEGRATION
 
-    def __init__(self, delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+    def __init__(self, delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.delta_conn_id = delta_conn_id
-        self._settings: tuple[str | None, dict[str, Any]] | None = None
+        self._settings: tuple[str | None, dict[str, str]] | None = None
 
     def get_conn(self) -> DeltaHook:
         """The hook itself: a table is opened anew for each use, nothing stays connected."""
@@ -96,7 +96,7 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
                 raise
             return None
 
-    def _read_settings(self, connection: Connection | None) -> tuple[str | None, dict[str, Any]]:
+    def _read_settings(self, connection: Connection | None) -> tuple[str | None, dict[str, str]]:
         if connection is None:
             return None, {}
         _parse_object(connection.extra, f"extra of connection {self.delta_conn_id}")
@@ -132,7 +132,7 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
         return f"{root.rstrip('/')}/{table_uri}"
 
 
-def _parse_object(text: str | None, what: str) -> dict[str, Any]:
+def _parse_object(text: str | None, what: str) -> dict[str, str]:
     """A JSON object. The error does not quote `text`: it may hold secrets."""
     if not text:
         return {}
@@ -147,7 +147,7 @@ def _parse_object(text: str | None, what: str) -> dict[str, Any]:
     return parsed
 
 
-def _mask(options: Mapping[str, Any]) -> None:
+def _mask(options: Mapping[str, object]) -> None:
     from airflow.sdk.log import mask_secret
 
     mask_secret(dict(options))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
-from delta_orch.airflow.table_operator import XCom, xcom_of
+from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.step import Mode
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         bootstrap: str = "snapshot",
         on_recreated: str = "error",
         consumer: str | None = None,
-        **kwargs: Any,
+        **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(table_uri=target, python_callable=python_callable, **kwargs)
         self.source = source

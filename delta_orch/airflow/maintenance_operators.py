@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from delta_orch.airflow.table_operator import DeltaTableOperator, XCom
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "target_size")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
 
-    def __init__(self, *, where: str | None = None, target_size: int | str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, where: str | None = None, target_size: int | str | None = None, **kwargs: OperatorArgument
+    ) -> None:
         super().__init__(**kwargs)
         self.where = where
         self.target_size = target_size
@@ -71,7 +73,7 @@ class DeltaVacuumOperator(DeltaTableOperator):
         retention_hours: float | str | None = None,
         dry_run: bool = False,
         enforce_retention: bool = True,
-        **kwargs: Any,
+        **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.retention_hours = retention_hours

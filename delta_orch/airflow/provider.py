@@ -6,13 +6,11 @@ nothing: neither Airflow, which is half initialised at that moment, nor the rest
 
 from __future__ import annotations
 
-from typing import Any
-
 INTEGRATION = "Delta Lake"
 CONNECTION_TYPE = "delta"
 
 
-def get_provider_info() -> dict[str, Any]:
+def get_provider_info() -> dict[str, object]:
     """The provider's description, in the shape of Airflow's `provider_info.schema.json`."""
     return {
         "package-name": "delta-orch",
@@ -45,11 +43,11 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _modules(*names: str) -> list[dict[str, Any]]:
+def _modules(*names: str) -> list[dict[str, object]]:
     return [{"integration-name": INTEGRATION, "python-modules": list(names)}]
 
 
-def _connection_type() -> dict[str, Any]:
+def _connection_type() -> dict[str, object]:
     return {
         "connection-type": CONNECTION_TYPE,
         "hook-class-name": "delta_orch.airflow.hook.DeltaHook",

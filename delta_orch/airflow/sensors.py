@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
+from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.triggers import FOUND, DeltaVersionTrigger
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
@@ -48,7 +49,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):  # type: ignore[misc]
         after_timestamp: datetime | str | None = None,
         delta_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool | None = None,
-        **kwargs: Any,
+        **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.table_uri = table_uri
@@ -60,7 +61,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):  # type: ignore[misc]
         )
         self._watch: tuple[VersionWatch, str] | None = None
 
-    def execute(self, context: Context) -> Any:
+    def execute(self, context: Context) -> object:
         if not self.deferrable:
             return super().execute(context)
         found = self.poke(context)
@@ -78,7 +79,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):  # type: ignore[misc]
             return PokeReturnValue(False)
         return PokeReturnValue(True, found.report(uri))
 
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+    def execute_complete(self, context: Context, event: Mapping[str, object]) -> XCom:
         """What the worker does with the trigger's event."""
         if event["status"] == FOUND:
             return {key: value for key, value in event.items() if key != "status"}

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import determine_kwargs
 
 from delta_orch.airflow.spark_session import task_spark_session
-from delta_orch.airflow.table_operator import DeltaTableOperator
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.step import Mode, Step
 
@@ -43,14 +43,14 @@ class DeltaStepOperator(DeltaTableOperator):
         self,
         *,
         python_callable: UserFunction | None = None,
-        op_args: Collection[Any] | None = None,
-        op_kwargs: Mapping[str, Any] | None = None,
+        op_args: Collection[OperatorArgument] | None = None,
+        op_kwargs: Mapping[str, OperatorArgument] | None = None,
         partition_by: Sequence[str] | None = None,
         table_properties: Mapping[str, str] | None = None,
         schema_mode: str | None = None,
         engine: str = "auto",
         spark_conf: Mapping[str, str] | None = None,
-        **kwargs: Any,
+        **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.python_callable = python_callable

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from delta_orch.pipeline.step import StepReport
 
 
-XCom = dict[str, Any]
+OperatorArgument = Any
+"""An argument of Airflow's `BaseOperator`, or a value for the user's function."""
+
+XCom = dict[str, object]
 """What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
 where it committed none the one it found; None without a table), `skipped` (nothing was committed), and details."""
 
 
-def xcom_of(report: StepReport, **details: Any) -> XCom:
+def xcom_of(report: StepReport, **details: object) -> XCom:
     """The report of a step. `operation_metrics` only where the step computed something."""
     metrics = {} if report.commit is None else {"operation_metrics": report.metrics}
     found = {"table_uri": report.table.uri, "version": report.version, "skipped": report.skipped}
@@ -46,7 +49,7 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
     template_fields: Sequence[str] = ("table_uri", "delta_conn_id")
     ui_color = "#d4ecf7"
 
-    def __init__(self, *, table_uri: str, delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+    def __init__(self, *, table_uri: str, delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: OperatorArgument) -> None:
         super().__init__(**kwargs)
         self.table_uri = table_uri
         self.delta_conn_id = delta_conn_id
@@ -85,7 +88,7 @@ def attach_to_outlets(context: Context, xcom: XCom) -> None:
         if isinstance(outlet, Asset):
             events[outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias):
-            events[outlet].add(_asset_of_table(xcom["table_uri"], outlets), extra=extra)
+            events[outlet].add(_asset_of_table(str(xcom["table_uri"]), outlets), extra=extra)
 
 
 def _asset_of_table(table_uri: str, outlets: Sequence[object]) -> Asset:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -51,7 +50,7 @@ class DeltaVersionTrigger(BaseTrigger):  # type: ignore[misc]
         self.seen_version = seen_version
         self.poll_interval_s = poll_interval_s
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, object]]:
         return (
             "delta_orch.airflow.triggers.DeltaVersionTrigger",
             {
@@ -72,7 +71,7 @@ class DeltaVersionTrigger(BaseTrigger):  # type: ignore[misc]
             failure = {"code": error.code, "message": str(error), "retryable": error.retryable}
             yield TriggerEvent({"status": FAILED, **failure})
 
-    async def _wait(self) -> dict[str, Any]:
+    async def _wait(self) -> dict[str, object]:
         table = await DeltaHook(self.delta_conn_id).async_table(self.table_uri)
         watch = VersionWatch(table.log, WatchGoal(self.after_version, self.after_timestamp_ms), self.seen_version)
         while True:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
-from delta_orch.airflow.table_operator import XCom, xcom_of
+from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import Mode
 
@@ -73,7 +73,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         replace_where: str | None = None,
         partition_overwrite_mode: str = "static",
         idempotency: str = "run",
-        **kwargs: Any,
+        **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.sql = sql

@@ -8,7 +8,7 @@ from typing import Literal as OneOf
 
 import dagster as dg
 
-from delta_orch.dagster.metadata import data_version, report_metadata
+from delta_orch.dagster.metadata import Materialized, data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.delta_table import DeltaTable
@@ -26,7 +26,6 @@ _MODES: dict[Write, Mode] = {
 }
 
 TableOrKey = DeltaTableResource | str
-Materialized = dg.MaterializeResult[Any]
 
 
 def delta_asset(

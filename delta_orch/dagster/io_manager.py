@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import dagster as dg
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
 from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
@@ -89,15 +89,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
 
     @field_validator("partition_overwrite", "idempotency", "engine")
     @classmethod
-    def _check_choice(cls, value: str, info: Any) -> str:
+    def _check_choice(cls, value: str, info: ValidationInfo) -> str:
         choices = {"partition_overwrite": PARTITION_OVERWRITE, "idempotency": IDEMPOTENCY, "engine": ENGINES}
-        return (
-            value if isinstance(value, dg.EnvVar) else ensure_choice(info.field_name, value, choices[info.field_name])
-        )
+        name = info.field_name or ""
+        return value if isinstance(value, dg.EnvVar) else ensure_choice(name, value, choices[name])
 
     # Writing
 
-    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+    def handle_output(self, context: dg.OutputContext, obj: object) -> None:
         """Write one output. See `output_write.write_output` for what is guaranteed."""
         if obj is None:
             raise InvalidRequestError(
@@ -210,7 +209,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
 
     # Reading
 
-    def load_input(self, context: dg.InputContext) -> Any:
+    def load_input(self, context: dg.InputContext) -> object:
         """Load the partitions of an input that the run is about, or all of an input without partitions.
 
         Raises:
@@ -245,7 +244,7 @@ def ensure_choice(name: str, value: str, choices: Sequence[str]) -> str:
     return value
 
 
-def table_path(context: Any, settings: AssetSettings) -> tuple[str, ...]:
+def table_path(context: dg.InputContext | dg.OutputContext | None, settings: AssetSettings) -> tuple[str, ...]:
     """The folders of a table below the root.
 
     Raises:

@@ -3,11 +3,10 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import dagster as dg
 
-from delta_orch.dagster.metadata import data_version
+from delta_orch.dagster.metadata import Materialized, Metadata, data_version
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -17,7 +16,8 @@ from delta_orch.verbs.vacuum import VacuumResult
 
 DEFAULT_POOL = "delta_maintenance"
 
-Job = Callable[[DeltaTable, TableSnapshot, str], dict[str, Any]]
+Job = Callable[[DeltaTable, TableSnapshot, str], Metadata]
+Deps = Sequence[dg.AssetsDefinition | dg.AssetKey | str]
 
 
 def build_delta_maintenance_assets(
@@ -27,11 +27,11 @@ def build_delta_maintenance_assets(
     target_file_size_bytes: int | None = None,
     vacuum_retention_hours: float | None = None,
     vacuum_dry_run_only: bool = False,
-    deps: Mapping[str, Any] | None = None,
+    deps: Mapping[str, dg.AssetsDefinition | dg.AssetKey | str | Deps] | None = None,
     key_prefix: str | Sequence[str] = "maintenance",
     group_name: str | None = "maintenance",
     pool: str | None = DEFAULT_POOL,
-    automation_condition: dg.AutomationCondition[Any] | None = None,
+    automation_condition: dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey] | None = None,
     retry_policy: dg.RetryPolicy | None = None,
 ) -> list[dg.AssetsDefinition]:
     """Three assets a table: `…/{name}/compaction`, then `…/checkpoint`, then `…/vacuum`.
@@ -98,7 +98,7 @@ _DESCRIPTIONS = {
 def _jobs(
     policy: MaintenancePolicy, target_file_size_bytes: int | None, retention_hours: float | None, dry_run_only: bool
 ) -> dict[str, tuple[Callable[[TableHealth], bool], Job]]:
-    def compact(table: DeltaTable, snapshot: TableSnapshot, run: str) -> dict[str, Any]:
+    def compact(table: DeltaTable, snapshot: TableSnapshot, run: str) -> Metadata:
         result = table.optimize(target_file_size_bytes=target_file_size_bytes, user_metadata=run)
         return {
             "delta/skipped": result.skipped,
@@ -107,10 +107,10 @@ def _jobs(
             "delta/operation_metrics": dg.JsonMetadataValue(dict(result.operation_metrics)),
         }
 
-    def checkpoint(table: DeltaTable, snapshot: TableSnapshot, run: str) -> dict[str, Any]:
+    def checkpoint(table: DeltaTable, snapshot: TableSnapshot, run: str) -> Metadata:
         return {"delta/skipped": False, "delta/checkpoint_version": table.checkpoint()}
 
-    def vacuum(table: DeltaTable, snapshot: TableSnapshot, run: str) -> dict[str, Any]:
+    def vacuum(table: DeltaTable, snapshot: TableSnapshot, run: str) -> Metadata:
         found = table.vacuum(retention_hours, dry_run=True)
         metadata = {"delta/skipped": dry_run_only or found.num_files == 0, **_vacuum_metadata("found", found)}
         if not metadata["delta/skipped"]:
@@ -124,7 +124,7 @@ def _jobs(
     }
 
 
-def _vacuum_metadata(what: str, result: VacuumResult) -> dict[str, Any]:
+def _vacuum_metadata(what: str, result: VacuumResult) -> Metadata:
     return {
         f"delta/vacuum_{what}_files": result.num_files,
         f"delta/vacuum_{what}_bytes": result.size_bytes,
@@ -134,12 +134,12 @@ def _vacuum_metadata(what: str, result: VacuumResult) -> dict[str, Any]:
 
 def _compute(
     resource: DeltaTableResource, key: dg.AssetKey, is_due: Callable[[TableHealth], bool], job: Job
-) -> Callable[..., dg.MaterializeResult[Any]]:
-    def maintain(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+) -> Callable[..., Materialized]:
+    def maintain(context: dg.AssetExecutionContext) -> Materialized:
         table = resource.table()
         snapshot = table.snapshot()
         health = read_table_health(snapshot)
-        metadata: dict[str, Any] = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
+        metadata: Metadata = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
         if is_due(health):
             run = read_run(context).user_metadata(key.to_user_string())
             metadata |= job(table, snapshot, run)
@@ -155,7 +155,7 @@ def _compute(
     return maintain
 
 
-def _as_list(deps: Any) -> list[Any]:
+def _as_list(deps: dg.AssetsDefinition | dg.AssetKey | str | Deps | None) -> Deps:
     if deps is None:
         return []
-    return list(deps) if isinstance(deps, list | tuple | set) else [deps]
+    return [deps] if isinstance(deps, dg.AssetsDefinition | dg.AssetKey | str) else list(deps)

@@ -21,6 +21,10 @@ from delta_orch.protocol.types import StructType
 
 STORAGE_KIND = "deltalake"
 
+Metadata = dict[str, Any]
+"""Metadata entries: plain values and Dagster's own."""
+Materialized = dg.MaterializeResult[Any]
+
 MOST_COUNTED_PARTITIONS = 1000
 """Runs over more partitions than that report no row count for each of them."""
 
@@ -30,9 +34,9 @@ def data_version(snapshot: Snapshot) -> dg.DataVersion:
     return dg.DataVersion(f"{snapshot.metadata.id}:{snapshot.version}")
 
 
-def table_metadata(snapshot: Snapshot, table_name: str) -> dict[str, Any]:
+def table_metadata(snapshot: Snapshot, table_name: str) -> Metadata:
     """Metadata entries about the table as it stands."""
-    metadata: dict[str, Any] = {
+    metadata: Metadata = {
         "dagster/column_schema": column_schema(snapshot.schema, snapshot.partition_columns),
         "dagster/table_name": table_name,
         "dagster/uri": public_uri(snapshot.store.uri),
@@ -46,7 +50,7 @@ def table_metadata(snapshot: Snapshot, table_name: str) -> dict[str, Any]:
     return metadata
 
 
-def report_metadata(report: StepReport, snapshot: Snapshot, table_name: str) -> dict[str, Any]:
+def report_metadata(report: StepReport, snapshot: Snapshot, table_name: str) -> Metadata:
     """Metadata entries about a step and the table it left.
 
     Args:

@@ -18,7 +18,11 @@ from delta_orch.pipeline.partitions import key_text
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, current_cursor, parse_cursor, poll
 from delta_orch.storage.open import open_store
 
-PartitionKeyOf = Callable[[Mapping[str, Any]], str | None]
+Values = Mapping[str, object]
+"""A partition: its columns and their values, in Python's types."""
+Target = Any
+"""What `dg.sensor` takes as `target` or `job`."""
+PartitionKeyOf = Callable[[Values], str | None]
 
 VERIFY_INTERVAL_S = 3600
 
@@ -28,8 +32,8 @@ def build_delta_log_sensor(
     name: str,
     table_uri: str,
     storage_options: Mapping[str, str] | None = None,
-    target: Any = None,
-    job: Any = None,
+    target: Target = None,
+    job: Target = None,
     partitions_def: dg.PartitionsDefinition[str] | None = None,
     partition_expr: str | Mapping[str, str] | None = None,
     partition_key_of: PartitionKeyOf | None = None,
@@ -131,9 +135,7 @@ def default_partition_key(
     return lambda values: _multi_key(partitions_def, partition_expr, values)
 
 
-def _multi_key(
-    partitions_def: dg.MultiPartitionsDefinition, columns: Mapping[str, str], values: Mapping[str, Any]
-) -> str | None:
+def _multi_key(partitions_def: dg.MultiPartitionsDefinition, columns: Mapping[str, str], values: Values) -> str | None:
     keys: dict[str, str] = {}
     for dimension in partitions_def.partitions_defs:
         key = _dimension_key(dimension.partitions_def, _single(values, columns[dimension.name]))
@@ -143,7 +145,7 @@ def _multi_key(
     return dg.MultiPartitionKey(keys)
 
 
-def _single(values: Mapping[str, Any], column: str | None) -> Any:
+def _single(values: Values, column: str | None) -> object:
     if column is None and len(values) == 1:
         return next(iter(values.values()))
     found = [value for name, value in values.items() if column is not None and name.lower() == column.lower()]
@@ -155,7 +157,7 @@ def _single(values: Mapping[str, Any], column: str | None) -> Any:
     return found[0]
 
 
-def _dimension_key(partitions_def: dg.PartitionsDefinition[str], value: Any) -> str | None:
+def _dimension_key(partitions_def: dg.PartitionsDefinition[str], value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast, get_args
 from typing import Literal as OneOf
+from typing import cast, get_args
 
 import dagster as dg
 
@@ -47,7 +47,7 @@ class AssetSettings:
 
 
 def parse_settings(
-    definition: Mapping[str, Any] | None, output: Mapping[str, Any] | None, default_mode: str
+    definition: Mapping[str, object] | None, output: Mapping[str, object] | None, default_mode: str
 ) -> AssetSettings:
     """The settings of an asset.
 
@@ -80,7 +80,7 @@ def parse_mode(mode: object) -> OutputMode:
     return cast(OutputMode, mode)
 
 
-def parse_columns(value: Any, key: str) -> tuple[str, ...] | None:
+def parse_columns(value: object, key: str) -> tuple[str, ...] | None:
     """A list of column names; one name may stand for a list of one."""
     if value is None:
         return None
@@ -90,23 +90,23 @@ def parse_columns(value: Any, key: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def plain_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def plain_metadata(metadata: Mapping[str, object] | None) -> dict[str, object]:
     """Metadata without Dagster's wrappers."""
     return {key: _plain(value) for key, value in (metadata or {}).items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.value if isinstance(value, dg.MetadataValue) else value
 
 
-def _text(metadata: Mapping[str, Any], key: str) -> str | None:
+def _text(metadata: Mapping[str, object], key: str) -> str | None:
     value = metadata.get(key)
     if value is not None and not isinstance(value, str):
         raise InvalidRequestError(f"The metadata {key!r} is no text", cause=f"It is {value!r}")
     return value or None
 
 
-def _by_dimension(metadata: Mapping[str, Any], key: str) -> Mapping[str, str] | None:
+def _by_dimension(metadata: Mapping[str, object], key: str) -> Mapping[str, str] | None:
     value = metadata.get(key)
     if value is None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -12,20 +12,24 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.scan.scan import Scan
 
-Loader = Callable[[Scan], Any]
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import SparkSession
+
+Loader = Callable[[Scan], object]
 
 
-def wants_table(annotation: Any) -> bool:
+def wants_table(annotation: object) -> bool:
     """Whether an input is annotated with `DeltaTable`."""
     return isinstance(annotation, type) and issubclass(annotation, DeltaTable)
 
 
-def wants_snapshot(annotation: Any) -> bool:
+def wants_snapshot(annotation: object) -> bool:
     """Whether an input is annotated with `TableSnapshot`."""
     return isinstance(annotation, type) and issubclass(TableSnapshot, annotation) and issubclass(annotation, Snapshot)
 
 
-def loader_for(annotation: Any, engine: str) -> Loader:
+def loader_for(annotation: object, engine: str) -> Loader:
     """How rows become a value of the annotated type.
 
     Args:
@@ -49,7 +53,7 @@ def loader_for(annotation: Any, engine: str) -> Loader:
     return loader
 
 
-def _library(annotation: Any) -> str:
+def _library(annotation: object) -> str:
     return str(getattr(annotation, "__module__", "")).partition(".")[0]
 
 
@@ -61,25 +65,25 @@ def _to_reader(scan: Scan) -> pa.RecordBatchReader:
     return scan.to_reader()
 
 
-def _to_pandas(scan: Scan) -> Any:
+def _to_pandas(scan: Scan) -> object:
     return scan.to_arrow().to_pandas()
 
 
-def _to_polars(scan: Scan) -> Any:
+def _to_polars(scan: Scan) -> pl.DataFrame:
     import polars as pl
 
     return pl.from_arrow(scan.to_arrow())
 
 
-def _to_lazy_polars(scan: Scan) -> Any:
+def _to_lazy_polars(scan: Scan) -> pl.LazyFrame:
     return _to_polars(scan).lazy()
 
 
-def _to_spark(scan: Scan) -> Any:
+def _to_spark(scan: Scan) -> object:
     return scan.to_spark(spark_session())
 
 
-def spark_session() -> Any:
+def spark_session() -> SparkSession:
     """The active Spark session, or a new one with the default configuration."""
     from pyspark.sql import SparkSession
 

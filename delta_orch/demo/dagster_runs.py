@@ -5,13 +5,16 @@ Every run is a real one: recorded, with events, and re-executed by Dagster's own
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import dagster as dg
+
+from delta_orch.demo.places import checkout
 
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
@@ -30,9 +33,14 @@ def maintenance_job() -> dg.JobDefinition:
     return load_definitions().resolve_job_def("maintenance")
 
 
+@cache
 def load_definitions() -> dg.Definitions:
-    """The definitions in `dagster_defs/`."""
-    defs: dg.Definitions = importlib.import_module("dagster_defs").defs
+    """The definitions in `dagster_defs/`, loaded from their file, as `dagster dev -f` does."""
+    spec = spec_from_file_location("flights_definitions", checkout() / "dagster_defs" / "definitions.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    defs: dg.Definitions = module.defs
     return defs
 
 

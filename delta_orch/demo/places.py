@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +110,3 @@ def checkout() -> Path:
 def enter(places: Places) -> None:
     """Make this process, and those it starts, work in these places."""
     os.environ.update(places.environment())
-    path = str(checkout())
-    if path not in sys.path:
-        sys.path.insert(0, path)

@@ -20,7 +20,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal
@@ -29,6 +28,11 @@ from delta_orch.protocol.types import DataType, PrimitiveType
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _RANGE_TYPES = ("date", "timestamp", "timestamp_ntz")
+Moment = date | datetime
+Range = tuple[Moment, Moment]
+"""Half-open; both ends of one kind: dates, instants or wall times."""
+Value = str | int | bool | date
+
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -70,9 +74,9 @@ def partitions_predicate(
     return Comparison("=", target, literals[0]) if len(literals) == 1 else In(target, literals)
 
 
-def merge_ranges(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def merge_ranges(ranges: Sequence[Range]) -> list[Range]:
     """Half-open ranges sorted, overlapping and touching ones joined; their union stays the same."""
-    merged: list[tuple[Any, Any]] = []
+    merged: list[Range] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
@@ -81,14 +85,14 @@ def merge_ranges(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     return merged
 
 
-def _range_predicate(target: Column, data_type: DataType, low: Any, high: Any) -> Expression:
-    if type(low) is date and high - low == timedelta(days=1):
+def _range_predicate(target: Column, data_type: DataType, low: Moment, high: Moment) -> Expression:
+    if type(low) is date and low + timedelta(days=1) == high:
         return Comparison("=", target, Literal(low, data_type))
     first, last = Literal(low, data_type), Literal(high, data_type)
     return And((Comparison(">=", target, first), Comparison("<", target, last)))
 
 
-def _window_range(column: str, data_type: DataType, partition: Partition) -> tuple[Any, Any]:
+def _window_range(column: str, data_type: DataType, partition: Partition) -> Range:
     start, end = _window(partition)
     # As instants: datetimes of one zone compare by wall time, which a clock change repeats.
     if start.astimezone(UTC) >= end.astimezone(UTC):
@@ -133,7 +137,7 @@ def _local_midnight(moment: datetime) -> date | None:
     return moment.date() if midnight.astimezone(UTC) == moment.astimezone(UTC) else None
 
 
-def _single_value(column: str, data_type: DataType, partition: Partition, text_format: str | None) -> Any:
+def _single_value(column: str, data_type: DataType, partition: Partition, text_format: str | None) -> Value:
     kind = str(data_type)
     if partition.start is not None:
         if kind not in ("string", *_INTEGER_BITS):
@@ -168,7 +172,7 @@ def _parse_or_none(text: str, text_format: str) -> datetime | None:
         return None
 
 
-def parse_key(text: str, data_type: DataType) -> Any:
+def parse_key(text: str, data_type: DataType) -> Value | None:
     """A key as a value of the column's type, or None where it is not one in its canonical spelling.
 
     Only canonical spellings count (`7`, not `07`): two keys must never mean one value.
@@ -197,7 +201,7 @@ def looks_only_at(predicate: Expression, columns: Sequence[str]) -> bool:
     return {column.path[0] for column in columns_of(predicate)} <= set(columns)
 
 
-def key_text(value: Any) -> str:
+def key_text(value: object) -> str:
     """A partition column's value as a key: the inverse of `parse_key`."""
     if isinstance(value, bool):
         return "true" if value else "false"

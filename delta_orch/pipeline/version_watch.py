@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
 
@@ -56,7 +56,7 @@ class FoundVersion:
     version: int
     timestamp_ms: int
 
-    def report(self, table_uri: str) -> dict[str, Any]:
+    def report(self, table_uri: str) -> dict[str, object]:
         return {"table_uri": table_uri, "version": self.version, "timestamp_ms": self.timestamp_ms}
 
 
