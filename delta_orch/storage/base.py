@@ -6,8 +6,7 @@ from __future__ import annotations
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedStoreError
 from delta_orch.protocol.data_path import canonical_path, decode_path, is_absolute
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 
-@dataclass(frozen=True, slots=True)
-class FileMeta:
+class FileMeta(NamedTuple):
     """`path` as asked for or listed (relative to the root), `size` in bytes, `modification_time_ms` since the epoch."""
 
     path: str

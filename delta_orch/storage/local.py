@@ -3,16 +3,20 @@
 System calls one by one, in an order that matters: what `pathlib` would wrap is spelled out.
 """
 
-# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120, PTH208
+# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120
 
 from __future__ import annotations
 
 import io
 import os
+import stat
 import time
-from collections.abc import Iterator, Sequence
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
@@ -25,7 +29,6 @@ from delta_orch.storage.base import (
     in_another_store,
     resolve_data_path,
 )
-from delta_orch.storage.local_sync import directories_of, readable_parents, sync_all, sync_path
 from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 _TEMPORARY_SUFFIX = ".tmp"
+_MAX_SYNC_THREADS = 16
 
 
 class LocalStore(LogStore):
@@ -79,47 +83,33 @@ class LocalStore(LogStore):
             raise storage_error(e, "look at", full) from e
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        full = self._full(directory)
-        try:
-            with os.scandir(full) as entries:
-                found = [e for e in entries if e.name >= start_name and not _is_temporary(e.name)]
-        except FileNotFoundError:
-            return
-        except OSError as e:
-            raise storage_error(e, "list", full) from e
+        entries = [e for e in self._entries(directory) if e.name >= start_name and not _is_temporary(e.name)]
         prefix = f"{directory}/" if directory else ""
-        for entry in sorted(found, key=lambda e: e.name):
+        for entry in sorted(entries, key=lambda e: e.name):
             meta = _entry_meta(prefix + entry.name, entry)
             if meta is not None:
                 yield meta
-
-    def list_names(self, directory: str) -> list[str]:
-        full = self._full(directory)
-        try:
-            return sorted(name for name in os.listdir(full) if not _is_temporary(name))
-        except FileNotFoundError:
-            return []
-        except OSError as e:
-            raise storage_error(e, "list", full) from e
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         pending = [directory]
         while pending:
             current = pending.pop()
-            full = self._full(current)
-            try:
-                with os.scandir(full) as entries:
-                    found = list(entries)
-            except FileNotFoundError:
-                continue
-            except OSError as e:
-                raise storage_error(e, "list", full) from e
             prefix = f"{current}/" if current else ""
-            for entry in found:
+            for entry in self._entries(current):
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(prefix + entry.name)
                 elif (meta := _entry_meta(prefix + entry.name, entry)) is not None:
                     yield meta
+
+    def _entries(self, directory: str) -> list[os.DirEntry[str]]:
+        full = self._full(directory)
+        try:
+            with os.scandir(full) as entries:
+                return list(entries)
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise storage_error(e, "list", full) from e
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         with self.stage(os.path.dirname(path), data) as staged:
@@ -127,7 +117,7 @@ class LocalStore(LogStore):
 
     def put_regenerable(self, path: str, data: bytes) -> FileMeta:
         full = self._full(path)
-        temporary, status = _write_temporary(os.path.dirname(full), data, sync=False)
+        temporary, status = _write_temporary(os.path.dirname(full), data)
         try:
             _link(temporary, full)
         finally:
@@ -137,7 +127,7 @@ class LocalStore(LogStore):
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
         full = self._full(directory)
         is_new = not os.path.isdir(full)
-        temporary, status = _write_temporary(full, data, sync=False)
+        temporary, status = _write_temporary(full, data)
         staged = _LocalStagedFile(self.root, temporary, status.st_size)
         files = list(dict.fromkeys(self.resolve(path) for path in after))
         directories = directories_of(self.root, files)
@@ -156,7 +146,7 @@ class LocalStore(LogStore):
 
     def put(self, path: str, data: bytes) -> FileMeta:
         full = self._full(path)
-        temporary, status = _write_temporary(os.path.dirname(full), data, sync=False)
+        temporary, status = _write_temporary(os.path.dirname(full), data)
         try:
             os.replace(temporary, full)
         except OSError as e:
@@ -195,6 +185,7 @@ class _LocalStagedFile(StagedFile):
         self._root = root
         self._temporary = temporary
         self._size = size
+        self._is_gone = False
 
     def put_if_absent(self, path: str) -> FileMeta:
         full = f"{self._root}/{path}"
@@ -205,7 +196,7 @@ class _LocalStagedFile(StagedFile):
         except OSError as e:
             raise storage_error(e, "finish", full) from e
         _link(self._temporary, full)
-        _unlink(self._temporary)
+        self.discard()
         try:
             sync_path(os.path.dirname(full))
         except OSError as e:
@@ -215,7 +206,9 @@ class _LocalStagedFile(StagedFile):
         return FileMeta(path, self._size, now_ns // 1_000_000)
 
     def discard(self) -> None:
-        _unlink(self._temporary)
+        if not self._is_gone:
+            self._is_gone = True
+            _unlink(self._temporary)
 
 
 class _LocalOutput(StagedOutput):
@@ -258,7 +251,7 @@ class _LocalOutput(StagedOutput):
         _unlink(self._temporary)
 
 
-def _write_temporary(directory: str, data: bytes | memoryview, *, sync: bool) -> tuple[str, os.stat_result]:
+def _write_temporary(directory: str, data: bytes | memoryview) -> tuple[str, os.stat_result]:
     """A new hidden file in `directory` with all of `data`; missing directories are made. Raises StorageError."""
     temporary = _new_temporary(directory)
     try:
@@ -268,8 +261,6 @@ def _write_temporary(directory: str, data: bytes | memoryview, *, sync: bool) ->
     try:
         try:
             _write_all(descriptor, data)
-            if sync:
-                os.fsync(descriptor)
             status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -350,7 +341,8 @@ def _exists(full: str) -> FileExistsInStoreError:
 def _entry_meta(path: str, entry: os.DirEntry[str]) -> FileMeta | None:
     """None for what is no file, or was deleted since it was listed."""
     try:
-        return _file_meta(path, entry.stat()) if entry.is_file() else None
+        status = entry.stat()
+        return _file_meta(path, status) if stat.S_ISREG(status.st_mode) else None
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -359,3 +351,80 @@ def _entry_meta(path: str, entry: os.DirEntry[str]) -> FileMeta | None:
 
 def _file_meta(path: str, status: os.stat_result) -> FileMeta:
     return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+# Waiting for the disk
+
+
+def sync_path(path: str) -> None:
+    """Return when a file's content, or the names in a directory, are on disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_all(paths: Iterable[str]) -> None:
+    """Return when all of them are on disk: as `sync_path`, all at the same time.
+
+    A file system writes its journal once for everybody who waits at that moment. So what a commit depends on is waited
+    for on a thread each, not one after the other: a commit takes two rounds of the journal instead of four.
+
+    Raises:
+        StorageError: One could not be saved. Of the others nothing is known.
+    """
+    pending = deque(paths)
+    outcomes: SimpleQueue[tuple[str, Exception] | None] = SimpleQueue()
+    others = 0
+    try:
+        for _ in range(min(len(pending), _MAX_SYNC_THREADS) - 1):
+            # `threading.Thread` waits until the thread runs: for a small commit that is as long as the disk takes.
+            start_new_thread(lambda: outcomes.put(_work(pending)), ())
+            others += 1
+    except RuntimeError:
+        import logging
+
+        logging.getLogger(__name__).debug("No more threads to be had: %d wait for the disk", others + 1)
+    found = [_work(pending), *(outcomes.get() for _ in range(others))]
+    for failure in found:
+        if failure is not None:
+            path, error = failure
+            if isinstance(error, OSError):
+                raise storage_error(error, "save", path) from error
+            raise error
+
+
+def _work(pending: deque[str]) -> tuple[str, Exception] | None:
+    """Sync what no other thread has begun with, up to the first failure."""
+    while pending:
+        try:
+            path = pending.popleft()
+        except IndexError:
+            # Another thread was quicker.
+            return None
+        try:
+            sync_path(path)
+        except Exception as e:  # noqa: BLE001 - raised where it is waited for
+            pending.clear()
+            return path, e
+    return None
+
+
+def directories_of(root: str, files: Iterable[str]) -> set[str]:
+    """The directories that must be on disk for files below `root` to be found again: theirs, and all from there up to
+    `root`. Of files elsewhere, their own directory."""
+    directories: set[str] = set()
+    for file in files:
+        directory = os.path.dirname(file)
+        while directory not in directories:
+            directories.add(directory)
+            if not directory.startswith(f"{root}/"):
+                break
+            directory = os.path.dirname(directory)
+    return directories
+
+
+def readable_parents(directory: str) -> set[str]:
+    """All directories above one that this user may open, as everybody may whom they belong to."""
+    return {str(parent) for parent in Path(directory).parents if os.access(parent, os.R_OK)}

@@ -172,12 +172,16 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
     log = TableLog(open_store(tmp_path))
     snapshot = create_table(log, "1")
 
+    sync_path = local.sync_path
+
     def broken(path: str) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if path.endswith("_delta_log"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync_path(path)
 
     monkeypatch.setattr(local, "sync_path", broken)
     with pytest.raises(StorageOutcomeUnknownError):
-        log.store.put_if_absent("x", b"1")
+        log.store.put_if_absent("_delta_log/x", b"1")
     assert append_days(log, snapshot, "2").version == 1
     assert log.snapshot().num_files == 2
 

@@ -7,15 +7,15 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from delta_orch.storage import local, local_sync
+from delta_orch.storage import local
 
 SYSTEM_CALLS = ("open", "write", "fsync", "utime", "link", "unlink", "replace", "mkdir")
-"""The calls of these modules that change something, or make it durable."""
+"""The calls of this module that change something, or make it durable."""
 
 
 class KillingOs:
-    """Stands in for the module `os` inside `storage.local` and `storage.local_sync`: counts `SYSTEM_CALLS` and kills
-    the process at one of them.
+    """Stands in for the module `os` inside `storage.local`: counts `SYSTEM_CALLS` and kills the process at one of
+    them.
 
     Args:
         number: The call to die at, from 0; None only counts.
@@ -29,10 +29,10 @@ class KillingOs:
 
     def install(self) -> None:
         """From now on, in this process, for every `LocalStore`."""
-        vars(local)["os"] = vars(local_sync)["os"] = self
+        vars(local)["os"] = self
 
     def uninstall(self) -> None:
-        vars(local)["os"] = vars(local_sync)["os"] = os
+        vars(local)["os"] = os
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
