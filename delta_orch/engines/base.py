@@ -364,10 +364,10 @@ class Engine(Protocol):
 
     name: str
 
-    def accepts(self, data: Any) -> bool:
+    def accepts(self, data: object) -> bool:
         """Whether `relation(data)` takes this value."""
 
-    def relation(self, data: Any) -> Relation:
+    def relation(self, data: object) -> Relation:
         """A user's value (DataFrame, Arrow table or reader, pandas, Polars) as this engine's relation."""
 
     def schema(self, relation: Relation) -> StructType:

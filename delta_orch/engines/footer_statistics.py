@@ -26,6 +26,8 @@ from delta_orch.protocol.arrow_types import string_array
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_path
 
+Statistic = Any
+"""A bound as pyarrow gives it, of the column's physical type, and what it becomes in JSON."""
 ColumnPath = tuple[str, ...]
 
 FOOTER_SCHEMA = pa.schema(
@@ -174,9 +176,9 @@ def serialize_footer_statistics(
     is_nan_counted = (metadata.created_by or "").startswith("parquet-mr")
     chunks = _chunks_by_path(metadata)
     of_lists = _null_counts_of_lists(metadata, columns, chunks)
-    min_values: dict[str, Any] = {}
-    max_values: dict[str, Any] = {}
-    null_counts: dict[str, Any] = {}
+    min_values: dict[str, Statistic] = {}
+    max_values: dict[str, Statistic] = {}
+    null_counts: dict[str, Statistic] = {}
     for column in columns:
         # A variant that is there has metadata, shredded or not.
         path = (*column.path, "metadata") if column.data_type == VARIANT else column.path
@@ -203,7 +205,7 @@ def serialize_footer_statistics(
             _put(min_values, column.path, lower)
         if upper is not None:
             _put(max_values, column.path, upper)
-    stats: dict[str, Any] = {"numRecords": metadata.num_rows}
+    stats: dict[str, Statistic] = {"numRecords": metadata.num_rows}
     if says_tight:
         stats["tightBounds"] = True
     for key, values in (("minValues", min_values), ("maxValues", max_values), ("nullCount", null_counts)):
@@ -212,7 +214,7 @@ def serialize_footer_statistics(
     return orjson.dumps(stats).decode()
 
 
-def _put(tree: dict[str, Any], path: ColumnPath, value: Any) -> None:
+def _put(tree: dict[str, Statistic], path: ColumnPath, value: Statistic) -> None:
     for part in path[:-1]:
         tree = tree.setdefault(part, {})
     tree[path[-1]] = value
@@ -278,8 +280,8 @@ def _null_counts_of_lists(
 @dataclass(slots=True)
 class _Found:
     null_count: int | None = 0
-    minimum: Any = None
-    maximum: Any = None
+    minimum: Statistic = None
+    maximum: Statistic = None
 
 
 def _merge_row_groups(metadata: pq.FileMetaData, index: int, kind: pa.DataType) -> _Found:
@@ -312,11 +314,11 @@ def _merge_row_groups(metadata: pq.FileMetaData, index: int, kind: pa.DataType) 
     return found
 
 
-def _is_nan(value: Any) -> bool:
+def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-BoundRule = Callable[[Any, bool, pa.DataType], Any]
+BoundRule = Callable[[Statistic, bool, pa.DataType], Statistic]
 """(raw value, is it the upper bound, the file's Arrow type) -> JSON value, or None to leave the bound out."""
 
 
@@ -337,11 +339,11 @@ def _bound_rule(data_type: DataType) -> BoundRule | None:
     }.get(data_type.name)
 
 
-def _integer_bound(raw: Any, _is_upper: bool, _type: pa.DataType) -> int | None:
+def _integer_bound(raw: Statistic, _is_upper: bool, _type: pa.DataType) -> int | None:
     return raw if isinstance(raw, int) else None
 
 
-def _float_bound(raw: Any, is_upper: bool, _type: pa.DataType) -> float | None:
+def _float_bound(raw: Statistic, is_upper: bool, _type: pa.DataType) -> float | None:
     if not isinstance(raw, (int, float)) or not math.isfinite(raw):
         return None
     if raw == 0:
@@ -350,7 +352,7 @@ def _float_bound(raw: Any, is_upper: bool, _type: pa.DataType) -> float | None:
     return float(raw)
 
 
-def _decimal_bound(raw: Any, _is_upper: bool, kind: pa.DataType) -> orjson.Fragment | None:
+def _decimal_bound(raw: Statistic, _is_upper: bool, kind: pa.DataType) -> orjson.Fragment | None:
     if not pa.types.is_decimal(kind):
         return None
     unscaled = _unscaled(raw)
@@ -360,11 +362,11 @@ def _decimal_bound(raw: Any, _is_upper: bool, kind: pa.DataType) -> orjson.Fragm
     return orjson.Fragment(f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}")
 
 
-def _unscaled(raw: Any) -> int:
+def _unscaled(raw: Statistic) -> int:
     return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
 
 
-def _string_bound(raw: Any, is_upper: bool, _type: pa.DataType) -> str | None:
+def _string_bound(raw: Statistic, is_upper: bool, _type: pa.DataType) -> str | None:
     try:
         text: str = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -387,19 +389,19 @@ def round_up_prefix(prefix: str) -> str | None:
     return None
 
 
-def _date_bound(raw: Any, _is_upper: bool, kind: pa.DataType) -> str | None:
+def _date_bound(raw: Statistic, _is_upper: bool, kind: pa.DataType) -> str | None:
     ordinal = raw + _EPOCH_DAY_ORDINAL
     if not pa.types.is_date32(kind) or not 1 <= ordinal <= dt.date.max.toordinal():
         return None
     return dt.date.fromordinal(ordinal).isoformat()
 
 
-def _timestamp_bound(raw: Any, is_upper: bool, kind: pa.DataType) -> str | None:
+def _timestamp_bound(raw: Statistic, is_upper: bool, kind: pa.DataType) -> str | None:
     text = _timestamp_ntz_bound(raw, is_upper, kind)
     return None if text is None else text + "Z"
 
 
-def _timestamp_ntz_bound(raw: Any, is_upper: bool, kind: pa.DataType) -> str | None:
+def _timestamp_ntz_bound(raw: Statistic, is_upper: bool, kind: pa.DataType) -> str | None:
     """Milliseconds, since that is what readers keep: the lower bound rounds down, the upper one up."""
     if not pa.types.is_timestamp(kind) or not isinstance(raw, int):
         return None

@@ -6,7 +6,6 @@ Neither engine is imported before it is needed: a Spark DataFrame is recognised 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from delta_orch.engines.base import Engine
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
@@ -15,7 +14,7 @@ EngineChoice = str | Engine
 """`"auto"`, `"local"`, `"spark"`, or an engine."""
 
 
-def select_engine(data: Any = None, engine: EngineChoice = "auto") -> Engine:
+def select_engine(data: object = None, engine: EngineChoice = "auto") -> Engine:
     """The engine for `data`.
 
     `auto` runs Spark's values on their own session and all else locally. `spark` needs a Spark value or an active
@@ -40,7 +39,7 @@ def select_engine(data: Any = None, engine: EngineChoice = "auto") -> Engine:
     return local_engine()
 
 
-def is_spark_value(data: Any) -> bool:
+def is_spark_value(data: object) -> bool:
     """Whether this is a Spark DataFrame, classic or Connect. Imports nothing."""
     return any(c.__module__.startswith("pyspark.sql") and c.__name__ == "DataFrame" for c in type(data).__mro__)
 
@@ -54,7 +53,7 @@ def local_engine() -> Engine:
     return LocalEngine()
 
 
-def spark_engine(session: Any) -> Engine:
+def spark_engine(session: object) -> Engine:
     """The engine on a Spark session, classic or Connect, or on the session of a Spark DataFrame."""
     try:
         from delta_orch.engines.spark.engine import SparkEngine
@@ -63,7 +62,7 @@ def spark_engine(session: Any) -> Engine:
     return SparkEngine(session)
 
 
-def _active_session() -> Any:
+def _active_session() -> object:
     # A session cannot be active before pyspark was imported by whoever made it.
     session = None
     if "pyspark" in sys.modules:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.protocol.types import StructField, StructType
@@ -48,7 +47,7 @@ def find_named_column(name: str, schema: StructType) -> StructField | None:
     return found
 
 
-def column_not_found(name: Any, schema: StructType, what: str) -> ColumnNotFoundError:
+def column_not_found(name: object, schema: StructType, what: str) -> ColumnNotFoundError:
     """The error for a name that is none of the schema's; it names the likeliest one."""
     parent = schema.find(name.split(".")[0].strip("`")) if isinstance(name, str) and "." in name else None
     if parent is not None and isinstance(parent.data_type, StructType):

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
-from delta_orch.expressions.nodes import And, Comparison, Expression, IsNull, Literal, Not
+from delta_orch.expressions.nodes import And, Comparison, Constant, Expression, IsNull, Literal, Not
 from delta_orch.expressions.spark_literals import EPOCH, INTEGRAL_RANGES
 from delta_orch.protocol.types import BOOLEAN, DATE, DataType, DecimalType
 
@@ -30,7 +29,7 @@ class Grid:
     data_type: DataType
     low: int
     high: int
-    value_of: Callable[[int], Any]
+    value_of: Callable[[int], Constant]
 
 
 def grid_of(data_type: DataType) -> Grid | None:
@@ -80,7 +79,7 @@ def compare_with_timestamp(operator: str, column: Expression, grid: Grid, moment
 
 
 def _compare(
-    operator: str, column: Expression, grid: Grid, convert: Callable[[int], Any], target: int | float
+    operator: str, column: Expression, grid: Grid, convert: Callable[[int], Constant], target: int | float
 ) -> Expression:
     if isinstance(target, float) and math.isnan(target):
         return _between(operator, column, grid, grid.high + 1, grid.high)  # NaN is above every number

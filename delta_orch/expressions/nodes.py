@@ -12,6 +12,9 @@ from typing import Any
 
 from delta_orch.protocol.types import DataType
 
+Constant = Any
+"""A Python value: None, bool, int, float, Decimal, str, bytes, date or datetime. Which one is told by a `DataType`."""
+
 
 class Expression:
     """Base of all nodes. They compare by value and can be pickled."""
@@ -32,7 +35,7 @@ class Literal(Expression):
     `data_type` is None until `resolve` has fitted it to the column it is compared with. A `timestamp` is an aware
     datetime in UTC, a `timestamp_ntz` a naive one."""
 
-    value: Any
+    value: Constant
     data_type: DataType | None = None
 
 

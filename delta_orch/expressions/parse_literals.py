@@ -37,6 +37,9 @@ from delta_orch.protocol.types import (
     DecimalType,
 )
 
+Tree = Any
+"""A node of sqlglot's syntax tree. Its classes hold their parts in dictionaries, without types."""
+
 # Python's default context would round to 28 digits.
 _EXACT = Context(prec=100)
 _INTEGRAL = {"TINYINT": BYTE, "SMALLINT": SHORT, "INT": INTEGER, "BIGINT": LONG}
@@ -50,7 +53,7 @@ _TEMPORAL = {
 }
 
 
-def parse_literal(tree: Any) -> Literal | None:
+def parse_literal(tree: Tree) -> Literal | None:
     """The constant a tree stands for, None if it is none that can be known here.
 
     Integers and decimals without a suffix stay untyped (`data_type` None); a double is typed, a string is not.
@@ -77,7 +80,7 @@ def parse_literal(tree: Any) -> Literal | None:
     return None
 
 
-def _is_plain_cast(tree: Any) -> bool:
+def _is_plain_cast(tree: Tree) -> bool:
     from sqlglot import exp
 
     return isinstance(tree.to, exp.DataType) and not tree.args.get("format") and not tree.args.get("safe")
@@ -98,7 +101,7 @@ def _number(text: str) -> Literal:
     return Literal(value_decimal, decimal_type_of(value_decimal))
 
 
-def _negative(tree: Any) -> Literal | None:
+def _negative(tree: Tree) -> Literal | None:
     from sqlglot import exp
 
     tree = tree.unnest()
@@ -119,7 +122,7 @@ def _binary(text: str) -> Literal:
         raise InvalidExpressionError(f"X'{text}' is no hexadecimal constant", value=text) from None
 
 
-def _cast(tree: Any) -> Literal | None:
+def _cast(tree: Tree) -> Literal | None:
     from sqlglot import exp
 
     if isinstance(tree.this, exp.Neg) and isinstance(tree.this.this, exp.Literal) and tree.this.this.is_number:
@@ -138,7 +141,7 @@ def _cast(tree: Any) -> Literal | None:
     return _cast_number(tree.this.this, tree)
 
 
-def _null_of(tree: Any) -> Literal | None:
+def _null_of(tree: Tree) -> Literal | None:
     """`CAST(NULL AS type)` for types that have constants."""
     name = tree.this.name
     if name == "DECIMAL":
@@ -147,13 +150,13 @@ def _null_of(tree: Any) -> Literal | None:
     return None if data_type is None or tree.expressions else Literal(None, data_type)
 
 
-def _decimal_type(tree: Any) -> DecimalType:
+def _decimal_type(tree: Tree) -> DecimalType:
     parameters = [int(parameter.this.this) for parameter in tree.expressions]
     precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
     return DecimalType(precision, scale)
 
 
-def _cast_string(text: str, tree: Any) -> Literal | None:
+def _cast_string(text: str, tree: Tree) -> Literal | None:
     name = tree.to.this.name
     if name in {"TEXT", "VARCHAR"} and not tree.to.expressions:
         return Literal(text, STRING)
@@ -168,7 +171,7 @@ def _cast_string(text: str, tree: Any) -> Literal | None:
     return _cast_number(text, tree) if name == "DECIMAL" else None
 
 
-def _cast_number(text: str, tree: Any) -> Literal | None:
+def _cast_number(text: str, tree: Tree) -> Literal | None:
     name = tree.to.this.name
     if not re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
         return None

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.fit_literal import compare_with_number, compare_with_timestamp, grid_of
@@ -24,6 +23,7 @@ from delta_orch.expressions.nodes import (
     Coerced,
     Column,
     Comparison,
+    Constant,
     Expression,
     In,
     IsNull,
@@ -82,7 +82,7 @@ def resolve_expression(expression: Expression, schema: StructType) -> Expression
     return _Resolver(schema).predicate(expression)
 
 
-def resolve_predicate(where: str | Expression, schema: StructType) -> Expression:
+def resolve_predicate(where: object, schema: StructType) -> Expression:
     """A predicate as the user gave it, fitted to the table's columns.
 
     Raises:
@@ -360,13 +360,13 @@ def fit_comparison(op: str, column: Column, data_type: DataType, literal: Litera
     return fitted if fitted is not None else _refuse(op, column, data_type, kind)
 
 
-def _canonical(value: Any, data_type: DataType) -> Any:
+def _canonical(value: Constant, data_type: DataType) -> Constant:
     if data_type == TIMESTAMP:
         return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return float(value) if data_type in (FLOAT, DOUBLE) else value
 
 
-def _fit_number(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+def _fit_number(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
     if isinstance(value, str):
         value = parse_spark_long(value) if data_type in INTEGRAL_RANGES else parse_spark_double(value)
     grid = grid_of(data_type)
@@ -375,7 +375,7 @@ def _fit_number(op: str, column: Column, data_type: DataType, value: Any) -> Exp
     return compare_with_number(op, column, grid, value)
 
 
-def _fit_float(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+def _fit_float(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
     if isinstance(value, str):
         value = parse_spark_double(value)
     if not _is_number(value):
@@ -386,23 +386,23 @@ def _fit_float(op: str, column: Column, data_type: DataType, value: Any) -> Expr
     return Comparison(op, column, Literal(rounded, data_type) if fits else Literal(number, DOUBLE))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Constant) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _fit_boolean(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+def _fit_boolean(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
     if not isinstance(value, str):
         return None
     return Comparison(op, column, Literal(parse_spark_boolean(value), data_type))
 
 
-def _fit_binary(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+def _fit_binary(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
     if not isinstance(value, str | bytearray):
         return None
     return Comparison(op, column, Literal(value.encode() if isinstance(value, str) else bytes(value), data_type))
 
 
-def _fit_date(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+def _fit_date(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
     if isinstance(value, str):
         return Comparison(op, column, Literal(parse_spark_date(value), data_type))
     if not isinstance(value, datetime):
@@ -412,7 +412,7 @@ def _fit_date(op: str, column: Column, data_type: DataType, value: Any) -> Expre
     return compare_with_timestamp(op, column, grid, _naive_utc(value))
 
 
-def _fit_timestamp(op: str, column: Column, data_type: DataType, value: Any) -> Expression | None:
+def _fit_timestamp(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
     if isinstance(value, str):
         value = parse_spark_timestamp(value) if data_type == TIMESTAMP else parse_spark_timestamp_ntz(value)
     elif isinstance(value, date) and not isinstance(value, datetime):
@@ -427,8 +427,8 @@ def _naive_utc(moment: datetime) -> datetime:
     return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
 
 
-_Fit = Callable[[str, Column, DataType, Any], Expression | None]
-_FITS: dict[Any, _Fit] = {
+_Fit = Callable[[str, Column, DataType, Constant], Expression | None]
+_FITS: dict[DataType | type[DecimalType], _Fit] = {
     **dict.fromkeys(INTEGRAL_RANGES, _fit_number),
     DecimalType: _fit_number,
     FLOAT: _fit_float,

@@ -11,9 +11,9 @@ import re
 import struct
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any
 
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.nodes import Constant
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -198,7 +198,7 @@ def quote_string(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def spark_literal(value: Any, data_type: DataType | None) -> str:
+def spark_literal(value: Constant, data_type: DataType | None) -> str:
     """A constant in Spark SQL, of exactly that type, independent of the session's time zone.
 
     With `data_type` None the type is the one Spark SQL gives the Python value's natural spelling.
@@ -229,7 +229,7 @@ def spark_literal(value: Any, data_type: DataType | None) -> str:
     raise InvalidExpressionError(f"There are no constants of type {kind}", type=str(kind))
 
 
-def natural_type(value: Any) -> DataType:
+def natural_type(value: object) -> DataType:
     if isinstance(value, bool):
         return BOOLEAN
     if isinstance(value, int):

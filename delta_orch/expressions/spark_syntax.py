@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
-from delta_orch.expressions.parse_literals import parse_literal
+from delta_orch.expressions.parse_literals import Tree, parse_literal
 from delta_orch.expressions.spark_literals import like_prefix, quote_string
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.protocol.types import BOOLEAN, TIMESTAMP
+
+if TYPE_CHECKING:
+    from sqlglot.tokens import Token
 
 _NON_DETERMINISTIC = frozenset({
     "current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp",
@@ -62,7 +65,7 @@ def parse_predicate(text: str) -> Expression:
         ) from None
 
 
-def parse_spark_statement(text: str) -> Any:
+def parse_spark_statement(text: str) -> Tree:
     """One statement of Spark SQL as sqlglot's tree. Raises InvalidExpressionError if it cannot be read."""
     import sqlglot
     from sqlglot.errors import SqlglotError
@@ -87,12 +90,12 @@ def parse_scalar(text: str) -> Expression:
     return operand
 
 
-def syntax_of(node: Opaque) -> Any:
+def syntax_of(node: Opaque) -> Tree:
     """sqlglot's tree of a node's text. It is shared: read it only. Raises InvalidExpressionError if there is none."""
     return _parse(node.sql)
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str) -> Tree:
     from sqlglot.errors import SqlglotError
 
     try:
@@ -104,19 +107,19 @@ def _parse(text: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _syntax_tree(text: str) -> Any:
+def _syntax_tree(text: str) -> Tree:
     from sqlglot import exp
 
     return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect="spark")
 
 
-def _tokenize(text: str) -> list[Any]:
+def _tokenize(text: str) -> list[Token]:
     from sqlglot.dialects.spark import Spark
 
     return list(Spark().tokenize(text))
 
 
-def _merge_doubled_quotes(text: str, tokens: list[Any]) -> str:
+def _merge_doubled_quotes(text: str, tokens: list[Token]) -> str:
     """`'it''s'` is one string with a quote in Spark; sqlglot sees two strings that touch."""
     pieces: list[str] = []
     position = index = 0
@@ -140,7 +143,7 @@ def _merge_doubled_quotes(text: str, tokens: list[Any]) -> str:
 class _Splitter:
     """Splits tokens [low, high) at AND, OR and NOT, and maps what remains."""
 
-    def __init__(self, text: str, tokens: list[Any]) -> None:
+    def __init__(self, text: str, tokens: list[Token]) -> None:
         self._text = text
         self._tokens = tokens
         self._kinds = [_kind(token) for token in tokens]
@@ -224,7 +227,7 @@ class _Splitter:
         return self._kinds[index] if 0 <= index < len(self._kinds) else None
 
 
-def _kind(token: Any) -> str:
+def _kind(token: Token) -> str:
     return str(token.token_type.name)
 
 
@@ -237,7 +240,7 @@ def _refuse(what: str, text: str, cause: str | None = None, remedy: str | None =
     )
 
 
-def _refuse_foreign_nodes(tree: Any, source: str) -> None:
+def _refuse_foreign_nodes(tree: Tree, source: str) -> None:
     from sqlglot import exp
 
     for node in tree.walk():
@@ -253,14 +256,14 @@ def _refuse_foreign_nodes(tree: Any, source: str) -> None:
             _refuse("a select list", source)
 
 
-def _mentioned_columns(tree: Any) -> tuple[Column, ...]:
+def _mentioned_columns(tree: Tree) -> tuple[Column, ...]:
     from sqlglot import exp
 
     paths = (tuple(part.name for part in node.parts) for node in tree.find_all(exp.Column, bfs=False))
     return tuple(dict.fromkeys(Column(path) for path in paths))
 
 
-def expression_of_tree(tree: Any) -> Expression | None:
+def expression_of_tree(tree: Tree) -> Expression | None:
     """A condition that sqlglot has parsed, as nodes; None where a part of it would have to stay text."""
     from sqlglot import exp
 
@@ -276,7 +279,7 @@ def expression_of_tree(tree: Any) -> Expression | None:
     return _map_predicate(tree)
 
 
-def _map_predicate(tree: Any) -> Expression | None:
+def _map_predicate(tree: Tree) -> Expression | None:
     """The node for a predicate, None where there is none."""
     from sqlglot import exp
 
@@ -300,7 +303,7 @@ def _map_predicate(tree: Any) -> Expression | None:
     return _operand(tree)
 
 
-def _operand(tree: Any) -> Expression | None:
+def _operand(tree: Tree) -> Expression | None:
     from sqlglot import exp
 
     tree = tree.unnest()
@@ -312,7 +315,7 @@ def _operand(tree: Any) -> Expression | None:
     return parse_literal(tree)
 
 
-def _map_comparison(operator: str, left: Any, right: Any) -> Expression | None:
+def _map_comparison(operator: str, left: Tree, right: Tree) -> Expression | None:
     mapped_left, mapped_right = _operand(left), _operand(right)
     if mapped_left is None and isinstance(mapped_right, Literal) and isinstance(mapped_right.value, bool):
         mapped_left = expression_of_tree(left)  # (a < 5) <=> TRUE
@@ -321,7 +324,7 @@ def _map_comparison(operator: str, left: Any, right: Any) -> Expression | None:
     return Comparison(operator, mapped_left, mapped_right)
 
 
-def _map_in(tree: Any) -> Expression | None:
+def _map_in(tree: Tree) -> Expression | None:
     child = _operand(tree.this)
     values = [_operand(value) for value in tree.expressions]
     if child is None or not values or not has_only(tree, "this", "expressions"):
@@ -330,7 +333,7 @@ def _map_in(tree: Any) -> Expression | None:
     return In(child, literals) if len(literals) == len(values) else None
 
 
-def _map_is(tree: Any) -> Expression | None:
+def _map_is(tree: Tree) -> Expression | None:
     from sqlglot import exp
 
     child = _operand(tree.this) or expression_of_tree(tree.this)
@@ -343,7 +346,7 @@ def _map_is(tree: Any) -> Expression | None:
     return None
 
 
-def _map_like(tree: Any) -> Expression | None:
+def _map_like(tree: Tree) -> Expression | None:
     found = like_parts(tree)
     if found is None:
         return None
@@ -354,7 +357,7 @@ def _map_like(tree: Any) -> Expression | None:
     return Not(StartsWith(child, prefix)) if negated else StartsWith(child, prefix)
 
 
-def like_parts(tree: Any) -> tuple[Any, str, str, bool] | None:
+def like_parts(tree: Tree) -> tuple[Tree, str, str, bool] | None:
     """What is matched, the pattern, the escape character, and whether NOT stands before LIKE; None if the pattern is no
     constant. With ESCAPE, sqlglot keeps the NOT inside."""
     from sqlglot import exp
@@ -371,7 +374,7 @@ def like_parts(tree: Any) -> tuple[Any, str, str, bool] | None:
     return tree.this, tree.expression.this, escape, bool(tree.args.get("negate"))
 
 
-def has_only(tree: Any, *names: str) -> bool:
+def has_only(tree: Tree, *names: str) -> bool:
     """Whether a node says nothing beyond these arguments. What is not looked at must not be there: sqlglot keeps
     modifiers (a NOT, an ESCAPE, a time zone) in further arguments of a node."""
     return all(not value or key in names for key, value in tree.args.items())
@@ -382,7 +385,7 @@ def _shorten(text: str) -> str:
     return repr(flat if len(flat) <= 200 else flat[:197] + "...")
 
 
-def _explain(error: Any) -> str:
+def _explain(error: Exception) -> str:
     details = getattr(error, "errors", None)
     if details and details[0].get("description"):
         where = f", near {details[0]['highlight']!r}" if details[0].get("highlight") else ""

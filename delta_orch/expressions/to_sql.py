@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC
-from typing import Any
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
@@ -13,6 +12,7 @@ from delta_orch.expressions.nodes import (
     Coerced,
     Column,
     Comparison,
+    Constant,
     Expression,
     In,
     IsNull,
@@ -73,7 +73,7 @@ class _Printer:
     def __init__(
         self,
         column: Callable[[Column], str],
-        literal: Callable[[Any, DataType | None], str],
+        literal: Callable[[Constant, DataType | None], str],
         starts_with: Callable[[str, str], str],
         evaluate: Callable[[Opaque | Coerced], str] | None,
     ) -> None:
@@ -148,7 +148,7 @@ def duckdb_type(data_type: DataType) -> str:
     raise InvalidExpressionError(f"There are no constants of type {data_type}", type=str(data_type))
 
 
-def duckdb_literal(value: Any, data_type: DataType | None) -> str:
+def duckdb_literal(value: Constant, data_type: DataType | None) -> str:
     """A constant in DuckDB's SQL, of exactly that type."""
     kind = data_type if data_type is not None else (BOOLEAN if value is None else natural_type(value))
     name = duckdb_type(kind)
@@ -163,7 +163,7 @@ def duckdb_literal(value: Any, data_type: DataType | None) -> str:
     return f"CAST('{_duckdb_text(value, kind)}' AS {name})"
 
 
-def _duckdb_text(value: Any, kind: DataType) -> str:
+def _duckdb_text(value: Constant, kind: DataType) -> str:
     if kind in (FLOAT, DOUBLE):
         number = float(value)
         if math.isfinite(number):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -68,7 +68,7 @@ class ScanExplanation:
     after_data_skipping: FileCount
     parts: tuple[PredicatePart, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain values that JSON knows; keys as the attributes."""
         described = asdict(self)
         described["parts"] = [{**part, "used": list(part["used"])} for part in described["parts"]]

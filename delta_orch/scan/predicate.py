@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
@@ -30,7 +30,7 @@ class ScanPredicate:
     arrow_filter: pc.Expression | None = None
 
 
-def resolve_scan_predicate(where: Any, schema: StructType) -> ScanPredicate:
+def resolve_scan_predicate(where: object, schema: StructType) -> ScanPredicate:
     """A predicate as the user gave it, fitted to the table's columns.
 
     An expression of pyarrow keeps pyarrow's meaning (NaN is equal to nothing, `isin` is false for null). What of it has
@@ -49,7 +49,7 @@ def resolve_scan_predicate(where: Any, schema: StructType) -> ScanPredicate:
     return ScanPredicate(translated.where, None if translated.is_complete else where)
 
 
-def is_arrow_expression(value: Any) -> bool:
+def is_arrow_expression(value: object) -> bool:
     """Whether this is an expression of pyarrow. Imports nothing: it cannot be one before pyarrow is there."""
     module = sys.modules.get("pyarrow.compute")
     return module is not None and isinstance(value, module.Expression)
@@ -78,7 +78,7 @@ class SnapshotPruning:
                 del self._answers[next(iter(self._answers))]
             return answer
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (_nothing, ())
 
 

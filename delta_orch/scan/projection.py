@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from delta_orch.engines.base import OutputColumn
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
@@ -74,7 +73,7 @@ def resolve_projection(columns: Sequence[str], schema: StructType) -> Projection
     return Projection(tuple(output))
 
 
-def _resolve_name(name: Any, schema: StructType) -> Path:
+def _resolve_name(name: object, schema: StructType) -> Path:
     found = find_named_column(name, schema) if isinstance(name, str) else None
     if found is not None:
         return (found.name,)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import Engine, OutputColumn, RowTracking, ScanPlan, output_columns_schema
+from delta_orch.engines.base import Engine, OutputColumn, Relation, RowTracking, ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import columns_of
@@ -18,6 +18,7 @@ from delta_orch.scan.projection import Projection, pruned_schema, resolve_projec
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from delta_orch.scan.explain import ScanExplanation
     from delta_orch.scan.tasks import ScanTask
@@ -128,7 +129,7 @@ class Scan:
         engine = local_engine()
         return engine.to_reader(engine.scan(self.plan()))
 
-    def to_duckdb(self, connection: Any = None) -> Any:
+    def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
         """A lazy relation of DuckDB, to aggregate or join without having the rows in memory.
 
         DuckDB reads the data files itself, as fast as it reads any, with deletion vectors, column mapping and widened
@@ -151,7 +152,7 @@ class Scan:
 
         return duckdb_relation(local_engine().scan(self.plan()), connection)
 
-    def to_spark(self, spark: Any) -> Any:
+    def to_spark(self, spark: object) -> Relation:
         """A lazy DataFrame of `spark`, on Spark's own Parquet reader, that stays at this version.
 
         What you run on it is Spark's: so are its errors, except through the engine (`to_relation`). In a classic
@@ -160,7 +161,7 @@ class Scan:
         """
         return spark_engine(spark).scan(self.plan())
 
-    def to_relation(self, engine: Engine) -> Any:
+    def to_relation(self, engine: Engine) -> Relation:
         """The rows as a relation of any engine."""
         return engine.scan(self.plan())
 

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.base import Engine, Relation, ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_range
@@ -46,7 +46,7 @@ class ScanTask:
         engine = local_engine()
         return engine.to_reader(engine.scan(self.plan))
 
-    def to_relation(self, engine: Engine) -> Any:
+    def to_relation(self, engine: Engine) -> Relation:
         """The task's rows as a relation of any engine."""
         return engine.scan(self.plan)
 

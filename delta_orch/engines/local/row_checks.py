@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -197,7 +196,7 @@ def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: S
     )
 
 
-def _python_value(scalar: pa.Scalar) -> Any:
+def _python_value(scalar: pa.Scalar) -> object:
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
@@ -205,7 +204,7 @@ def _python_value(scalar: pa.Scalar) -> Any:
         return str(scalar.cast(pa.int64() if pa.types.is_timestamp(scalar.type) else pa.int32()))
 
 
-def _shorten(value: Any, characters: int = _MAX_VALUE_CHARACTERS) -> Any:
+def _shorten(value: object, characters: int = _MAX_VALUE_CHARACTERS) -> object:
     if isinstance(value, str | bytes) and len(value) > characters:
         return value[:characters]
     return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +11,11 @@ from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.arrow_types import schema_from_arrow
 
+Data = Any
+"""Rows as a user hands them in: of pandas, Polars, or anything that exports an Arrow stream."""
 
-def accepts_value(data: Any) -> bool:
+
+def accepts_value(data: object) -> bool:
     """Whether `relation_of` takes this value. Imports nothing."""
     return (
         isinstance(data, LocalRelation | pa.Table | pa.RecordBatch | pa.RecordBatchReader)
@@ -22,7 +25,7 @@ def accepts_value(data: Any) -> bool:
     )
 
 
-def relation_of(data: Any) -> LocalRelation:
+def relation_of(data: Data) -> LocalRelation:
     """Rows of an Arrow table, batch, reader or dataset, of a pandas or Polars frame, or of anything that exports an
     Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation.
 
@@ -58,11 +61,11 @@ def relation_of(data: Any) -> LocalRelation:
     )
 
 
-def _relation(schema: pa.Schema, open_batches: Callable[[], Any]) -> LocalRelation:
+def _relation(schema: pa.Schema, open_batches: Callable[[], Iterable[pa.RecordBatch]]) -> LocalRelation:
     return LocalRelation(schema_from_arrow(schema), lambda: iter(open_batches()))
 
 
-def _stream(data: Any) -> Iterator[pa.RecordBatch]:
+def _stream(data: Data) -> Iterator[pa.RecordBatch]:
     return iter(pa.RecordBatchReader.from_stream(data))
 
 
@@ -89,7 +92,7 @@ def _first_then(
     return lambda: iter(unread.pop()) if unread else again()
 
 
-def _from_pandas(frame: Any) -> pa.Table:
+def _from_pandas(frame: Data) -> pa.Table:
     index = frame.index
     named = all(name is not None for name in index.names)
     try:
@@ -102,7 +105,7 @@ def _from_pandas(frame: Any) -> pa.Table:
         ) from e
 
 
-def _is_a(data: Any, package: str, name: str) -> bool:
+def _is_a(data: object, package: str, name: str) -> bool:
     """Whether a value is an instance of a class that lives in `package`, without importing it."""
     return any(
         kind.__name__ == name and (kind.__module__ == package or kind.__module__.startswith(package + "."))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_scalars import Scalars, Source, describe, qualified
 from delta_orch.engines.local.sql_types import Typed, is_atomic, is_number, unsupported, widen
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
+from delta_orch.expressions.parse_literals import Tree
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.spark_syntax import has_only, parse_spark_statement
@@ -38,7 +38,7 @@ class _Context:
 
     relations: Mapping[str, tuple[str, LocalRelation]]
     inputs: dict[str, QueryInput]
-    with_queries: dict[str, tuple[Any, _Context]] = field(default_factory=dict)
+    with_queries: dict[str, tuple[Tree, _Context]] = field(default_factory=dict)
 
 
 def translate_query(query: str, relations: Mapping[str, LocalRelation]) -> DuckDBQuery:
@@ -91,7 +91,7 @@ class _SourceColumns:
 class _Aggregates(Scalars):
     """Scalars in a SELECT list or HAVING, where aggregate functions may stand."""
 
-    def scalar(self, tree: Any) -> Typed:
+    def scalar(self, tree: Tree) -> Typed:
         tree = tree.unnest()
         rule = _AGGREGATES.get(type(tree).__name__)
         if rule is None:
@@ -100,7 +100,7 @@ class _Aggregates(Scalars):
             raise unsupported(describe(tree))
         return rule(self, tree)
 
-    def count(self, tree: Any) -> Typed:
+    def count(self, tree: Tree) -> Typed:
         if type(tree.this).__name__ == "Star" and not tree.expressions and has_only(tree.this):
             return Typed("count(*)", LONG)
         argument, distinct = _aggregate_argument(tree)
@@ -109,18 +109,18 @@ class _Aggregates(Scalars):
             raise unsupported(describe(tree))
         return count_of(value, distinct)
 
-    def sum(self, tree: Any) -> Typed:
+    def sum(self, tree: Tree) -> Typed:
         argument, distinct = _aggregate_argument(tree)
         return sum_of(Scalars(self._columns).scalar(argument), distinct)
 
-    def average(self, tree: Any) -> Typed:
+    def average(self, tree: Tree) -> Typed:
         argument, distinct = _aggregate_argument(tree)
         value = Scalars(self._columns).scalar(argument)
         if not is_number(value.data_type) or isinstance(value.data_type, DecimalType):
             raise unsupported(describe(tree))
         return Typed(f"avg({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
 
-    def extreme_of(self, tree: Any) -> Typed:
+    def extreme_of(self, tree: Tree) -> Typed:
         if tree.expressions:
             raise unsupported(describe(tree))
         return extreme_of(type(tree).__name__.lower(), Scalars(self._columns).scalar(tree.this))
@@ -150,7 +150,7 @@ def extreme_of(function: str, value: Typed) -> Typed:
     return Typed(f"{function}({value.sql})", value.data_type)
 
 
-def _aggregate_argument(tree: Any) -> tuple[Any, str]:
+def _aggregate_argument(tree: Tree) -> tuple[Tree, str]:
     """The one argument, and `DISTINCT ` where it is written."""
     if tree.expressions:
         raise unsupported(describe(tree))
@@ -161,7 +161,7 @@ def _aggregate_argument(tree: Any) -> tuple[Any, str]:
     return tree.this, ""
 
 
-_AGGREGATES: dict[str, Callable[[_Aggregates, Any], Typed]] = {
+_AGGREGATES: dict[str, Callable[[_Aggregates, Tree], Typed]] = {
     "Count": _Aggregates.count,
     "Sum": _Aggregates.sum,
     "Avg": _Aggregates.average,
@@ -170,7 +170,7 @@ _AGGREGATES: dict[str, Callable[[_Aggregates, Any], Typed]] = {
 }
 
 
-def _query(tree: Any, context: _Context) -> DuckDBQuery:
+def _query(tree: Tree, context: _Context) -> DuckDBQuery:
     name = type(tree).__name__
     context = _with_queries(tree, context)
     if name == "Subquery":
@@ -182,7 +182,7 @@ def _query(tree: Any, context: _Context) -> DuckDBQuery:
     raise unsupported(describe(tree))
 
 
-def _with_queries(tree: Any, context: _Context) -> _Context:
+def _with_queries(tree: Tree, context: _Context) -> _Context:
     clause = tree.args.get("with_") or tree.args.get("with")
     if clause is None:
         return context
@@ -197,7 +197,7 @@ def _with_queries(tree: Any, context: _Context) -> _Context:
     return replace(context, with_queries=known)
 
 
-def _union(tree: Any, context: _Context) -> DuckDBQuery:
+def _union(tree: Tree, context: _Context) -> DuckDBQuery:
     if not has_only(tree, "this", "expression", "distinct", "with", "with_"):
         raise unsupported(describe(tree))
     left, right = _query(tree.this, context), _query(tree.expression, context)
@@ -218,7 +218,7 @@ def _union(tree: Any, context: _Context) -> DuckDBQuery:
 
 
 class _Select:
-    def __init__(self, tree: Any, context: _Context) -> None:
+    def __init__(self, tree: Tree, context: _Context) -> None:
         if not has_only(tree, *_SELECT_PARTS):
             raise unsupported(describe(tree))
         self._tree = tree
@@ -255,7 +255,7 @@ class _Select:
             parts.append(self._join(join))
         return parts
 
-    def _source(self, tree: Any, *, visible: bool = True) -> str:
+    def _source(self, tree: Tree, *, visible: bool = True) -> str:
         name = type(tree).__name__
         if name not in ("Table", "Subquery") or not has_only(tree, "this", "alias", "with", "with_"):
             raise unsupported(describe(tree))
@@ -273,7 +273,7 @@ class _Select:
             self._visible.append(source)
         return f"{text} AS {quote_duckdb_identifier(alias)}"
 
-    def _table(self, tree: Any) -> tuple[Source, str]:
+    def _table(self, tree: Tree) -> tuple[Source, str]:
         name = tree.name
         if type(tree.this).__name__ != "Identifier" or (tree.args.get("alias") and tree.args["alias"].columns):
             raise unsupported(describe(tree))
@@ -293,7 +293,7 @@ class _Select:
         self._context.inputs[label] = QueryInput(found[1], source.used)
         return source, quote_duckdb_identifier(label)
 
-    def _join(self, tree: Any) -> str:
+    def _join(self, tree: Tree) -> str:
         keyword = _JOINS.get((tree.side or "", tree.kind or ""))
         if keyword is None or not has_only(tree, "this", "side", "kind", "on"):
             raise unsupported(describe(tree))
@@ -327,7 +327,7 @@ class _Select:
             )
         return texts, fields
 
-    def _output(self, item: Any, scalars: Scalars) -> list[tuple[str, StructField]]:
+    def _output(self, item: Tree, scalars: Scalars) -> list[tuple[str, StructField]]:
         kind = type(item).__name__
         if kind == "Star" or (kind == "Column" and type(item.this).__name__ == "Star"):
             star = item.this if kind == "Column" else item
@@ -359,7 +359,7 @@ class _Select:
             for f in source.schema
         ]
 
-    def _group(self, tree: Any, scalars: Scalars) -> str:
+    def _group(self, tree: Tree, scalars: Scalars) -> str:
         if not has_only(tree, "expressions"):
             raise unsupported(describe(tree))
         keys = []
@@ -371,7 +371,7 @@ class _Select:
             keys.append(value.sql)
         return ", ".join(keys)
 
-    def _order(self, tree: Any, scalars: Scalars, fields: list[StructField]) -> str:
+    def _order(self, tree: Tree, scalars: Scalars, fields: list[StructField]) -> str:
         names = {f.name.lower(): f for f in fields}
         keys = []
         for item in tree.expressions:
@@ -395,7 +395,7 @@ class _Select:
         return "DISTINCT "
 
 
-def _row_count(tree: Any) -> str:
+def _row_count(tree: Tree) -> str:
     if type(tree).__name__ != "Literal" or not str(tree.this).isdigit():
         raise unsupported("LIMIT with anything but a number")
     return str(tree.this)

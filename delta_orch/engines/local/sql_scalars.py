@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from delta_orch.engines.local.sql_types import (
     Typed,
@@ -26,13 +26,14 @@ from delta_orch.expressions.nodes import (
     Coerced,
     Column,
     Comparison,
+    Constant,
     Expression,
     In,
     Literal,
     Opaque,
     StartsWith,
 )
-from delta_orch.expressions.parse_literals import parse_literal
+from delta_orch.expressions.parse_literals import Tree, parse_literal
 from delta_orch.expressions.resolve import find_column, fit_comparison
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
 from delta_orch.expressions.spark_syntax import has_only, like_parts, syntax_of
@@ -138,12 +139,12 @@ class Scalars:
                 return self.value(predicate)
         return Typed(self.predicate(node), BOOLEAN)
 
-    def boolean(self, tree: Any) -> str:
+    def boolean(self, tree: Tree) -> str:
         """A predicate. Raises InvalidExpressionError if it is none."""
         return _as_boolean(self.scalar(tree), lambda: tree.sql(dialect="spark"))
 
-    def scalar(self, tree: Any) -> Typed:
-        """Any expression. Raises UnsupportedExpressionError outside the allow-list."""
+    def scalar(self, tree: Tree) -> Typed:
+        """Tree expression. Raises UnsupportedExpressionError outside the allow-list."""
         tree = tree.unnest()
         literal = parse_literal(tree)
         if literal is not None:
@@ -156,7 +157,7 @@ class Scalars:
             raise unsupported(describe(tree))
         return rule(self, tree)
 
-    def column(self, tree: Any) -> Typed:
+    def column(self, tree: Tree) -> Typed:
         parts = tree.parts
         if not all(type(part).__name__ == "Identifier" for part in parts):
             raise unsupported(describe(tree))
@@ -180,14 +181,14 @@ class Scalars:
         operator = "IS NOT DISTINCT FROM" if op == "<=>" else op
         return Typed(f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})", BOOLEAN)
 
-    def logical(self, tree: Any) -> Typed:
+    def logical(self, tree: Tree) -> Typed:
         operator = type(tree).__name__.upper()
         return Typed(f"({self.boolean(tree.this)} {operator} {self.boolean(tree.expression)})", BOOLEAN)
 
-    def negation(self, tree: Any) -> Typed:
+    def negation(self, tree: Tree) -> Typed:
         return Typed(f"(NOT {self.boolean(tree.this)})", BOOLEAN)
 
-    def test(self, tree: Any) -> Typed:
+    def test(self, tree: Tree) -> Typed:
         kind = type(tree.expression).__name__
         if kind == "Null":
             return Typed(f"({self.scalar(tree.this).sql} IS NULL)", BOOLEAN)
@@ -196,7 +197,7 @@ class Scalars:
             return Typed(f"({self.boolean(tree.this)} IS NOT DISTINCT FROM {value})", BOOLEAN)
         raise unsupported(describe(tree))
 
-    def membership(self, tree: Any) -> Typed:
+    def membership(self, tree: Tree) -> Typed:
         if not tree.expressions:
             raise unsupported("IN with a subquery")
         return self._any_equal(self.scalar(tree.this), [self.scalar(value) for value in tree.expressions])
@@ -207,13 +208,13 @@ class Scalars:
             values = [widen(value, DOUBLE) if is_number(value.data_type) else value for value in values]
         return Typed("(" + " OR ".join(self._compare("=", child, value).sql for value in values) + ")", BOOLEAN)
 
-    def between(self, tree: Any) -> Typed:
+    def between(self, tree: Tree) -> Typed:
         child = self.scalar(tree.this)
         lower = self._compare(">=", child, self.scalar(tree.args["low"]))
         upper = self._compare("<=", child, self.scalar(tree.args["high"]))
         return Typed(f"({lower.sql} AND {upper.sql})", BOOLEAN)
 
-    def like(self, tree: Any) -> Typed:
+    def like(self, tree: Tree) -> Typed:
         parts = like_parts(tree)
         if parts is None:
             raise unsupported(f"{describe(tree)}: the pattern is no constant")
@@ -223,11 +224,11 @@ class Scalars:
         quoted = f"{quote_duckdb_string(pattern)} ESCAPE {quote_duckdb_string(escape)}"
         return Typed(f"({self.text(subject)} {operator} {quoted})", BOOLEAN)
 
-    def text_test(self, tree: Any) -> Typed:
+    def text_test(self, tree: Tree) -> Typed:
         function = {"StartsWith": "starts_with", "EndsWith": "ends_with", "Contains": "contains"}[type(tree).__name__]
         return Typed(f"{function}({self.text(tree.this)}, {self.text(tree.expression)})", BOOLEAN)
 
-    def is_nan(self, tree: Any) -> Typed:
+    def is_nan(self, tree: Tree) -> Typed:
         value = self.scalar(tree.this)
         if value.data_type not in (FLOAT, DOUBLE):
             raise unsupported(f"isnan of {value.data_type}")
@@ -235,7 +236,7 @@ class Scalars:
 
     # --- choices
 
-    def case(self, tree: Any) -> Typed:
+    def case(self, tree: Tree) -> Typed:
         subject = tree.args.get("this")
         conditions, results = [], []
         for branch in tree.args["ifs"]:
@@ -247,7 +248,7 @@ class Scalars:
         default = tree.args.get("default")
         return _choose(conditions, results, Typed("NULL", VOID) if default is None else self.scalar(default))
 
-    def if_else(self, tree: Any) -> Typed:
+    def if_else(self, tree: Tree) -> Typed:
         otherwise = tree.args.get("false")
         return _choose(
             [self.boolean(tree.this)],
@@ -255,28 +256,28 @@ class Scalars:
             Typed("NULL", VOID) if otherwise is None else self.scalar(otherwise),
         )
 
-    def coalesce(self, tree: Any) -> Typed:
+    def coalesce(self, tree: Tree) -> Typed:
         return self._same_typed("coalesce", [tree.this, *tree.expressions])
 
-    def extreme(self, tree: Any) -> Typed:
+    def extreme(self, tree: Tree) -> Typed:
         value = self._same_typed(type(tree).__name__.lower(), [tree.this, *tree.expressions])
         if not is_atomic(value.data_type):
             raise unsupported(describe(tree))
         return value
 
-    def null_if(self, tree: Any) -> Typed:
+    def null_if(self, tree: Tree) -> Typed:
         value = self.scalar(tree.this)
         equal = self._compare("=", value, self.scalar(tree.expression))
         return Typed(f"CASE WHEN {equal.sql} THEN NULL ELSE {value.sql} END", value.data_type)
 
-    def _same_typed(self, function: str, trees: Sequence[Any]) -> Typed:
+    def _same_typed(self, function: str, trees: Sequence[Tree]) -> Typed:
         values = [self.scalar(tree) for tree in trees]
         kind = common_type_of([value.data_type for value in values])
         return Typed(f"{function}({', '.join(widen(value, kind).sql for value in values)})", kind)
 
     # --- numbers
 
-    def arithmetic(self, tree: Any) -> Typed:
+    def arithmetic(self, tree: Tree) -> Typed:
         operator = {"Add": "+", "Sub": "-", "Mul": "*"}[type(tree).__name__]
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
         kind = _arithmetic_type(left, right, describe(tree))
@@ -284,7 +285,7 @@ class Scalars:
         sql = f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})"
         return Typed(f"CAST({sql} AS {duckdb_type(kind)})", kind)
 
-    def division(self, tree: Any) -> Typed:
+    def division(self, tree: Tree) -> Typed:
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
         kinds = {left.data_type, right.data_type}
         if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE} & kinds:
@@ -292,14 +293,14 @@ class Scalars:
         _arithmetic_type(left, right, describe(tree), decimals=True)
         return _guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
 
-    def remainder(self, tree: Any) -> Typed:
+    def remainder(self, tree: Tree) -> Typed:
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
         kind = _arithmetic_type(left, right, describe(tree))
         if kind not in INTEGRAL_RANGES:
             raise unsupported(f"a remainder of {kind}")
         return _guarded("%", widen(left, kind), widen(right, kind), kind)
 
-    def minus(self, tree: Any) -> Typed:
+    def minus(self, tree: Tree) -> Typed:
         value = self.scalar(tree.this)
         if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
             return Typed(f"(-{value.sql})", value.data_type)
@@ -308,62 +309,62 @@ class Scalars:
             return Typed(f"CAST(CAST(0 AS {kind}) - {value.sql} AS {kind})", value.data_type)
         raise unsupported(f"a minus before {value.data_type}")
 
-    def absolute(self, tree: Any) -> Typed:
+    def absolute(self, tree: Tree) -> Typed:
         value = self.scalar(tree.this)
         if not is_number(value.data_type):
             raise unsupported(f"abs of {value.data_type}")
         return Typed(f"abs({value.sql})", value.data_type)
 
-    def cast(self, tree: Any) -> Typed:
+    def cast(self, tree: Tree) -> Typed:
         return cast(self.scalar(tree.this), _cast_target(tree.to))
 
     # --- text
 
-    def text(self, tree: Any) -> str:
+    def text(self, tree: Tree) -> str:
         """A string operand. Raises UnsupportedExpressionError for any other type: Spark would cast it to text."""
         return _as_text(self.scalar(tree))
 
-    def length(self, tree: Any) -> Typed:
+    def length(self, tree: Tree) -> Typed:
         return Typed(f"CAST(length({self.text(tree.this)}) AS INTEGER)", INTEGER)
 
-    def concatenation(self, tree: Any) -> Typed:
+    def concatenation(self, tree: Tree) -> Typed:
         parts = tree.expressions or [tree.this, tree.expression]
         return Typed("(" + " || ".join(self.text(part) for part in parts) + ")", STRING)
 
-    def trim(self, tree: Any) -> Typed:
+    def trim(self, tree: Tree) -> Typed:
         function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(tree.args.get("position") or ""), "trim")
         return Typed(f"{function}({self.text(tree.this)}, ' ')", STRING)
 
-    def substring(self, tree: Any) -> Typed:
+    def substring(self, tree: Tree) -> Typed:
         numbers = [self.scalar(tree.args[key]) for key in ("start", "length") if tree.args.get(key) is not None]
-        values: list[Any] = [number.literal.value if number.literal is not None else None for number in numbers]
+        values: list[Constant] = [number.literal.value if number.literal is not None else None for number in numbers]
         if any(type(value) is not int for value in values) or values[0] < 1 or min(values) < 0:
             raise unsupported("substring with a position below 1, or with positions that are no constants")
         return Typed(f"substring({', '.join([self.text(tree.this), *map(str, values)])})", STRING)
 
     # --- dates
 
-    def day(self, tree: Any) -> Typed:
+    def day(self, tree: Tree) -> Typed:
         """What Spark takes for a date: the day of a moment in UTC."""
         value = self.scalar(tree)
         if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             raise unsupported(f"a date function on {value.data_type}")
         return value if value.data_type == DATE else cast(value, DATE)
 
-    def as_date(self, tree: Any) -> Typed:
+    def as_date(self, tree: Tree) -> Typed:
         return self.day(tree.this)
 
-    def date_part(self, tree: Any) -> Typed:
+    def date_part(self, tree: Tree) -> Typed:
         part = {"Year": "year", "Month": "month", "Day": "day", "DayOfMonth": "day", "Quarter": "quarter"}
         return Typed(f"CAST({part[type(tree).__name__]}({self.day(tree.this).sql}) AS INTEGER)", INTEGER)
 
-    def time_part(self, tree: Any) -> Typed:
+    def time_part(self, tree: Tree) -> Typed:
         value = self.scalar(tree.this)
         if value.data_type not in (TIMESTAMP, TIMESTAMP_NTZ):
             raise unsupported(f"a time function on {value.data_type}")
         return Typed(f"CAST({type(tree).__name__.lower()}({value.sql}) AS INTEGER)", INTEGER)
 
-    def date_add(self, tree: Any) -> Typed:
+    def date_add(self, tree: Tree) -> Typed:
         unit = tree.args.get("unit")
         if unit is not None and unit.name.upper() != "DAY":
             raise unsupported(describe(tree))
@@ -372,7 +373,7 @@ class Scalars:
             raise unsupported(f"adding {amount.data_type} to a date")
         return Typed(f"CAST({self.day(tree.this).sql} + {widen(amount, INTEGER).sql} AS DATE)", DATE)
 
-    def date_difference(self, tree: Any) -> Typed:
+    def date_difference(self, tree: Tree) -> Typed:
         unit = tree.args.get("unit")
         if unit is not None and unit.name.upper() != "DAY":
             raise unsupported(describe(tree))
@@ -439,7 +440,7 @@ def _guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:
     )
 
 
-def _cast_target(tree: Any) -> DataType:
+def _cast_target(tree: Tree) -> DataType:
     name = tree.this.name
     if name == "DECIMAL":
         parameters = [int(parameter.this.this) for parameter in tree.expressions]
@@ -460,7 +461,7 @@ def _ensure_valid_pattern(pattern: str, escape: str) -> None:
             )
 
 
-def describe(tree: Any) -> str:
+def describe(tree: Tree) -> str:
     """A construct in the user's terms."""
     text = str(tree.sql(dialect="spark"))
     return text if len(text) <= 100 else text[:97] + "..."
@@ -476,7 +477,7 @@ def struct_field(value: Typed, name: str) -> Typed:
     return Typed(f"struct_extract({value.sql}, {quote_duckdb_string(field.name)})", field.data_type)
 
 
-_Rule = Callable[[Scalars, Any], Typed]
+_Rule = Callable[[Scalars, Tree], Typed]
 _BINARY = ("this", "expression")
 _PART = ("this",)
 _LISTED = ("this", "expressions")
