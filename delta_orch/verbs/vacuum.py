@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import logging
 import posixpath
-import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
+from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.deletion_vector import relative_path
-from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.protocol.log_path import LOG_DIRECTORY
+from delta_orch.storage.base import LogStore
 from delta_orch.writing.target import existing_target
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ _HOUR_MS = 60 * 60 * 1000
 _MOST_HOURS = 87_600_000
 _DELETE_THREADS = 8
 # Escapes, schemes, absolute paths, detours: everything else is the path below the root as it stands.
-_MAY_BE_SPELLED_OTHERWISE = re.compile(r"[%:]|^/|//|(?:^|/)\.{1,2}(?:/|$)").search
+_MAY_BE_SPELLED_OTHERWISE = r"[%:]|^/|//|(?:^|/)\.{1,2}(?:/|$)"
+_INNER_LOG = f"/{LOG_DIRECTORY}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ def vacuum(
     user_metadata: str | None = None,
 ) -> VacuumResult:
     """Delete data files that are older than the retention and that neither the newest version nor a tombstone younger
-    than the retention names: leftovers of replaced versions, and of writes that never committed.
+    than the retention names: leftovers of replaced versions, and of writes that never committed. A directory with a
+    `_delta_log` of its own is another table, at any depth: nothing in it is touched.
 
     Older versions lose their files: time travel and change feeds beyond the retention end here. The log, hidden
     directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
@@ -85,10 +88,10 @@ def vacuum(
     # What is exactly as old as the retention has expired: with none at all, so has what was written this millisecond.
     expired_ms = time.time_ns() // 1_000_000 - retention_ms
     store = table_log.store
-    needed = needed_files(snapshot, store, expired_ms)
-    doomed = sorted(unneeded_files(store, snapshot.partition_columns, needed, expired_ms), key=lambda f: f.path)
-    result = VacuumResult(tuple(f.path for f in doomed), sum(f.size for f in doomed), dry_run, retention_ms)
-    if dry_run or not doomed:
+    doomed = _unneeded_files(snapshot, store, expired_ms)
+    size_bytes = pc.sum(doomed.column("size")).as_py() or 0
+    result = VacuumResult(tuple(doomed.column("path").to_pylist()), size_bytes, dry_run, retention_ms)
+    if dry_run or not result.paths:
         return result
     _record(
         table_log,
@@ -140,74 +143,94 @@ def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, e
     return asked_ms
 
 
-@dataclass(frozen=True, slots=True)
-class NeededFiles:
-    """The files that must stay.
+def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.Table:
+    """The files below the root that vacuum may delete: `path` relative to the root, decoded and sorted, and `size`.
 
-    Attributes:
-        paths: Relative to the table's root, decoded.
-        foreign_names: Names of files that the log places elsewhere. A file of such a name stays wherever it is listed:
-            the other place may be this one by another way (a link, a mount).
+    Raises:
+        ProtocolViolationError: A live file has a deletion vector, and the protocol does not list the feature.
     """
+    needed, foreign_names = _needed_paths(snapshot, store, expired_ms)
+    listed = list(store.list_recursive())
+    files = pa.table(
+        {
+            "path": string_array([file.path for file in listed]),
+            "size": int64_array([file.size for file in listed]),
+            "time": int64_array([file.modification_time_ms for file in listed]),
+        }
+    )
+    paths = files.column("path").combine_chunks()
+    # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
+    paths = pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
+    directories = pc.replace_substring_regex(paths, "/?[^/]*$", "").dictionary_encode()
+    inner_tables = _inner_tables(files.column("path"))
+    kept = [
+        _is_hidden(directory, snapshot.partition_columns) or _is_below(directory, inner_tables)
+        for directory in directories.dictionary.to_pylist()
+    ]
+    is_kept = [
+        pc.greater(files.column("time").combine_chunks(), int64_array([expired_ms])[0]),
+        bool_array(kept).take(directories.indices),
+        pc.match_substring_regex(paths, "(^|/)[_.][^/]*$"),
+        pc.is_in(paths, value_set=needed),
+    ]
+    if len(foreign_names):
+        is_kept.append(pc.is_in(pc.replace_substring_regex(paths, ".*/", ""), value_set=foreign_names))
+    return files.filter(pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]).sort_by("path")
 
-    paths: frozenset[str]
-    foreign_names: frozenset[str]
 
-    def has(self, path: str) -> bool:
-        return path in self.paths or (bool(self.foreign_names) and path.rpartition("/")[2] in self.foreign_names)
+def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple[pa.Array, pa.Array]:
+    """What the newest version or a tombstone younger than `expired_ms` names.
 
-
-def needed_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> NeededFiles:
-    """The files that the newest version or a tombstone younger than `expired_ms` names."""
-    columns = ["path"]
-    if snapshot.configuration.supports("deletionVectors"):
-        columns.append("deletion_vector")
-    tombstones = snapshot.tombstones([*columns, "deletion_timestamp"])
-    removed_ms = tombstones.column("deletion_timestamp")
-    # One that does not say when it was written is as old as can be.
-    unexpired = tombstones.filter(pc.greater(removed_ms, int64_array([expired_ms])[0]))
+    Returns: Paths relative to the table's root, decoded; and the names of files that the log places elsewhere. A file
+        of such a name stays wherever it is listed: the other place may be this one by another way (a link, a mount).
+    """
+    columns = ["path", "deletion_vector"]
+    live, tombstones = snapshot.files(columns), snapshot.tombstones([*columns, "deletion_timestamp"])
+    if live.column("deletion_vector").null_count < live.num_rows and not snapshot.configuration.supports(
+        "deletionVectors"
+    ):
+        raise ProtocolViolationError(
+            "The table has deletion vectors, and its protocol does not list the feature",
+            cause="Other clients read deleted rows, and may take the files of the vectors for garbage",
+            remedy="Find the commit that added them; nothing was deleted",
+        )
+    # A tombstone that does not say when it was written is as old as can be.
+    unexpired = tombstones.filter(pc.greater(tombstones.column("deletion_timestamp"), int64_array([expired_ms])[0]))
+    spelled = [
+        *(chunk for files in (live, unexpired) for chunk in files.column("path").chunks),
+        *(_vector_paths(files) for files in (live, unexpired)),
+    ]
     root = store.data_filesystem()[1].rstrip("/") + "/"
-    paths: set[str] = set()
-    foreign: set[str] = set()
-    for files in (snapshot.files(columns), unexpired):
-        for spelled in log_paths(files):
-            paths.update(spelled)
-            for odd in filter(_MAY_BE_SPELLED_OTHERWISE, spelled):
-                place = posixpath.normpath(store.resolve(odd))
-                if place.startswith(root):
-                    paths.add(place[len(root) :])
-                else:
-                    foreign.add(place.rpartition("/")[2])
-    return NeededFiles(frozenset(paths), frozenset(foreign))
+    decoded: list[str] = []
+    foreign: list[str] = []
+    for paths in spelled:
+        for odd in paths.filter(pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE)).to_pylist():
+            place = posixpath.normpath(store.resolve(odd))
+            if place.startswith(root):
+                decoded.append(place[len(root) :])
+            else:
+                foreign.append(place.rpartition("/")[2])
+    return pa.concat_arrays([*spelled, string_array(decoded)]), string_array(foreign)
 
 
-def log_paths(files: pa.Table) -> Iterator[list[str]]:
-    """The paths of files and of their deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
-    yield from (chunk.to_pylist() for chunk in files.column("path").chunks)
-    if "deletion_vector" not in files.column_names:
-        return
+def _vector_paths(files: pa.Table) -> pa.Array:
+    """The files of deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
     descriptors = [d for d in deletion_vector_descriptors(files) if d is not None]
-    yield [encode_path(relative_path(d)) for d in descriptors if d.storage_type == "u"]
-    yield [d.path_or_inline_dv for d in descriptors if d.storage_type == "p"]
+    relative = [encode_path(relative_path(d)) for d in descriptors if d.storage_type == "u"]
+    return string_array([*relative, *(d.path_or_inline_dv for d in descriptors if d.storage_type == "p")])
 
 
-def unneeded_files(
-    store: LogStore, partition_columns: Sequence[str], needed: NeededFiles, expired_ms: int
-) -> Iterator[FileMeta]:
-    """The files below the root that vacuum may delete, as they are listed."""
-    hidden: dict[str, bool] = {}
-    for file in store.list_recursive():
-        if file.modification_time_ms > expired_ms:
-            continue
-        path = checked_file(file.path)
-        directory, _, name = path.rpartition("/")
-        if directory not in hidden:
-            hidden[directory] = is_hidden(directory, partition_columns)
-        if not (hidden[directory] or name.startswith(("_", ".")) or needed.has(path)):
-            yield file
+def _inner_tables(paths: pa.ChunkedArray) -> tuple[str, ...]:
+    """The directories inside the table that hold a table of their own: nothing in them belongs to this one."""
+    logs = paths.filter(pc.match_substring(paths, _INNER_LOG)).to_pylist()
+    return tuple({path[: path.index(_INNER_LOG)] for path in logs})
 
 
-def is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
+def _is_below(directory: str, roots: Sequence[str]) -> bool:
+    return any(directory == root or directory.startswith(f"{root}/") for root in roots)
+
+
+def _is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
     """Whether a directory, or one it lies in, belongs to the log or to somebody else."""
     return any(
         part.startswith(("_", "."))
@@ -215,16 +238,6 @@ def is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
         and not any(part.startswith(f"{column}=") for column in partition_columns)
         for part in directory.split("/")
     )
-
-
-def checked_file(path: str) -> str:
-    """The file a checksum file of Hadoop's local file system (`.name.crc`) stands beside; any other path itself."""
-    if not path.endswith(".crc"):
-        return path
-    directory, slash, name = path.rpartition("/")
-    if name.startswith(".") and len(name) > len("..crc"):
-        return f"{directory}{slash}{name[1:-4]}"
-    return path
 
 
 def delete_files(store: LogStore, paths: Sequence[str]) -> None:
