@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
-from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array
+from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_scalar
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -150,7 +150,8 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
         ProtocolViolationError: A live file has a deletion vector, and the protocol does not list the feature.
     """
     needed, foreign_names = _needed_paths(snapshot, store, expired_ms)
-    listed = list(store.list_recursive())
+    # A name that is no Unicode is none a log can hold: it is not this table's.
+    listed = [file for file in store.list_recursive() if file.path.isascii() or _is_unicode(file.path)]
     files = pa.table(
         {
             "path": string_array([file.path for file in listed]),
@@ -159,22 +160,27 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
         }
     )
     paths = files.column("path").combine_chunks()
-    # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
-    paths = pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
-    directories = pc.replace_substring_regex(paths, "/?[^/]*$", "").dictionary_encode()
+    if pc.any(pc.ends_with(paths, ".crc")).as_py():
+        # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
+        paths = pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
+    # Also of a file that lies at the root.
+    rooted = pc.binary_join_element_wise(string_scalar(""), paths, string_scalar("/"))
+    parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
+    names, directories = pc.list_element(parts, 1), pc.list_element(parts, 0).dictionary_encode()
     inner_tables = _inner_tables(files.column("path"))
     kept = [
-        _is_hidden(directory, snapshot.partition_columns) or _is_below(directory, inner_tables)
+        _is_hidden(directory[1:], snapshot.partition_columns) or _is_below(directory[1:], inner_tables)
         for directory in directories.dictionary.to_pylist()
     ]
     is_kept = [
         pc.greater(files.column("time").combine_chunks(), int64_array([expired_ms])[0]),
         bool_array(kept).take(directories.indices),
-        pc.match_substring_regex(paths, "(^|/)[_.][^/]*$"),
+        pc.starts_with(names, "_"),
+        pc.starts_with(names, "."),
         pc.is_in(paths, value_set=needed),
     ]
     if len(foreign_names):
-        is_kept.append(pc.is_in(pc.replace_substring_regex(paths, ".*/", ""), value_set=foreign_names))
+        is_kept.append(pc.is_in(names, value_set=foreign_names))
     return files.filter(pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]).sort_by("path")
 
 
@@ -198,7 +204,7 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
     unexpired = tombstones.filter(pc.greater(tombstones.column("deletion_timestamp"), int64_array([expired_ms])[0]))
     spelled = [
         *(chunk for files in (live, unexpired) for chunk in files.column("path").chunks),
-        *(_vector_paths(files) for files in (live, unexpired)),
+        *(vector_paths(files) for files in (live, unexpired)),
     ]
     root = store.data_filesystem()[1].rstrip("/") + "/"
     decoded: list[str] = []
@@ -213,11 +219,19 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
     return pa.concat_arrays([*spelled, string_array(decoded)]), string_array(foreign)
 
 
-def _vector_paths(files: pa.Table) -> pa.Array:
+def vector_paths(files: pa.Table) -> pa.Array:
     """The files of deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
     descriptors = [d for d in deletion_vector_descriptors(files) if d is not None]
     relative = [encode_path(relative_path(d)) for d in descriptors if d.storage_type == "u"]
     return string_array([*relative, *(d.path_or_inline_dv for d in descriptors if d.storage_type == "p")])
+
+
+def _is_unicode(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _inner_tables(paths: pa.ChunkedArray) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,16 @@ from delta_orch.errors import (
     InvalidExpressionError,
     InvalidRequestError,
     MissingFileError,
+    ProtocolViolationError,
     TableNotFoundError,
     UnsupportedFeatureError,
 )
 from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE
+from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.verbs.optimize import pack_bins
-from delta_orch.verbs.vacuum import log_paths
+from delta_orch.verbs.vacuum import vector_paths
+from tests.handmade import HandmadeTable
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -244,7 +247,52 @@ def test_vacuum_knows_deletion_vectors() -> None:
     )
     # The example of the protocol text, "Deletion Vector Descriptor Schema".
     stored = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
-    assert list(chain.from_iterable(log_paths(files))) == ["a", "b", "c", "d", stored, "file:///dv%25/x.bin"]
+    assert vector_paths(files).to_pylist() == [stored, "file:///dv%25/x.bin"]
+
+
+@pytest.mark.parametrize("inner", ["inner", "day=a/inner", "a/b/c", "inner/inner"])
+def test_vacuum_leaves_tables_inside_the_table_alone(table: DeltaTable, days: Any, inner: str) -> None:
+    table.append(days(("a", 1)), partition_by=["day"])
+    root = Path(table.store.resolve("x")).parent
+    parts = inner.split("/")
+    tables = [DeltaTable(root / inner)]
+    if inner == "inner/inner":
+        tables.insert(0, DeltaTable(root / "inner"))
+    for below in tables:
+        below.append(days(("b", 2)))
+        below.overwrite(days(("c", 3)))
+    loose = [root / inner / "loose.parquet", root / f"{parts[0]}-sibling.parquet", root / "loose.parquet"]
+    for path in loose:
+        path.write_bytes(b"x")
+    result = table.vacuum(retention_hours=0, enforce_retention=False)
+    assert set(result.paths) == {"loose.parquet", f"{parts[0]}-sibling.parquet"}
+    assert loose[0].exists()
+    assert all(below.fsck(check_files=True).ok and below.snapshot(0).scan().to_arrow().num_rows for below in tables)
+    # Each table still cleans up after itself, and not after those inside it.
+    assert all(len(below.vacuum(0, enforce_retention=False).paths) in (1, 2) for below in reversed(tables))
+    assert all(below.fsck(check_files=True).ok for below in (table, *tables))
+
+
+def test_vacuum_leaves_names_alone_that_no_log_can_hold(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)))
+    odd = Path(os.fsdecode(os.fsencode(table.store.resolve("x")) + b"\xff.parquet"))
+    odd.touch()
+    assert not table.vacuum(retention_hours=0, enforce_retention=False).paths
+    assert odd.exists()
+
+
+def test_vacuum_refuses_deletion_vectors_without_their_feature(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2]})
+    made = HandmadeTable(tmp_path / "t")
+    made.create(rows.schema)
+    add = made.add("f.parquet", rows)
+    made.commit(replace(add, deletion_vector=DeletionVectorDescriptor("u", "ab^-aqEH.-t@S}K{vb[*k^", 1, 36, 1)))
+    (tmp_path / "t" / "ab").mkdir()
+    kept = tmp_path / "t" / "ab" / "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    kept.write_bytes(b"x")
+    with pytest.raises(ProtocolViolationError, match="does not list the feature"):
+        made.open().vacuum(0, enforce_retention=False)
+    assert kept.exists()
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
