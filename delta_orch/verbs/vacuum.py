@@ -166,7 +166,8 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
     # Also of a file that lies at the root.
     rooted = pc.binary_join_element_wise(string_scalar(""), paths, string_scalar("/"))
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
-    names, directories = pc.list_element(parts, 1), pc.list_element(parts, 0).dictionary_encode()
+    directories, names = (pc.list_element(parts, place) for place in int64_array([0, 1]))
+    directories = directories.dictionary_encode()
     inner_tables = _inner_tables(files.column("path"))
     kept = [
         _is_hidden(directory[1:], snapshot.partition_columns) or _is_below(directory[1:], inner_tables)
