@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from delta_orch.protocol.actions import Txn
     from delta_orch.storage.base import LogStore
     from delta_orch.verbs.alter.builder import Alteration
-    from delta_orch.verbs.checksum import ChecksumResult
-    from delta_orch.verbs.compact_log import LogCompactionResult
     from delta_orch.verbs.fsck import FsckReport
+    from delta_orch.verbs.log_files import ChecksumResult, LogCompactionResult
     from delta_orch.verbs.vacuum import VacuumResult
     from delta_orch.writing.target import WriteOptions
 
@@ -404,7 +403,7 @@ class DeltaTable:
         Raises:
             InvalidRequestError: `v2` for a table without the feature v2Checkpoint.
         """
-        from delta_orch.verbs.checkpoint import checkpoint
+        from delta_orch.verbs.log_files import checkpoint
 
         return checkpoint(self.log, self.snapshot(), policy=policy, v2_format=v2_format)
 
@@ -416,7 +415,7 @@ class DeltaTable:
             InvalidRequestError: There is no such range.
             VersionNotFoundError: A commit was cleaned up.
         """
-        from delta_orch.verbs.compact_log import compact_log
+        from delta_orch.verbs.log_files import compact_log
 
         return compact_log(self.log, self.snapshot(), start_version, end_version)
 
@@ -427,7 +426,7 @@ class DeltaTable:
         Raises:
             ChecksumMismatchError: It disagrees with the state.
         """
-        from delta_orch.verbs.checksum import write_checksum
+        from delta_orch.verbs.log_files import write_checksum
 
         if version is not None:
             ensure_version(version)

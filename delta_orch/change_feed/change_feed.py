@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
-from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files
-from delta_orch.change_feed.schema_following import schema_differences
+from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
 from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
@@ -102,11 +101,11 @@ class ChangeFeed:
         engine = local_engine()
         return engine.to_reader(self.to_relation(engine))
 
-    def to_spark(self, spark: Any) -> Any:
+    def to_spark(self, spark: object) -> object:
         """The changed rows as a lazy Spark DataFrame."""
         return self.to_relation(spark_engine(spark))
 
-    def to_relation(self, engine: Engine) -> Any:
+    def to_relation(self, engine: Engine) -> object:
         """The changed rows as a relation of any engine.
 
         Raises:

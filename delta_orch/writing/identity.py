@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import reduce
+from operator import getitem
 
 import orjson
 import pyarrow as pa
@@ -97,10 +98,7 @@ def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[I
 
 
 def _bound(stats: str, path: tuple[str, ...], is_upper: bool) -> int:
-    value: Any = orjson.loads(stats)["maxValues" if is_upper else "minValues"]
-    for name in path:
-        value = value[name]
-    return int(value)
+    return int(reduce(getitem, path, orjson.loads(stats)["maxValues" if is_upper else "minValues"]))
 
 
 def _with_marks(schema: StructType, marks: Mapping[str, int]) -> StructType:

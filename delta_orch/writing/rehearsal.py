@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_orch.engines.base import (
     ComputedColumn,
@@ -38,10 +38,10 @@ class RehearsalEngine:
         self._engine = engine
         self.name = engine.name
 
-    def accepts(self, data: Any) -> bool:
+    def accepts(self, data: object) -> bool:
         return self._engine.accepts(data)
 
-    def relation(self, data: Any) -> Relation:
+    def relation(self, data: object) -> Relation:
         return self._engine.relation(data)
 
     def schema(self, relation: Relation) -> StructType:

@@ -27,7 +27,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
-from delta_orch.verbs.compact_log import compact_log
+from delta_orch.verbs.log_files import compact_log
 from tests.harness.fault_store import FaultStore
 from tests.harness.kill_points import KillingOs
 from tests.harness.table_builder import append_days, create_table

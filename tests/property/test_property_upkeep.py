@@ -30,7 +30,7 @@ from delta_orch.protocol.actions import (
     Txn,
 )
 from delta_orch.storage.memory import FILES, MemoryStore
-from delta_orch.verbs.compact_log import compact_log
+from delta_orch.verbs.log_files import compact_log
 from tests.harness.log_builder import LogBuilder
 from tests.harness.log_model import LogModel
 

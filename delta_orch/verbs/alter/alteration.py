@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import orjson
 
@@ -28,14 +28,20 @@ from delta_orch.verbs.alter.evidence import (
     ensure_files_have_statistics,
     ensure_rows_satisfy,
 )
-from delta_orch.verbs.alter.history import truncate_history
-from delta_orch.verbs.alter.preparation import prepare, without_traces
+from delta_orch.verbs.alter.preparation import prepare, truncate_history, without_traces
 from delta_orch.verbs.alter.rewriting import FileRewriter
-from delta_orch.verbs.checkpoint import checkpoint
+from delta_orch.verbs.log_files import checkpoint
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_RESTARTS = 50
 _LONGEST_PAUSE_S = 0.02
+
+
+class Operation(NamedTuple):
+    """What `commitInfo` says of an alteration."""
+
+    name: str
+    parameters: Mapping[str, object]
 
 
 def alter(
@@ -73,15 +79,15 @@ def alter(
         recorded = Transaction(log, snapshot, operation="ALTER TABLE", **options)
         if recorded.stale_txns():
             return recorded.commit()
-        draft, provenance = plan_alteration(snapshot, changes)
+        draft, operation = plan_alteration(snapshot, changes)
         try:
             if not is_dry_run and prepare(log, read_snapshot, draft, options):
                 continue
             if draft.truncates and not is_dry_run:
-                undone = _commit(log, without_traces(draft), provenance, engine, rewriter, provenance_only(options))
+                undone = _commit(log, without_traces(draft), operation, engine, rewriter, provenance_only(options))
                 if not undone.skipped or truncate_history(log, read_snapshot, draft, options):
                     continue
-            result = _commit(log, draft, provenance, engine, rewriter, options)
+            result = _commit(log, draft, operation, engine, rewriter, options)
             if draft.needs_checkpoint and not result.skipped and not is_dry_run:
                 _write_checkpoint(log, read_snapshot, result.version)
             return result
@@ -112,7 +118,7 @@ def _write_checkpoint(log: TableLog, read_snapshot: Callable[[], Snapshot], vers
         _LOGGER.warning("No checkpoint after version %d, which dropped a feature: %s", version, e)
 
 
-def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draft, dict[str, Any]]:
+def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draft, Operation]:
     """The table as the changes leave it, settled, and what `commitInfo` says about them. Pure log work."""
     start = Draft.of(snapshot)
     draft = start
@@ -128,25 +134,26 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
     settled = settle(start.table, draft.table, draft.features, is_mapped=True)
     draft = replace(draft, table=settled)
     ensure_can_cluster(settled, draft.clustering or ())
-    return draft, _provenance(steps, settled)
+    return draft, _operation(steps, settled)
 
 
-def _provenance(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableConfiguration) -> dict[str, Any]:
+def _operation(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableConfiguration) -> Operation:
     """One change is told as the reference implementation tells it; several as a list of such."""
     told = []
     for change, before, after in steps:
         # The protocol is only known once everything that asks for features has been said.
         shown = replace(after, table=after.table.after(settled.protocol, None))
-        told.append({"operation": change.operation, "operationParameters": change.parameters(before, shown)})
+        told.append(Operation(change.operation, change.parameters(before, shown)))
     if len(told) == 1:
         return told[0]
-    return {"operation": "ALTER TABLE", "operationParameters": {"changes": orjson.dumps(told).decode()}}
+    listed = [{"operation": one.name, "operationParameters": one.parameters} for one in told]
+    return Operation("ALTER TABLE", {"changes": orjson.dumps(listed).decode()})
 
 
 def _commit(
     log: TableLog,
     draft: Draft,
-    provenance: dict[str, Any],
+    operation: Operation,
     engine: EngineChoice,
     rewriter: FileRewriter,
     options: CommitOptions,
@@ -155,8 +162,8 @@ def _commit(
     transaction = Transaction(
         log,
         snapshot,
-        operation=provenance["operation"],
-        operation_parameters=provenance["operationParameters"],
+        operation=operation.name,
+        operation_parameters=operation.parameters,
         max_attempts=1 if draft.relies_on_version else DEFAULT_MAX_ATTEMPTS,
         **options,
     )

@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidPropertyError, InvalidRequestError, SchemaMismatchError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.schema_edit import ColumnPath
+from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import DataType, StructField
 from delta_orch.verbs.alter.alteration import alter, plan_alteration
-from delta_orch.verbs.alter.arguments import ensure_properties, ensure_text, ensure_texts, field_of
-from delta_orch.verbs.alter.clustering import ClusterBy
 from delta_orch.verbs.alter.columns import AddColumns, DropColumns, MoveColumn, NewColumn, Position, RenameColumn
-from delta_orch.verbs.alter.constraints import AddConstraint, DropConstraint
 from delta_orch.verbs.alter.definitions import ChangeType, DropNotNull, SetComment, SetDefault, SetNotNull
 from delta_orch.verbs.alter.draft import Change
 from delta_orch.verbs.alter.dropping import DropFeature
-from delta_orch.verbs.alter.properties import SetProperties, SetTableTexts, UnsetProperties
-from delta_orch.verbs.alter.protocol import AddFeatures, UpgradeProtocol
+from delta_orch.verbs.alter.table_changes import (
+    AddConstraint,
+    AddFeatures,
+    ClusterBy,
+    DropConstraint,
+    SetProperties,
+    SetTableTexts,
+    UnsetProperties,
+    UpgradeProtocol,
+)
+
+
+def ensure_text(value: object, what: str) -> str:
+    """Raise InvalidRequestError unless the value is a text."""
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{what} must be a text, not {value!r}")
+    return value
+
+
+def ensure_texts(values: Iterable[object], what: str) -> tuple[str, ...]:
+    """The values as a tuple; raises InvalidRequestError unless each is a text."""
+    return tuple(ensure_text(value, what) for value in values)
+
+
+def ensure_properties(properties: object) -> dict[str, str]:
+    """Properties as a dictionary of texts; numbers and booleans become such.
+
+    Raises:
+        InvalidPropertyError: No mapping, a name that is no text or empty, or a value of another kind.
+    """
+    if not isinstance(properties, Mapping):
+        raise InvalidPropertyError(f"Properties must be a mapping of names to values, not {properties!r}")
+    checked = {}
+    for key, value in properties.items():
+        if not isinstance(key, str) or not key:
+            raise InvalidPropertyError(f"The name of a property must be a text, not {key!r}")
+        if not isinstance(value, str | bool | int | float):
+            raise InvalidPropertyError(f"The property {key} must have a text as its value, not {value!r}", property=key)
+        checked[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return checked
+
+
+def field_of(data_type: object, nullable: bool = True, comment: str | None = None) -> StructField:
+    """A column without a name, of a type or its text.
+
+    Raises:
+        SchemaMismatchError: It is no type.
+    """
+    if isinstance(data_type, str):
+        declared, metadata = parse_declared_type(data_type)
+    elif isinstance(data_type, DataType):
+        declared, metadata = data_type, {}
+    else:
+        raise SchemaMismatchError(f"{data_type!r} is no type", remedy="Write it as in Spark SQL: bigint, array<string>")
+    given = {**metadata} if comment is None else {**metadata, "comment": ensure_text(comment, "A comment")}
+    return StructField("", declared, bool(nullable), given)
+
 
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
@@ -26,8 +25,7 @@ from delta_orch.table.column_definitions import CURRENT_DEFAULT, is_generated, i
 from delta_orch.table.column_dependencies import ensure_not_depended_on
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.declared_types import with_renamed_place
-from delta_orch.verbs.alter.draft import Draft
-from delta_orch.verbs.alter.not_null import not_null_proofs
+from delta_orch.verbs.alter.draft import Draft, not_null_proof
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
@@ -82,11 +80,11 @@ class AddColumns:
             draft = _add(draft, column)
         return draft
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
         listed = []
         for column in self.columns:
             path = _added_path(after.schema, column.path)
-            entry: dict[str, Any] = {"column": column_json(path, field_at(after.schema, path))}
+            entry: dict[str, object] = {"column": column_json(path, field_at(after.schema, path))}
             if (position := column.position.text()) is not None:
                 entry["position"] = position
             listed.append(entry)
@@ -113,13 +111,7 @@ def _add(draft: Draft, column: NewColumn) -> Draft:
     schema = with_struct(draft.schema, path[:-1], lambda struct: column.position.place(struct, field))
     draft = draft.with_schema(schema)
     # There is no row yet that could have a value in it.
-    return draft if field.nullable else _with_proofs(draft, path)
-
-
-def _with_proofs(draft: Draft, path: Path) -> Draft:
-    for proof in not_null_proofs(draft.schema, path):
-        draft = draft.with_proof(proof)
-    return draft
+    return draft if field.nullable else draft.with_proof(not_null_proof(draft.schema, path))
 
 
 def _added_path(schema: StructType, path: ColumnPath) -> Path:
@@ -164,7 +156,7 @@ class RenameColumn:
         table = draft.table.after(None, replace(metadata, partition_columns=partition_columns)).with_schema(schema)
         return _with_statistics_columns(replace(draft, table=table), path, target)
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
         path = resolve_path(before.schema, self.path)
         return {"oldColumnPath": quote_path(path), "newColumnPath": quote_path((*path[:-1], self.new_name))}
 
@@ -182,7 +174,7 @@ class DropColumns:
             draft = _drop(draft, resolve_path(draft.schema, path))
         return draft
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
         return {
             "columns": orjson.dumps([quote_path(resolve_path(before.schema, path)) for path in self.paths]).decode()
         }
@@ -234,7 +226,7 @@ class MoveColumn:
 
         return draft.with_schema(with_struct(draft.schema, path[:-1], moved))
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
         path = resolve_path(after.schema, self.path)
         return {
             "column": orjson.dumps(column_json(path, field_at(after.schema, path))).decode(),
@@ -242,7 +234,7 @@ class MoveColumn:
         }
 
 
-def column_json(path: Path, field: StructField) -> dict[str, Any]:
+def column_json(path: Path, field: StructField) -> dict[str, object]:
     """A column as `commitInfo` shows it: its whole path as its name."""
     return {
         "name": ".".join(path),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
@@ -26,8 +25,7 @@ from delta_orch.table.column_dependencies import ensure_not_depended_on
 from delta_orch.table.iceberg_compat import ensure_iceberg_can_widen
 from delta_orch.table.type_widening import is_widening, with_type_change
 from delta_orch.verbs.alter.columns import column_json
-from delta_orch.verbs.alter.draft import Draft
-from delta_orch.verbs.alter.not_null import not_null_proofs
+from delta_orch.verbs.alter.draft import Draft, not_null_proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class ChangeColumn:
     path: ColumnPath
     operation = "CHANGE COLUMN"
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
         path = resolve_path(after.schema, self.path)
         around, _ = nearest_field(after.schema, path)
         return {"column": orjson.dumps(column_json(around, field_at(after.schema, around))).decode()}
@@ -72,8 +70,7 @@ class SetNotNull(ChangeColumn):
         if not field_at(draft.schema, path).nullable:
             return draft
         draft = self._changed(draft, lambda field: replace(field, nullable=False))
-        for proof in not_null_proofs(draft.schema, path):
-            draft = draft.with_proof(proof)
+        draft = draft.with_proof(not_null_proof(draft.schema, path))
         # Writers that know no NOT NULL know no invariants either.
         return replace(draft, features=draft.features | {"invariants"})
 

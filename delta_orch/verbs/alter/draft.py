@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from delta_orch.expressions.nodes import Expression
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Column, Expression, IsNull, Not
+from delta_orch.expressions.tree import conjunction
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.protocol.schema_edit import Path
+from delta_orch.protocol.schema_edit import Path, quote_path, type_at
 from delta_orch.protocol.types import StructType
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.feature_removal import FileTrait
@@ -95,5 +97,25 @@ class Change(Protocol):
     def apply(self, draft: Draft) -> Draft:
         """The table with the change. Raises kinds of InvalidRequestError where it cannot be."""
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
         """`commitInfo.operationParameters`."""
+
+
+def not_null_proof(schema: StructType, path: Path) -> RowProof:
+    """What rows must satisfy for a column to become NOT NULL.
+
+    Raises:
+        InvalidRequestError: The column lies inside an array or a map, where no predicate can look.
+    """
+    for length in range(1, len(path)):
+        if not isinstance(type_at(schema, path[:length]), StructType):
+            raise InvalidRequestError(
+                f"{quote_path(path)} cannot become NOT NULL",
+                cause=f"It lies inside {quote_path(path[:length])}, an array or a map",
+                remedy="Define it so when the table is created",
+                column=".".join(path),
+            )
+    missing = IsNull(Column(path))
+    # A field of a struct that is null is not missing.
+    violation = missing if len(path) == 1 else conjunction(Not(IsNull(Column(path[:-1]))), missing)
+    return RowProof(f"NOT NULL constraint on {quote_path(path)}", f"{quote_path(path)} IS NOT NULL", violation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_orch.protocol.types import StructType, fields_of
@@ -23,7 +22,7 @@ from delta_orch.table.protocol_upgrade import resolve_feature, with_features
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN
 from delta_orch.table.type_widening import without_type_changes
 from delta_orch.verbs.alter.draft import Draft
-from delta_orch.verbs.alter.history import holds_versions_before
+from delta_orch.verbs.alter.preparation import holds_versions_before
 
 _ONLY_WITH_MAPPING = frozenset(" ,;{}()\n\t=")
 
@@ -70,7 +69,7 @@ class DropFeature:
             )
         return replace(_without(draft, name, removal, is_protected=False), truncates=draft.truncates | {name})
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, Any]:
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
         return {"featureName": resolve_feature(self.name).name, "truncateHistory": self.truncate_history}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -129,7 +128,7 @@ def ensure_files_fit_iceberg(snapshot: Snapshot, table: TableConfiguration) -> N
         )
 
 
-def _shorten(value: Any) -> Any:
+def _shorten(value: object) -> object:
     if isinstance(value, str | bytes) and len(value) > _MAX_VALUE_CHARACTERS:
         return value[:_MAX_VALUE_CHARACTERS]
     return value

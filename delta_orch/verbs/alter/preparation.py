@@ -5,22 +5,30 @@ Each leaves a table that is as good as before, so whatever comes in between, the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from datetime import UTC, datetime
 
-import orjson
+import pyarrow as pa
 
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.listing import CheckpointFiles, list_log
+from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.log.write.commit_options import CommitOptions, provenance_only
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.log_path import LogFileKind
-from delta_orch.table.feature_removal import PROTECTED_BEFORE
-from delta_orch.table.property_rules import find_property
-from delta_orch.table.protocol_upgrade import with_features
+from delta_orch.storage.base import LogStore
+from delta_orch.table.configuration import TableConfiguration
+from delta_orch.table.feature_removal import PROTECTED_BEFORE, REMOVALS
+from delta_orch.table.protocol_upgrade import NEW_TABLE, with_features
 from delta_orch.verbs.alter.draft import Draft
-from delta_orch.verbs.checkpoint import checkpoint
-from delta_orch.verbs.row_ids import give_rows_ids, holds_row_ids, lacks_row_ids, take_row_ids
+from delta_orch.verbs.alter.row_ids import give_rows_ids, holds_row_ids, lacks_row_ids, set_properties, take_row_ids
+from delta_orch.verbs.log_files import checkpoint
 
 _POLICY = "delta.checkpointPolicy"
 
@@ -84,16 +92,95 @@ def _write_classic_checkpoint(
     """Let no V2 checkpoint be written any more, and put one that everybody can read behind those there are."""
     snapshot = read_snapshot()
     if snapshot.properties.checkpoint_policy == "v2" or _checkpoint_version(snapshot) == snapshot.version:
-        configuration = dict(snapshot.metadata.configuration)
-        configuration.pop(find_property(configuration, _POLICY) or _POLICY, None)
-        parameters = {"properties": orjson.dumps({_POLICY: "classic"}).decode()}
-        transaction = Transaction(
-            table_log,
-            snapshot,
-            operation="SET TBLPROPERTIES",
-            operation_parameters=parameters,
-            **provenance_only(options),
-        )
-        transaction.update_metadata(replace(snapshot.metadata, configuration={**configuration, _POLICY: "classic"}))
-        transaction.commit()
+        set_properties(table_log, snapshot, {_POLICY: "classic"}, provenance_only(options))
     checkpoint(table_log, read_snapshot())
+
+
+_PROTECTION = "checkpointProtection"
+
+
+def truncate_history(
+    table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: Draft, options: CommitOptions
+) -> bool:
+    """Clean up the versions that hold traces of the draft's features, as far as they are older than
+    `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day). The newest version holds none.
+
+    Returns: Whether anything was committed or cleaned up: then the draft is to be made anew.
+
+    Raises:
+        InvalidRequestError: Some are younger; the message says until when. The table stays prepared.
+    """
+    snapshot = draft.snapshot
+    last = _last_version_with_traces(table_log, snapshot, draft.truncates)
+    if last is None:
+        return False
+    if last == snapshot.version:
+        # The commit that undid the feature tells of what it undid: a log without it begins behind it.
+        Transaction(table_log, snapshot, operation="DROP FEATURE CHECKPOINT", **provenance_only(options)).commit()
+        snapshot = read_snapshot()
+    if not any(version > last for version in list_log(table_log.store, last).checkpoints):
+        checkpoint(table_log, snapshot)
+    retention_ms = snapshot.properties.drop_feature_history_retention_ms
+    clean_up_log(table_log, snapshot, cut_off=time.time_ns() // 1_000_000 - retention_ms)
+    last = _last_version_with_traces(table_log, snapshot, draft.truncates)
+    if last is None:
+        return True
+    since_ms = table_log.read_commit(last + 1).timestamp_ms
+    when = datetime.fromtimestamp((since_ms + retention_ms) / 1000, UTC).isoformat(timespec="seconds")
+    names = ", ".join(sorted(draft.truncates))
+    raise InvalidRequestError(
+        f"The history of the table still holds traces of {names}",
+        cause=f"Versions up to {last} do, and are kept for delta.dropFeatureTruncateHistory.retentionDuration",
+        remedy=f"Drop it again from {when} on, or now without truncate_history, which leaves {_PROTECTION} in its "
+        "place; new versions hold nothing of it any more",
+        features=sorted(draft.truncates),
+        last_version=last,
+    )
+
+
+def holds_versions_before(store: LogStore, version: int) -> bool:
+    """Whether the log still has a commit or a checkpoint of an earlier version."""
+    listing = list_log(store, 0, max(version - 1, 0))
+    return bool(version and (listing.commits or listing.checkpoints))
+
+
+def _last_version_with_traces(table_log: TableLog, snapshot: Snapshot, features: Collection[str]) -> int | None:
+    listing = list_log(table_log.store, 0, snapshot.version)
+    protected = snapshot.properties.require_checkpoint_protection_before_version or 0
+    found = [-1]
+    if _PROTECTION in features and holds_versions_before(table_log.store, protected):
+        found.append(protected - 1)
+    wanted = set(features) - {_PROTECTION}
+    if wanted:
+        for version in sorted(listing.commits, reverse=True):
+            commit = table_log.read_commit(version)
+            vectors = (commit.adds, commit.removes)
+            if _uses(commit, wanted) or ("deletionVectors" in wanted and any(map(_has_vectors, vectors))):
+                found.append(version)
+                break
+        # What stands since before the log begins is in no commit.
+        first = table_log.snapshot(table_log.earliest_version())
+        if _uses(first, wanted) or ("deletionVectors" in wanted and _has_vectors(first.files(["dv_id"]))):
+            found.append(first.version)
+        if "v2Checkpoint" in wanted:
+            checkpoints = (c for some in listing.checkpoints.values() for c in some)
+            found.extend(c.version for c in checkpoints if _is_v2(table_log.store, c))
+    last = max(found)
+    return None if last < 0 else last
+
+
+def _uses(version: Commit | Snapshot, features: Collection[str]) -> bool:
+    if version.metadata is None:
+        return False
+    # What a version makes use of is a question to its metadata alone.
+    table = TableConfiguration(NEW_TABLE, version.metadata)
+    return any(REMOVALS[name].uses(table) for name in features)
+
+
+def _has_vectors(files: pa.Table) -> bool:
+    column = files.column("dv_id" if "dv_id" in files.column_names else "deletion_vector")
+    return bool(column.null_count < files.num_rows)
+
+
+def _is_v2(store: LogStore, files: CheckpointFiles) -> bool:
+    return files.kind is LogFileKind.CHECKPOINT_UUID or bool(Checkpoint(store, files).sidecars)

@@ -30,7 +30,8 @@ from delta_orch.table.feature_removal import FileTrait
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.optimize import compaction_metrics
-from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, RowCopies, stage_moved, unsplit
+from delta_orch.writing.moved_rows import RowCopies, stage_moved, unsplit
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.rehearsal import RehearsalEngine
 from delta_orch.writing.target import WriteTarget
 

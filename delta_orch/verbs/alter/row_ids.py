@@ -10,7 +10,7 @@ last: the next attempt goes on from there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import orjson
@@ -27,14 +27,16 @@ from delta_orch.log.write.commit_options import CommitOptions, provenance_only
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.table.property_rules import find_property
 from delta_orch.table.protocol_upgrade import protocol_for_existing_table
-from delta_orch.writing.plan import Write, WritePlan, run_plan, without_data_change
+from delta_orch.verbs.alter.table_changes import protocol_json
+from delta_orch.writing.moved_rows import without_data_change
+from delta_orch.writing.plan import Write, WritePlan, run_plan
 
 _LOGGER = logging.getLogger(__name__)
 
 FILES_PER_COMMIT = 100_000
 _MAX_CONFLICTS = 100
 _ID_COLUMNS = ("base_row_id", "default_row_commit_version")
-_ENABLED, _SUSPENDED = "delta.enableRowTracking", "delta.rowTrackingSuspended"
+_SUSPENSION = {"delta.enableRowTracking": "false", "delta.rowTrackingSuspended": "true"}
 
 
 def lacks_row_ids(snapshot: Snapshot) -> bool:
@@ -125,7 +127,7 @@ def _give_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_
 def _take_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:
     """Make one commit. False where nothing is left to do."""
     if snapshot.configuration.assigns_row_ids:
-        _suspend(log, snapshot, options)
+        set_properties(log, snapshot, _SUSPENSION, options)
         return True
     files = _with_ids(snapshot).slice(0, files_per_commit)
     if not files.num_rows:
@@ -150,26 +152,21 @@ def _add_again(log: TableLog, snapshot: Snapshot, files: pa.Table, operation: st
 
 def _add_feature(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> None:
     protocol = protocol_for_existing_table(snapshot.configuration, ["rowTracking"])
-    features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
-    shown = {
-        "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
-        **{key: names for key, names in features.items() if names is not None},
-    }
-    parameters = {"newProtocol": orjson.dumps(shown).decode()}
+    parameters = {"newProtocol": orjson.dumps(protocol_json(protocol)).decode()}
     transaction = Transaction(log, snapshot, operation="UPGRADE PROTOCOL", operation_parameters=parameters, **options)
     transaction.update_protocol(protocol)
     transaction.commit()
 
 
-def _suspend(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> None:
-    configuration = dict(snapshot.metadata.configuration)
-    for key in (_ENABLED, _SUSPENDED):
-        configuration.pop(find_property(configuration, key) or key, None)
-    asked = {_ENABLED: "false", _SUSPENDED: "true"}
+def set_properties(log: TableLog, snapshot: Snapshot, asked: Mapping[str, str], options: CommitOptions) -> None:
+    """Commit table properties beside those there are."""
+    kept = dict(snapshot.metadata.configuration)
+    for key in asked:
+        # A table may spell a key in its own way: there must not be two of one name.
+        kept.pop(find_property(kept, key) or key, None)
     parameters = {"properties": orjson.dumps(asked).decode()}
     transaction = Transaction(log, snapshot, operation="SET TBLPROPERTIES", operation_parameters=parameters, **options)
-    transaction.update_metadata(replace(snapshot.metadata, configuration={**configuration, **asked}))
+    transaction.update_metadata(replace(snapshot.metadata, configuration={**kept, **asked}))
     transaction.commit()
 
 

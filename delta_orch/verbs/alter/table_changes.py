@@ -1,0 +1,253 @@
+"""Changes of the table as a whole: properties and texts, protocol, CHECK constraints, clustering columns.
+
+Features that leave are in `dropping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from delta_orch.errors import InvalidPropertyError, InvalidRequestError
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.protocol.actions import Protocol
+from delta_orch.protocol.schema_edit import ColumnPath, Path, quote_path, resolve_path
+from delta_orch.table.clustering import (
+    CLUSTERING_DOMAIN,
+    ensure_can_cluster,
+    logical_path,
+    physical_columns,
+    serialize_clustering,
+)
+from delta_orch.table.column_dependencies import constraints_of
+from delta_orch.table.property_rules import CONSTRAINT_PREFIX, ensure_removable, ensure_settable, find_property
+from delta_orch.table.protocol_upgrade import (
+    is_protocol_request,
+    requested_features,
+    requested_versions,
+    resolve_feature,
+    upgraded_versions,
+    with_dependencies,
+)
+from delta_orch.verbs.alter.draft import Draft, RowProof
+from delta_orch.writing.plan import is_not_true
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperties:
+    """Set properties. `delta.feature.<name>`, `delta.minReaderVersion` and `delta.minWriterVersion` ask for a protocol
+    and are not kept."""
+
+    properties: Mapping[str, str]
+    operation = "SET TBLPROPERTIES"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises InvalidPropertyError, UnsupportedFeatureError, InvalidRequestError."""
+        asked = ensure_settable(self.properties, on_new_table=False)
+        configuration = dict(draft.configuration)
+        for key, value in asked.items():
+            if not is_protocol_request(key):
+                # A table may spell a key in its own way: there must not be two of one name.
+                configuration.pop(find_property(configuration, key) or key, None)
+                configuration[key] = value
+        protocol = upgraded_versions(draft.table.protocol, *requested_versions(asked))
+        table = draft.table.after(protocol, None).with_properties(configuration)
+        return replace(draft, table=table, features=draft.features | requested_features(asked))
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        return {"properties": orjson.dumps(ensure_settable(self.properties, on_new_table=False)).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetProperties:
+    """Remove properties, so that their defaults hold again."""
+
+    keys: tuple[str, ...]
+    if_exists: bool = False
+    operation = "UNSET TBLPROPERTIES"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises InvalidPropertyError."""
+        ensure_removable(self.keys)
+        configuration = dict(draft.configuration)
+        for key in self.keys:
+            if is_protocol_request(key):
+                raise InvalidPropertyError(
+                    f"{key} is no property that could be removed", remedy="Use drop_feature(name)", property=key
+                )
+            found = find_property(configuration, key)
+            if found is not None:
+                del configuration[found]
+            elif not self.if_exists:
+                raise InvalidPropertyError(
+                    f"The table has no property {key!r}",
+                    remedy="Pass if_exists=True where that does not matter",
+                    property=key,
+                )
+        return draft.with_configuration(configuration)
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        return {"properties": orjson.dumps(self.keys).decode(), "ifExists": self.if_exists}
+
+
+@dataclass(frozen=True, slots=True)
+class SetTableTexts:
+    """The table's name or description; the empty text removes it, None leaves it."""
+
+    name: str | None = None
+    description: str | None = None
+    operation = "UPDATE TABLE METADATA"
+
+    def apply(self, draft: Draft) -> Draft:
+        metadata = draft.table.metadata
+        if self.name is not None:
+            metadata = replace(metadata, name=self.name or None)
+        if self.description is not None:
+            metadata = replace(metadata, description=self.description or None)
+        return replace(draft, table=draft.table.after(None, metadata))
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        given = {"name": self.name, "description": self.description}
+        return {"metadata_update": orjson.dumps({k: v for k, v in given.items() if v is not None}).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class AddFeatures:
+    """Support for table features, and for those they need."""
+
+    names: tuple[str, ...]
+    operation = "UPGRADE PROTOCOL"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises UnsupportedFeatureError for names nobody here knows, InvalidRequestError for none."""
+        if not self.names:
+            raise InvalidRequestError("No table feature is named", remedy="Name at least one feature")
+        names = {resolve_feature(name).name for name in self.names}
+        return replace(draft, features=draft.features | with_dependencies(names))
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        return {"newProtocol": orjson.dumps(protocol_json(after.table.protocol)).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeProtocol:
+    """Versions of at least these; never lower ones than the table has."""
+
+    min_reader_version: int | None = None
+    min_writer_version: int | None = None
+    operation = "UPGRADE PROTOCOL"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises InvalidRequestError."""
+        protocol = upgraded_versions(draft.table.protocol, self.min_reader_version, self.min_writer_version)
+        return replace(draft, table=draft.table.after(protocol, None))
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        return {"newProtocol": orjson.dumps(protocol_json(after.table.protocol)).decode()}
+
+
+def protocol_json(protocol: Protocol) -> dict[str, object]:
+    """A protocol as `commitInfo` shows it."""
+    shown: dict[str, object] = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+    }
+    for key, features in (("readerFeatures", protocol.reader_features), ("writerFeatures", protocol.writer_features)):
+        if features is not None:
+            shown[key] = list(features)
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class AddConstraint:
+    """A predicate that must be true for every row, old and new; null is a violation."""
+
+    name: str
+    expression: str
+    operation = "ADD CONSTRAINT"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises InvalidRequestError, InvalidExpressionError, ColumnNotFoundError."""
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise InvalidRequestError("A constraint needs a name", remedy="Pass one, such as 'positive_amount'")
+        if _find_constraint(draft, self.name) is not None:
+            raise InvalidRequestError(
+                f"There is a constraint {self.name!r} already",
+                remedy="Take another name, or drop that one first",
+                constraint=self.name,
+            )
+        condition = resolve_predicate(self.expression, draft.schema)
+        key = f"{CONSTRAINT_PREFIX}{self.name.lower()}"
+        proof = RowProof(f"CHECK constraint {self.name}", self.expression, is_not_true(condition))
+        return draft.with_configuration({**draft.configuration, key: self.expression}).with_proof(proof)
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        return {"name": self.name, "expr": self.expression}
+
+
+@dataclass(frozen=True, slots=True)
+class DropConstraint:
+    name: str
+    if_exists: bool = False
+    operation = "DROP CONSTRAINT"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises InvalidRequestError."""
+        key = _find_constraint(draft, self.name)
+        if key is None:
+            if self.if_exists:
+                return draft
+            known = ", ".join(sorted(constraints_of(draft.configuration))) or "none"
+            raise InvalidRequestError(
+                f"There is no constraint {self.name!r}",
+                cause=f"The table's constraints: {known}",
+                remedy="Pass if_exists=True where that does not matter",
+                constraint=self.name,
+            )
+        return draft.with_configuration({k: v for k, v in draft.configuration.items() if k != key})
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        key = _find_constraint(before, self.name)
+        if key is None:
+            return {"name": self.name, "existed": False}
+        return {"name": self.name, "expr": before.configuration[key], "existed": True}
+
+
+def _find_constraint(draft: Draft, name: str) -> str | None:
+    wanted = f"{CONSTRAINT_PREFIX}{name}".lower()
+    return next((key for key in draft.configuration if key.lower() == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBy:
+    """Cluster by these columns from now on; by none, the table stays as it lies."""
+
+    columns: Sequence[ColumnPath]
+    operation = "CLUSTER BY"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises InvalidRequestError, ColumnNotFoundError."""
+        paths = [resolve_path(draft.schema, column) for column in self.columns]
+        columns = physical_columns(draft.schema, paths)
+        if not columns and draft.clustering is None:
+            return draft
+        ensure_can_cluster(draft.table, columns)
+        return replace(
+            draft,
+            clustering=columns,
+            features=draft.features | {"clustering"},
+            domains={**draft.domains, CLUSTERING_DOMAIN: serialize_clustering(columns)},
+            relies_on_files=draft.relies_on_files or bool(columns),
+        )
+
+    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+        return {
+            "oldClusteringColumns": _listed(before, before.clustering),
+            "newClusteringColumns": _listed(after, after.clustering),
+        }
+
+
+def _listed(draft: Draft, columns: Sequence[Path] | None) -> str:
+    return ",".join(quote_path(logical_path(draft.schema, path) or path) for path in columns or ())

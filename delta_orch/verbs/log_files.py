@@ -1,0 +1,137 @@
+"""Verbs that write files beside the commits: checkpoints, version checksums and log compactions. No row changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.read.point_in_time import ensure_version
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep import checksum_writer
+from delta_orch.log.upkeep.checkpoint_v2 import V2Format
+from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy, write_checkpoint
+from delta_orch.log.upkeep.compaction_writer import write_compaction
+from delta_orch.protocol.log_path import checksum_path
+from delta_orch.writing.target import existing_target
+
+
+def checkpoint(
+    table_log: TableLog, snapshot: Snapshot, *, policy: CheckpointPolicy | None = None, v2_format: V2Format = "json"
+) -> int:
+    """Write the checkpoint of a snapshot, and `_last_checkpoint`. One that is there already stays as it is.
+
+    Args:
+        policy: `classic` (V1, one Parquet file) or `v2` (a small file and sidecars); None for what the table asks for
+            by `delta.checkpointPolicy`.
+        v2_format: Of the file on top of a V2 checkpoint, `json` or `parquet`.
+
+    Returns: The version it is of.
+
+    Raises:
+        UnsupportedFeatureError: This release must not write to the table. Nothing was written.
+        InvalidRequestError: An unknown policy or format, or `v2` for a table without the feature v2Checkpoint. Nothing
+            was written.
+        StorageError: The checkpoint may be there without `_last_checkpoint` naming it; readers find it by listing.
+    """
+    if policy not in (None, "classic", "v2"):
+        raise InvalidRequestError(f"There is no checkpoint policy {policy!r}", remedy="Use classic or v2")
+    if v2_format not in ("json", "parquet"):
+        raise InvalidRequestError(f"V2 checkpoints have no format {v2_format!r}", remedy="Use json or parquet")
+    existing_target(snapshot)
+    write_checkpoint(table_log, snapshot, policy, v2_format)
+    return snapshot.version
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksumResult:
+    """The checksum of a version.
+
+    Attributes:
+        version: Which version.
+        written: False where it had one, which stays and agrees with the state.
+        path: Of the file, relative to the table's root.
+        num_files, size_bytes: Of the live files.
+    """
+
+    version: int
+    written: bool
+    path: str
+    num_files: int
+    size_bytes: int
+
+
+def write_checksum(snapshot: Snapshot) -> ChecksumResult:
+    """Write the version checksum of a snapshot (PROTOCOL, "Version Checksum File"), or verify the one there is.
+
+    Raises:
+        ChecksumMismatchError: There is one, and it disagrees with the state. Nothing was written.
+        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was written.
+        CorruptLogError: The log, or the checksum, is damaged. Nothing was written.
+        StorageError: There is none, or another writer's.
+    """
+    snapshot.configuration.for_writing()
+    checksum = checksum_writer.compute_checksum(snapshot)
+    written = checksum_writer.write_checksum(snapshot.store, snapshot.version, checksum) is not None
+    if not written:
+        snapshot.validate()
+    path = checksum_path(snapshot.version)
+    return ChecksumResult(snapshot.version, written, path, checksum.num_files, checksum.table_size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class LogCompactionResult:
+    """What was compacted.
+
+    Attributes:
+        skipped: Nothing was written: the compaction is there already, or there are not two commits to compact, or they
+            say nothing about the table.
+        start_version, end_version: The first and the last commit in it; None where there are not two.
+        path, size_bytes: Of the file, relative to the table's root; None where none was written.
+    """
+
+    skipped: bool
+    start_version: int | None = None
+    end_version: int | None = None
+    path: str | None = None
+    size_bytes: int | None = None
+
+
+def compact_log(
+    table_log: TableLog, newest: Snapshot, start_version: int | None = None, end_version: int | None = None
+) -> LogCompactionResult:
+    """Write the log compaction of a range of commits. The commits stay, and nobody reads anything else than before.
+
+    Args:
+        newest: The newest version.
+        start_version: The first commit; by default the one after the last checkpoint up to `end_version`, as readers
+            have no use for older ones.
+        end_version: The last commit; by default the newest.
+
+    Raises:
+        InvalidRequestError: A range of less than two commits, or beyond the newest version. Nothing was written.
+        VersionNotFoundError: A commit of the range was cleaned up. Nothing was written.
+        UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was written.
+        StorageError: Nothing was written.
+    """
+    for name, version in (("start_version", start_version), ("end_version", end_version)):
+        if version is not None:
+            ensure_version(version, name)
+    end = newest.version if end_version is None else end_version
+    if not 0 <= end <= newest.version:
+        raise InvalidRequestError(
+            f"There is no version {end} to compact the log up to", remedy=f"The newest version is {newest.version}"
+        )
+    # Loaded anew: one that was advanced knows nothing of checkpoints written since.
+    snapshot = table_log.snapshot(end)
+    start = snapshot.segment.first_commit if start_version is None else start_version
+    if start_version is None and start >= end:
+        return LogCompactionResult(skipped=True)
+    if not 0 <= start < end:
+        raise InvalidRequestError(
+            f"The commits {start} to {end} cannot be compacted", remedy="Give a range of two commits or more"
+        )
+    file = write_compaction(table_log, snapshot, start, end)
+    if file is None:
+        return LogCompactionResult(True, start, end)
+    return LogCompactionResult(False, start, end, file.path, file.size)

@@ -1,0 +1,73 @@
+"""Rows that are written again without being changed: they keep their identity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from delta_orch.engines.base import RowTracking, ScanPlan, WriteSpec
+from delta_orch.log.files.arrow_building import all_booleans
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.types import LONG, StructField, StructType
+from delta_orch.table.row_tracking import materialized_columns
+
+
+class RowCopies:
+    """How the rows of a snapshot are read and written where they are only moved: they keep their identity (PROTOCOL,
+    "Writer Requirements for Row Tracking").
+
+    Where row tracking is enabled, a copy holds each row's id and commit version in the two columns that the metadata
+    names. Where it is only supported, the copies are new rows, and the commit says so.
+
+    Raises:
+        ProtocolViolationError: Row tracking is enabled, but the metadata does not name the columns.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._tracking: RowTracking | None = None
+        self._loses_ids = False
+        if snapshot.configuration.enables("rowTracking"):
+            names = materialized_columns(snapshot.metadata)
+            # Under the names they are stored by, so that they are written as they were read.
+            self._tracking = RowTracking(*names, *names)
+        else:
+            self._loses_ids = snapshot.configuration.supports("rowTracking")
+
+    def plan(self, plan: ScanPlan) -> ScanPlan:
+        """The scan, its rows with ids and commit versions; `plan.files` must have both columns of row tracking."""
+        if self._tracking is None:
+            return plan
+        return replace(plan, schema=StructType((*plan.schema, *self._columns)), row_tracking=self._tracking)
+
+    def spec(self, spec: WriteSpec) -> WriteSpec:
+        """The files, with room for what `plan` brings."""
+        return replace(spec, extra_columns=(*spec.extra_columns, *self._columns))
+
+    def note_in(self, transaction: Transaction) -> None:
+        """Let the commit say whether its copies are still the same rows."""
+        if self._loses_ids:
+            transaction.note_unpreserved_rows()
+
+    @property
+    def _columns(self) -> tuple[StructField, ...]:
+        return () if self._tracking is None else tuple(StructField(name, LONG) for name in self._tracking.names)
+
+
+def unsplit(spec: WriteSpec) -> WriteSpec:
+    """The spec for rows that become one file, whatever its size."""
+    return replace(spec, target_file_size_bytes=None)
+
+
+def stage_moved(transaction: Transaction, adds: pa.Table, removed: pa.Table) -> None:
+    """Stage files that hold the rows of others, which they replace. The commit says `dataChange` false of both."""
+    transaction.read_files(removed)
+    transaction.add_files(without_data_change(adds), just_written=True)
+    transaction.remove_files(removed, data_change=False)
+
+
+def without_data_change(adds: pa.Table) -> pa.Table:
+    """The files, marked as holding only rows that the table had before."""
+    index = adds.schema.get_field_index("data_change")
+    return adds.set_column(index, adds.schema.field(index), all_booleans(False, adds.num_rows))
