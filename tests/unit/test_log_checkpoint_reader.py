@@ -176,6 +176,30 @@ def test_pruning_reads_no_more_than_partition_values_leave(builder: LogBuilder, 
     assert everything.num_rows == 42
 
 
+@pytest.mark.parametrize("everything_first", [False, True])
+def test_pruning_again_decodes_nothing(builder: LogBuilder, decoded: Decoded, everything_first: bool) -> None:
+    builder.commit(*(_add(n, partition_values={"p": str(n // 10)}) for n in range(40)))
+    builder.checkpoint(1, row_group_rows=10)
+    snapshot = _snapshot(builder)
+    where = resolve_expression(parse_expression("p = '2' AND id >= 25 AND id < 28"), snapshot.schema)
+    if everything_first:
+        snapshot.files(["path"])
+    for is_first in (True, False):
+        decoded.clear()
+        assert sorted(snapshot.files(["path"], where)["path"].to_pylist()) == ["f25", "f26", "f27"]
+        assert bool(decoded) is is_first
+    other = resolve_expression(parse_expression("p = '1' AND id < 11"), snapshot.schema)
+    assert snapshot.files(["path"], other)["path"].to_pylist() == ["f10"]
+    assert not [name for _, _, name in decoded if name == "partitionValues"]
+    # A later version shares what is decoded, but not the files that are gone.
+    builder.commit(Remove("f26", data_change=True), _add(27, partition_values={"p": "2"}))
+    decoded.clear()
+    later = TableLog(builder.store).advance(snapshot)
+    assert sorted(later.files(["path"], where)["path"].to_pylist()) == ["f25", "f27"]
+    assert not [name for _, _, name in decoded if name == "partitionValues"]
+    assert sorted(snapshot.files(["path"], where)["path"].to_pylist()) == ["f25", "f26", "f27"]
+
+
 def _parsed_statistics(fields: dict[str, Any]) -> dict[str, Any]:
     rows = [None if text is None else orjson.loads(text) for text in fields["stats"].to_pylist()]
     parsed = pa.struct(

@@ -14,7 +14,8 @@ from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.files.arrow_building import string_array, string_map_array
 from delta_orch.log.read.skipping import file_statistics
-from delta_orch.log.read.skipping.data_skipping import match_files, partition_column
+from delta_orch.log.read.skipping.data_skipping import match_files
+from delta_orch.log.read.skipping.partition_predicates import partition_column
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -200,10 +201,13 @@ def test_no_files() -> None:
 
 def test_partition_column() -> None:
     files = _files(None, None)
-    assert partition_column(files, "DAY", SCHEMA).to_pylist() == [date(2013, 1, 1)] * 2
-    assert partition_column(_files(None, day=None), "day", SCHEMA).to_pylist() == [None]
+    values = [
+        f["partition_values"].combine_chunks() for f in (files, _files(None, day=None), _files(None, day="yesterday"))
+    ]
+    assert partition_column(values[0], "DAY", SCHEMA).to_pylist() == [date(2013, 1, 1)] * 2
+    assert partition_column(values[1], "day", SCHEMA).to_pylist() == [None]
     with pytest.raises(ProtocolViolationError):
-        partition_column(_files(None, day="yesterday"), "day", SCHEMA)
+        partition_column(values[2], "day", SCHEMA)
 
 
 def test_physical_names_decide_in_the_log() -> None:

@@ -24,9 +24,6 @@ from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, run_para
 from delta_orch.log.read.reconcile import TouchedFiles, file_keys
 from delta_orch.protocol.data_path import canonical_paths
 
-Chooser = Callable[[pa.Table], pa.BooleanArray]
-"""Which of some file actions to keep: one value a row, no nulls."""
-
 _GROUPS_AT_ONCE = 2
 
 
@@ -64,21 +61,39 @@ class CheckpointFileActions:
         self._action = action
         self._touched = touched
         self._wider_live = live
+        self._rows: dict[RowGroup, LiveRows] = {}
 
     def without(self, touched: TouchedFiles) -> CheckpointFileActions:
         """The same less the files touched by commits; `touched` includes the files this one leaves out already."""
         live = self.__dict__.get("_live", self._wider_live)
         return CheckpointFileActions(self._checkpoint, self._action, touched, live)
 
-    def where(self, names: Sequence[str], choose: Chooser) -> CheckpointFileActions:
-        """The actions that a function of some of their columns keeps; it is called on threads, a row group at a time.
+    def row_groups(self) -> list[RowGroup]:
+        """The row groups that may hold such actions."""
+        return self._checkpoint.row_groups(self._action)
 
-        Raises as `columns`.
-        """
-        if "_live" in self.__dict__ or self._wider_live is not None or "path" in names:
-            return self.where_rows(lambda rows: choose(self.table(rows, names)))
-        groups = self._checkpoint.row_groups(self._action)
-        return self._with_live(run_parallel(lambda group: self._choose_first(group, names, choose), groups))
+    def where_groups(self, choose: Callable[[RowGroup], pa.BooleanArray]) -> CheckpointFileActions:
+        """The actions that a function of a row group keeps: one value a row of the group, whatever action it holds.
+        Paths are decoded only of groups of which some row is kept. Raises as `columns`."""
+        known = self._known_live
+        if known is not None:
+            chosen = {rows.group: choose(rows.group) for rows in known if len(rows.paths)}
+            return self._with_live([_narrowed(rows, chosen[rows.group]) for rows in known if len(rows.paths)])
+        kept = {group: mask for group in self.row_groups() if (mask := choose(group)).true_count}
+        return self._with_live([_narrowed(rows, kept[rows.group]) for rows in self._rows_of(list(kept))])
+
+    @property
+    def _known_live(self) -> list[LiveRows] | None:
+        if "_live" in self.__dict__:
+            return self._live
+        return None if self._wider_live is None else self._live
+
+    def _rows_of(self, groups: list[RowGroup]) -> list[LiveRows]:
+        """The live rows of some row groups, kept for the next time."""
+        unknown = [group for group in groups if group not in self._rows]
+        for rows in run_parallel(lambda group: _live_rows(self._action, group, self._touched), unknown):
+            self._rows[rows.group] = rows
+        return [self._rows[group] for group in groups]
 
     def where_rows(self, choose: Callable[[LiveRows], pa.BooleanArray]) -> CheckpointFileActions:
         """As `where`, with a function of the rows of one group: it decodes what it wants."""
@@ -95,14 +110,6 @@ class CheckpointFileActions:
         narrowed = CheckpointFileActions(self._checkpoint, self._action, self._touched)
         narrowed.__dict__["_live"] = live
         return narrowed
-
-    def _choose_first(self, group: RowGroup, names: Sequence[str], choose: Chooser) -> LiveRows:
-        """As `where_rows`, for rows not known to be live yet: paths are decoded only where some row is kept."""
-        kept = choose(pa.table(decode_columns(self._action, group, names, None)))
-        if not kept.true_count:
-            return LiveRows(group, kept, pa.chunked_array([], pa.string()))
-        rows = _live_rows(self._action, group, self._touched)
-        return rows.narrowed(kept if rows.keep is None else kept.filter(rows.keep))
 
     @property
     def num_rows(self) -> int:
@@ -139,8 +146,7 @@ class CheckpointFileActions:
     def _live(self) -> list[LiveRows]:
         if self._wider_live is not None:
             return [_still_live(self._action, rows, self._touched) for rows in self._wider_live]
-        groups = self._checkpoint.row_groups(self._action)
-        return run_parallel(lambda group: _live_rows(self._action, group, self._touched), groups)
+        return self._rows_of(self.row_groups())
 
     def table(self, rows: LiveRows, names: Sequence[str], use_threads: bool = False) -> pa.Table:
         """Columns of the live rows of one group. Raises as `columns`."""
@@ -149,6 +155,11 @@ class CheckpointFileActions:
         schema = SCHEMAS[self._action]
         arrays = [rows.paths if name == "path" else decoded[name] for name in names]
         return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def _narrowed(rows: LiveRows, mask: pa.BooleanArray) -> LiveRows:
+    """The rows that a mask over all rows of the group marks, too."""
+    return rows.narrowed(mask if rows.keep is None else mask.filter(rows.keep))
 
 
 def _live_rows(action: str, group: RowGroup, touched: TouchedFiles) -> LiveRows:

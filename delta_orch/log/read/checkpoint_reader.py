@@ -69,6 +69,16 @@ class ParquetPart:
             return self.footer.metadata
 
     @cached_property
+    def decoded(self) -> dict[object, object]:
+        """The partition values of its row groups, as far as they are decoded: `skipping.pruning` keeps them here."""
+        return {}
+
+    @cached_property
+    def recent_bounds(self) -> dict[object, Any]:
+        """The statistics of rows that were last looked at, as `decoded`."""
+        return {}
+
+    @cached_property
     def leaves(self) -> tuple[str, ...]:
         """Dotted paths of all leaf columns, in the file's order."""
         schema = self.metadata.schema

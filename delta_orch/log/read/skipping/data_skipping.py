@@ -22,13 +22,16 @@ from delta_orch.expressions.nodes import (
 )
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.arrow_building import all_booleans, narrowed_mask
-from delta_orch.log.files.partition_columns import one_chunk, partition_strings
 from delta_orch.log.read.skipping.column_bounds import ColumnBounds
 from delta_orch.log.read.skipping.file_statistics import leaf_type, read_bounds
 from delta_orch.log.read.skipping.outcomes import Outcomes, all_of, any_of
-from delta_orch.log.read.skipping.partition_predicates import compare_columns, compare_with_literal, is_in_literals
+from delta_orch.log.read.skipping.partition_predicates import (
+    PartitionValues,
+    compare_columns,
+    compare_with_literal,
+    is_in_literals,
+)
 from delta_orch.log.read.skipping.statistics_predicates import compare_bounds, in_bounds, prefix_in_bounds
-from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 from delta_orch.table.column_mapping import physical_path
 
@@ -60,27 +63,29 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
     Raises:
         ProtocolViolationError: A partition value of the log is none of its column's type.
     """
-    by_partition = _Evaluator(files, schema, partition_columns, None).outcomes(where)
+    values = PartitionValues.of_files(files, schema)
+    by_partition = _Evaluator(values, schema, partition_columns, None).outcomes(where)
     columns = data_columns(where, schema, partition_columns)
     if not columns or "stats" not in files.column_names:
         return FileMatch(by_partition.true, by_partition.all_true())
     rest = files.filter(by_partition.true)
-    by_statistics = may_match_bounds(rest, where, schema, partition_columns, read_bounds(rest["stats"], columns))
+    bounds = read_bounds(rest["stats"], columns)
+    by_statistics = may_match(PartitionValues.of_files(rest, schema), where, schema, partition_columns, bounds)
     # Files that statistics rule out lose their mark; the rows of `rest` are the marked ones, in order.
-    may_match = narrowed_mask(by_partition.true, by_statistics)
+    left = narrowed_mask(by_partition.true, by_statistics)
     # A file without rows may have both: a predicate that holds for all of them, and none that it holds for.
-    return FileMatch(may_match, pc.and_(may_match, by_partition.all_true()))
+    return FileMatch(left, pc.and_(left, by_partition.all_true()))
 
 
-def may_match_bounds(
-    files: pa.Table,
+def may_match(
+    values: PartitionValues,
     where: Expression,
     schema: StructType,
     partition_columns: Sequence[str],
-    bounds: Mapping[tuple[str, ...], ColumnBounds],
+    bounds: Mapping[tuple[str, ...], ColumnBounds] | None = None,
 ) -> pa.BooleanArray:
-    """As `match_files(…).may_match`, with statistics given as bounds of columns, by physical path."""
-    return _Evaluator(files, schema, partition_columns, bounds).outcomes(where).true
+    """As `match_files(…).may_match`, of partition values and of bounds of columns, by physical path."""
+    return _Evaluator(values, schema, partition_columns, bounds).outcomes(where).true
 
 
 def data_columns(
@@ -102,17 +107,16 @@ class _Evaluator:
 
     def __init__(
         self,
-        files: pa.Table,
+        values: PartitionValues,
         schema: StructType,
         partition_columns: Sequence[str],
         bounds: Mapping[tuple[str, ...], ColumnBounds] | None,
     ) -> None:
-        self._num_files = files.num_rows
-        self._files = files
+        self._num_files = values.num_files
+        self._values = values
         self._schema = schema
         self._partitions = {name.lower(): name for name in partition_columns}
         self._bounds = bounds or {}
-        self._values: dict[str, pa.Array] = {}
 
     def outcomes(self, node: Expression) -> Outcomes:
         match node:
@@ -172,18 +176,13 @@ class _Evaluator:
         return Outcomes.unknown(self._num_files)
 
     def _exact(self, values: pa.BooleanArray) -> Outcomes:
-        missing = one_chunk(self._files["partition_values"].is_null())
         outcomes = Outcomes.of_exact(values)
-        return outcomes if missing.true_count == 0 else outcomes.or_unknown(missing)
+        return outcomes if self._values.missing is None else outcomes.or_unknown(self._values.missing)
 
     def _partition(self, column: Column) -> pa.Array | None:
         """The typed values of a partition column, None for any other column."""
         name = self._partitions.get(column.path[0].lower()) if len(column.path) == 1 else None
-        if name is None:
-            return None
-        if name not in self._values:
-            self._values[name] = partition_column(self._files, name, self._schema)
-        return self._values[name]
+        return None if name is None else self._values.column(name)
 
     def _literal_type(self, column: Column, *literals: Literal) -> DataType:
         typed = next((literal.data_type for literal in literals if literal.data_type is not None), None)
@@ -193,17 +192,6 @@ class _Evaluator:
 
     def _bounds_of(self, column: Column) -> ColumnBounds | None:
         return self._bounds.get(physical_path(self._schema, column.path))
-
-
-def partition_column(files: pa.Table, name: str, schema: StructType) -> pa.Array:
-    """The values of a partition column (logical name), in its Arrow type, one a file.
-
-    Raises ProtocolViolationError where the log holds a value that is none of the column's type.
-    """
-    (physical,) = physical_path(schema, [name])
-    texts = one_chunk(partition_strings(files["partition_values"], [physical])[physical])
-    field = schema.find(name)
-    return texts if field is None else one_chunk(partition_column_to_arrow(texts, field.data_type))
 
 
 def _boolean_results(op: str, value: bool | None) -> dict[bool | None, bool | None]:

@@ -13,7 +13,10 @@ import pyarrow.compute as pc
 from delta_orch.expressions.nodes import Literal
 from delta_orch.log.files.arrow_building import bool_array
 from delta_orch.log.files.literal_scalar import literal_array, literal_scalar
-from delta_orch.protocol.types import DataType
+from delta_orch.log.files.partition_columns import one_chunk, partition_strings
+from delta_orch.protocol.partition_values import partition_column_to_arrow
+from delta_orch.protocol.types import DataType, StructType
+from delta_orch.table.column_mapping import physical_path
 
 _COMPARE: Mapping[str, Callable[[pa.Array, pa.Array | pa.Scalar], pa.BooleanArray]] = {
     "=": pc.equal,
@@ -35,6 +38,71 @@ _COMPARE_PYTHON: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 _NO = bool_array([False])[0]
 _NULL = pa.nulls(1, pa.bool_())[0]
+
+
+class PartitionValues:
+    """The partition values of some files in their Arrow types, each column decoded once, when it is asked for.
+
+    Args:
+        missing: Which files name no partition values at all (a `remove` may lack them); None where all files do.
+        decode: A partition column by its logical name, one value a file.
+        columns: What is decoded already.
+    """
+
+    def __init__(
+        self,
+        num_files: int,
+        missing: pa.BooleanArray | None,
+        decode: Callable[[str], pa.Array],
+        columns: Mapping[str, pa.Array] | None = None,
+    ) -> None:
+        self.num_files = num_files
+        self.missing = missing
+        self._decode = decode
+        self._columns = dict(columns or {})
+
+    @classmethod
+    def of_maps(cls, maps: pa.Array, schema: StructType, names: Sequence[str] | None = None) -> PartitionValues:
+        """Of a column `partition_values`. With `names`, these columns are decoded at once, and no others can be."""
+        missing = maps.is_null() if maps.null_count else None
+        if names is None:
+            return cls(len(maps), missing, lambda name: partition_column(maps, name, schema))
+        columns = {name: partition_column(maps, name, schema) for name in names}
+        return cls(len(maps), missing, columns.__getitem__, columns)
+
+    @classmethod
+    def of_files(cls, files: pa.Table, schema: StructType) -> PartitionValues:
+        """Of files with a column `partition_values`."""
+        return cls.of_maps(one_chunk(files["partition_values"]), schema)
+
+    def column(self, name: str) -> pa.Array:
+        """One partition column. Raises as `partition_column`."""
+        if name not in self._columns:
+            self._columns[name] = self._decode(name)
+        return self._columns[name]
+
+    def filter(self, keep: pa.BooleanArray | pa.ChunkedArray | None) -> PartitionValues:
+        """Those of the files that a mask marks; all of them without one."""
+        if keep is None:
+            return self
+        keep = one_chunk(keep)
+        missing = None if self.missing is None else self.missing.filter(keep)
+        return PartitionValues(keep.true_count, missing, lambda name: self.column(name).filter(keep))
+
+
+def partition_column(maps: pa.Array, name: str, schema: StructType) -> pa.Array:
+    """The values of a partition column (logical name), in its Arrow type, one a file.
+
+    Args:
+        maps: A column `partition_values`.
+
+    Raises:
+        ProtocolViolationError: The log holds a value that is none of the column's type.
+    """
+    (physical,) = physical_path(schema, [name])
+    texts = one_chunk(partition_strings(maps, [physical])[physical])
+    field = schema.find(name)
+    return texts if field is None else one_chunk(partition_column_to_arrow(texts, field.data_type))
 
 
 def compare_with_literal(op: str, values: pa.Array, literal: Literal, data_type: DataType) -> pa.BooleanArray:
