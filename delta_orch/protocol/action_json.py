@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import orjson
 
@@ -17,6 +16,8 @@ from delta_orch.protocol.actions import (
     DeletionVectorDescriptor,
     DomainMetadata,
     Format,
+    JsonObject,
+    JsonValue,
     Metadata,
     Protocol,
     Remove,
@@ -28,15 +29,37 @@ _METADATA_KEYS = frozenset(
     {"id", "name", "description", "format", "schemaString", "partitionColumns", "configuration", "createdTime"}
 )
 _PROTOCOL_KEYS = frozenset({"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"})
-_FILE_KEYS = frozenset(
-    {
-        "path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags", "deletionVector",
-        "baseRowId", "defaultRowCommitVersion", "clusteringProvider", "deletionTimestamp", "extendedFileMetadata",
-    }
-)  # fmt: skip
+# What the log calls the fields of file actions, in the order in which they are written.
+_TRACKED_FIELDS = {
+    "stats": "stats",
+    "tags": "tags",
+    "deletionVector": "deletion_vector",
+    "baseRowId": "base_row_id",
+    "defaultRowCommitVersion": "default_row_commit_version",
+}
+_ADD_FIELDS = {
+    "path": "path",
+    "partitionValues": "partition_values",
+    "size": "size",
+    "modificationTime": "modification_time",
+    "dataChange": "data_change",
+    **_TRACKED_FIELDS,
+    "clusteringProvider": "clustering_provider",
+}
+_REMOVE_FIELDS = {
+    "path": "path",
+    "deletionTimestamp": "deletion_timestamp",
+    "dataChange": "data_change",
+    "extendedFileMetadata": "extended_file_metadata",
+    "partitionValues": "partition_values",
+    "size": "size",
+    **_TRACKED_FIELDS,
+}
+_CDC_FIELDS = {name: _ADD_FIELDS[name] for name in ("path", "partitionValues", "size", "dataChange", "tags")}
+_FILE_KEYS = frozenset({*_ADD_FIELDS, *_REMOVE_FIELDS})
 
 
-def parse_action(obj: Mapping[str, Any]) -> Action | None:
+def parse_action(obj: JsonObject) -> Action | None:
     """One parsed line of a commit as an action.
 
     Unknown actions give None: "clients must ignore such unrecognized fields" (PROTOCOL, "Protocol Evolution"). Values
@@ -58,11 +81,11 @@ def parse_action(obj: Mapping[str, Any]) -> Action | None:
     return None
 
 
-def parse_metadata(o: Mapping[str, Any]) -> Metadata:
+def parse_metadata(o: JsonObject) -> Metadata:
     fmt = o.get("format") or {}
     return Metadata(
-        id=_string(o["id"]),
-        schema_string=_string(o.get("schemaString") or ""),
+        id=as_string(o["id"]),
+        schema_string=as_string(o.get("schemaString") or ""),
         partition_columns=_strings(o.get("partitionColumns") or []),
         configuration={k: _property(v) for k, v in (o.get("configuration") or {}).items() if v is not None},
         name=o.get("name"),
@@ -73,7 +96,7 @@ def parse_metadata(o: Mapping[str, Any]) -> Metadata:
     )
 
 
-def parse_protocol(o: Mapping[str, Any]) -> Protocol:
+def parse_protocol(o: JsonObject) -> Protocol:
     reader, writer = o.get("readerFeatures"), o.get("writerFeatures")
     return Protocol(
         _int(o["minReaderVersion"]),
@@ -84,29 +107,31 @@ def parse_protocol(o: Mapping[str, Any]) -> Protocol:
     )
 
 
-def parse_txn(o: Mapping[str, Any]) -> Txn:
-    return Txn(_string(o["appId"]), _int(o["version"]), _optional_int(o.get("lastUpdated")))
+def parse_txn(o: JsonObject) -> Txn:
+    return Txn(as_string(o["appId"]), _int(o["version"]), _optional_int(o.get("lastUpdated")))
 
 
-def parse_domain_metadata(o: Mapping[str, Any]) -> DomainMetadata:
-    return DomainMetadata(_string(o["domain"]), _string(o.get("configuration") or ""), bool(o.get("removed", False)))
+def parse_domain_metadata(o: JsonObject) -> DomainMetadata:
+    return DomainMetadata(
+        as_string(o["domain"]), as_string(o.get("configuration") or ""), bool(o.get("removed", False))
+    )
 
 
-def parse_deletion_vector(o: Mapping[str, Any] | None) -> DeletionVectorDescriptor | None:
+def parse_deletion_vector(o: JsonObject | None) -> DeletionVectorDescriptor | None:
     if o is None:
         return None
     return DeletionVectorDescriptor(
-        _string(o["storageType"]),
-        _string(o["pathOrInlineDv"]),
+        as_string(o["storageType"]),
+        as_string(o["pathOrInlineDv"]),
         _int(o["sizeInBytes"]),
         _int(o["cardinality"]),
         _optional_int(o.get("offset")),
     )
 
 
-def _parse_add(o: Mapping[str, Any]) -> Add:
+def _parse_add(o: JsonObject) -> Add:
     return Add(
-        path=_string(o["path"]),
+        path=as_string(o["path"]),
         partition_values=o.get("partitionValues") or {},
         size=_int(o["size"]),
         modification_time=_int(o.get("modificationTime", 0)),
@@ -121,9 +146,9 @@ def _parse_add(o: Mapping[str, Any]) -> Add:
     )
 
 
-def _parse_remove(o: Mapping[str, Any]) -> Remove:
+def _parse_remove(o: JsonObject) -> Remove:
     return Remove(
-        path=_string(o["path"]),
+        path=as_string(o["path"]),
         data_change=bool(o.get("dataChange", True)),
         deletion_timestamp=_optional_int(o.get("deletionTimestamp")),
         extended_file_metadata=o.get("extendedFileMetadata"),
@@ -138,9 +163,9 @@ def _parse_remove(o: Mapping[str, Any]) -> Remove:
     )
 
 
-def _parse_cdc(o: Mapping[str, Any]) -> AddCdcFile:
+def _parse_cdc(o: JsonObject) -> AddCdcFile:
     return AddCdcFile(
-        path=_string(o["path"]),
+        path=as_string(o["path"]),
         partition_values=o.get("partitionValues") or {},
         size=_int(o.get("size", 0)),
         data_change=bool(o.get("dataChange", False)),
@@ -149,11 +174,11 @@ def _parse_cdc(o: Mapping[str, Any]) -> AddCdcFile:
     )
 
 
-def _parse_sidecar(o: Mapping[str, Any]) -> Sidecar:
-    return Sidecar(_string(o["path"]), _int(o["sizeInBytes"]), _int(o["modificationTime"]), o.get("tags"))
+def _parse_sidecar(o: JsonObject) -> Sidecar:
+    return Sidecar(as_string(o["path"]), _int(o["sizeInBytes"]), _int(o["modificationTime"]), o.get("tags"))
 
 
-_PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Action]] = {
+_PARSERS: Mapping[str, Callable[[JsonObject], Action]] = {
     "add": _parse_add,
     "remove": _parse_remove,
     "txn": parse_txn,
@@ -171,7 +196,7 @@ def serialize_action(action: Action) -> bytes:
     """One line of a commit, without the line break. Optional fields that are None are left out.
 
     Raises:
-        InvalidRequestError: It holds text that is none (half a surrogate pair).
+        InvalidRequestError: A string is not valid Unicode (half of a surrogate pair).
     """
     match action:
         case Metadata():
@@ -185,18 +210,11 @@ def serialize_action(action: Action) -> bytes:
         case CommitInfo():
             body = dict(action.values)
         case Add():
-            body = _add_to_json(action)
+            body = _file_to_json(action, _ADD_FIELDS)
         case Remove():
-            body = _remove_to_json(action)
+            body = _file_to_json(action, _REMOVE_FIELDS)
         case AddCdcFile():
-            body = {
-                "path": action.path,
-                "partitionValues": dict(action.partition_values),
-                "size": action.size,
-                "dataChange": action.data_change,
-                **_present(tags=action.tags),
-                **action.extra,
-            }
+            body = _file_to_json(action, _CDC_FIELDS)
         case CheckpointMetadata():
             body = _present(version=action.version, tags=action.tags)
         case Sidecar():
@@ -210,9 +228,9 @@ def serialize_action(action: Action) -> bytes:
         return orjson.dumps({_NAMES[type(action)]: body})
     except TypeError as e:
         raise InvalidRequestError(
-            f"The action {_NAMES[type(action)]} holds something that cannot be written",
+            f"The action {_NAMES[type(action)]} cannot be written as JSON",
             cause=str(e),
-            remedy="Leave out characters that are no Unicode",
+            remedy="Remove characters that are not valid Unicode",
         ) from None
 
 
@@ -230,7 +248,7 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-def metadata_to_json(m: Metadata) -> dict[str, Any]:
+def metadata_to_json(m: Metadata) -> dict[str, JsonValue]:
     return {
         "id": m.id,
         **_present(name=m.name, description=m.description),
@@ -243,7 +261,7 @@ def metadata_to_json(m: Metadata) -> dict[str, Any]:
     }
 
 
-def protocol_to_json(p: Protocol) -> dict[str, Any]:
+def protocol_to_json(p: Protocol) -> dict[str, JsonValue]:
     return {
         "minReaderVersion": p.min_reader_version,
         "minWriterVersion": p.min_writer_version,
@@ -255,7 +273,7 @@ def protocol_to_json(p: Protocol) -> dict[str, Any]:
     }
 
 
-def deletion_vector_to_json(dv: DeletionVectorDescriptor) -> dict[str, Any]:
+def deletion_vector_to_json(dv: DeletionVectorDescriptor) -> dict[str, JsonValue]:
     return {
         "storageType": dv.storage_type,
         "pathOrInlineDv": dv.path_or_inline_dv,
@@ -265,70 +283,44 @@ def deletion_vector_to_json(dv: DeletionVectorDescriptor) -> dict[str, Any]:
     }
 
 
-def _add_to_json(a: Add) -> dict[str, Any]:
-    return {
-        "path": a.path,
-        "partitionValues": dict(a.partition_values),
-        "size": a.size,
-        "modificationTime": a.modification_time,
-        "dataChange": a.data_change,
-        **_present(
-            stats=a.stats,
-            tags=a.tags,
-            deletionVector=a.deletion_vector and deletion_vector_to_json(a.deletion_vector),
-            baseRowId=a.base_row_id,
-            defaultRowCommitVersion=a.default_row_commit_version,
-            clusteringProvider=a.clustering_provider,
-        ),
-        **a.extra,
-    }
+def _file_to_json(action: Add | Remove | AddCdcFile, fields: Mapping[str, str]) -> dict[str, JsonValue]:
+    """The fields of a file action as the log spells them, in this order."""
+    return {**_present(**{key: getattr(action, name) for key, name in fields.items()}), **action.extra}
 
 
-def _remove_to_json(r: Remove) -> dict[str, Any]:
-    return {
-        "path": r.path,
-        **_present(deletionTimestamp=r.deletion_timestamp),
-        "dataChange": r.data_change,
-        **_present(
-            extendedFileMetadata=r.extended_file_metadata,
-            partitionValues=r.partition_values,
-            size=r.size,
-            stats=r.stats,
-            tags=r.tags,
-            deletionVector=r.deletion_vector and deletion_vector_to_json(r.deletion_vector),
-            baseRowId=r.base_row_id,
-            defaultRowCommitVersion=r.default_row_commit_version,
-        ),
-        **r.extra,
-    }
+def _present(**fields: object) -> dict[str, JsonValue]:
+    return {key: _to_json(value) for key, value in fields.items() if value is not None}
 
 
-def _present(**fields: Any) -> dict[str, Any]:
-    return {k: dict(v) if isinstance(v, Mapping) else v for k, v in fields.items() if v is not None}
+def _to_json(value: object) -> JsonValue:
+    if isinstance(value, DeletionVectorDescriptor):
+        return deletion_vector_to_json(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
-def _rest(o: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+def _rest(o: JsonObject, known: frozenset[str]) -> dict[str, JsonValue]:
     return {} if o.keys() <= known else {k: v for k, v in o.items() if k not in known}
 
 
-def _string(v: Any) -> str:
+def as_string(v: object) -> str:
+    """The value, if it is a string. Raises TypeError."""
     if not isinstance(v, str):
         raise TypeError(f"expected a string, found {v!r}")
     return v
 
 
-def _strings(v: Any) -> tuple[str, ...]:
+def _strings(v: object) -> tuple[str, ...]:
     if not isinstance(v, list | tuple):
         raise TypeError(f"expected a list, found {v!r}")
-    return tuple(_string(item) for item in v)
+    return tuple(as_string(item) for item in v)
 
 
-def _property(v: Any) -> str:
+def _property(v: object) -> str:
     # Some writers leave numbers and booleans as they are.
-    return orjson.dumps(v).decode() if isinstance(v, bool | int | float) else _string(v)
+    return orjson.dumps(v).decode() if isinstance(v, bool | int | float) else as_string(v)
 
 
-def _int(v: Any) -> int:
+def _int(v: object) -> int:
     if isinstance(v, int) and not isinstance(v, bool):
         return v
     if isinstance(v, str) or (isinstance(v, float) and v.is_integer()):
@@ -336,5 +328,5 @@ def _int(v: Any) -> int:
     raise TypeError(f"expected an integer, found {v!r}")
 
 
-def _optional_int(v: Any) -> int | None:
+def _optional_int(v: object) -> int | None:
     return None if v is None else _int(v)

@@ -11,6 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+JsonValue = Any
+"""A value of parsed JSON: None, bool, int, float, str, a list or a dict."""
+
+JsonObject = Mapping[str, JsonValue]
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -30,7 +35,7 @@ class Metadata:
     description: str | None = None
     format: Format = field(default_factory=Format)
     created_time: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Protocol:
     min_writer_version: int
     reader_features: tuple[str, ...] | None = None
     writer_features: tuple[str, ...] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Add:
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
     clustering_provider: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class Remove:
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class AddCdcFile:
     size: int
     data_change: bool = False
     tags: Mapping[str, str | None] | None = field(default=None, hash=False)
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ class DomainMetadata:
 class CommitInfo:
     """PROTOCOL, "Commit Provenance Information": free-form JSON, kept as parsed."""
 
-    values: Mapping[str, Any] = field(hash=False)
+    values: JsonObject = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)

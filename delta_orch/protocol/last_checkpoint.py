@@ -6,12 +6,12 @@ Nothing may depend on it: a reader that finds it missing, broken or stale lists 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError
+from delta_orch.protocol.actions import JsonObject, JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LastCheckpoint:
     parts: int | None = None
     size_in_bytes: int | None = None
     num_of_add_files: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: JsonObject = field(default_factory=dict, hash=False)
 
 
 _KEYS = {
@@ -111,7 +111,7 @@ class _Literal(str):
     __slots__ = ()
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, str]]:
     joint = f"{path}+" if path else ""
     if isinstance(value, dict):
         for name, child in value.items():
@@ -132,7 +132,7 @@ def _quoted(text: str) -> str:
     return f'"{quote(text, safe="")}"'
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     values = dict(pairs)
     if len(values) != len(pairs):
         raise ValueError("a key occurs twice in one object")
@@ -143,5 +143,5 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _is_version(value: Any) -> bool:
+def _is_version(value: JsonValue) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

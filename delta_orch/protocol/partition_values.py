@@ -34,6 +34,9 @@ from delta_orch.protocol.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PartitionValue = Any
+"""A Python value of a partition column: str, bool, int, float, Decimal, date, datetime or bytes; None for null."""
+
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """The directory name of a null value; it never stands in the log."""
 
@@ -50,7 +53,7 @@ _TIMESTAMP = re.compile(
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 
 
-def serialize_partition_value(value: Any, data_type: DataType) -> str | None:
+def serialize_partition_value(value: PartitionValue, data_type: DataType) -> str | None:
     """The log's string for a Python value; None for null.
 
     `timestamp` takes aware datetimes and is written in UTC as ISO 8601 with `Z`, the one spelling that does not depend
@@ -108,7 +111,7 @@ def _serialize_datetime(value: datetime, separator: str, suffix: str) -> str:
     return f"{day}{separator}{value:%H:%M:%S}.{value.microsecond:06d}{suffix}"
 
 
-def parse_partition_value(text: str | None, data_type: DataType) -> Any:
+def parse_partition_value(text: str | None, data_type: DataType) -> PartitionValue:
     """The Python value of the log's string; None for null and for the empty string.
 
     A timestamp without a zone is UTC; `timestamp` gives aware datetimes in UTC, `timestamp_ntz` naive ones.
@@ -126,7 +129,7 @@ def parse_partition_value(text: str | None, data_type: DataType) -> Any:
         ) from None
 
 
-def _parse(text: str, data_type: DataType) -> Any:
+def _parse(text: str, data_type: DataType) -> PartitionValue:
     if data_type == STRING:
         return text
     if data_type in _INTEGER_BITS:
@@ -212,7 +215,7 @@ def _dictionary(column: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
     return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
 
 
-def _typed_array(values: list[Any], data_type: DataType) -> pa.Array:
+def _typed_array(values: list[PartitionValue], data_type: DataType) -> pa.Array:
     import pyarrow as pa
 
     from delta_orch.protocol.arrow_types import string_array, type_to_arrow

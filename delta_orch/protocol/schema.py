@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 from delta_orch.errors import ProtocolViolationError, SchemaMismatchError, UnsupportedError, UnsupportedFeatureError
+from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
     ArrayType,
@@ -66,7 +66,7 @@ def serialize_schema(schema: StructType) -> str:
         ) from None
 
 
-def data_type_from_json(obj: Any, *, depth: int = 0) -> DataType:
+def data_type_from_json(obj: JsonValue, *, depth: int = 0) -> DataType:
     """A type from its parsed JSON: a name, or an object with `type`; `depth` counts the types around it."""
     if isinstance(obj, str):
         return _named_type(obj)
@@ -120,7 +120,7 @@ def _named_type(name: str) -> DataType:
     )
 
 
-def _struct_from_json(obj: Any, depth: int) -> StructType:
+def _struct_from_json(obj: JsonValue, depth: int) -> StructType:
     fields = tuple(_field_from_json(f, depth) for f in obj["fields"])
     names = {field.name for field in fields}
     if len(names) < len(fields):
@@ -133,14 +133,14 @@ def _struct_from_json(obj: Any, depth: int) -> StructType:
     return StructType(fields)
 
 
-def _field_from_json(obj: Any, depth: int) -> StructField:
+def _field_from_json(obj: JsonValue, depth: int) -> StructField:
     name, metadata = obj["name"], obj.get("metadata") or {}
     if not isinstance(name, str) or not isinstance(metadata, Mapping):
         raise TypeError("a field's name is no text, or its metadata no object")
     return StructField(name, data_type_from_json(obj["type"], depth=depth), bool(obj.get("nullable", True)), metadata)
 
 
-def data_type_to_json(data_type: DataType) -> Any:
+def data_type_to_json(data_type: DataType) -> JsonValue:
     """The parsed JSON of a type."""
     match data_type:
         case StructType(fields):

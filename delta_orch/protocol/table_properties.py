@@ -122,7 +122,7 @@ class _Property:
     """How one key is read, and which attribute of `TableProperties` it fills; None for keys that are only validated."""
 
     attribute: str | None
-    parse: Callable[[str], Any]
+    parse: Callable[[str], object]
 
 
 _PROPERTIES: Mapping[str, _Property] = {
@@ -268,7 +268,7 @@ class TableProperties:
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             if name in _ATTRIBUTES and (error := self._invalid.get(name)) is not None:
                 raise error
             raise AttributeError(name)
@@ -301,7 +301,7 @@ def ensure_valid_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _parse_value(key: str, text: str) -> Any:
+def _parse_value(key: str, text: str) -> object:
     try:
         return _PROPERTIES[key].parse(text)
     except ValueError as e:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from delta_orch.errors import SchemaMismatchError
+from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
     STRING,
@@ -37,7 +37,7 @@ _CATALOG_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte
 _MAX_DEPTH = 100
 
 
-def parse_declared_type(text: str) -> tuple[DataType, Mapping[str, Any]]:
+def parse_declared_type(text: str) -> tuple[DataType, JsonObject]:
     """The type of a column, and the field metadata that its declaration needs (`char` and `varchar`).
 
     Raises:

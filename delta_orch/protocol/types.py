@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from delta_orch.protocol.actions import JsonObject
 
 
 class DataType:
@@ -62,7 +63,7 @@ class StructField:
     name: str
     data_type: DataType
     nullable: bool = True
-    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    metadata: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 
 from delta_orch.errors import CorruptLogError, ProtocolViolationError
 from delta_orch.protocol.action_json import (
+    as_string,
     metadata_to_json,
     parse_domain_metadata,
     parse_metadata,
@@ -19,7 +20,7 @@ from delta_orch.protocol.action_json import (
     protocol_to_json,
     serialize_action,
 )
-from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
+from delta_orch.protocol.actions import DomainMetadata, JsonObject, JsonValue, Metadata, Protocol, Txn
 
 T = TypeVar("T")
 _INT64 = 1 << 63
@@ -84,11 +85,11 @@ class VersionChecksum:
     txns: tuple[Txn, ...] | None = None
     domain_metadata: tuple[DomainMetadata, ...] | None = None
     file_size_histogram: FileSizeHistogram | None = None
-    all_files: tuple[Mapping[str, Any], ...] | None = field(default=None, hash=False)
+    all_files: tuple[JsonObject, ...] | None = field(default=None, hash=False)
     num_deleted_records: int | None = None
     num_deletion_vectors: int | None = None
     deleted_record_counts: tuple[int, ...] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: JsonObject = field(default_factory=dict, hash=False)
 
 
 def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
@@ -118,7 +119,7 @@ def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
 def serialize_version_checksum(checksum: VersionChecksum) -> bytes:
     """The content of a version checksum file: one JSON object. What is None is left out."""
     histogram, deleted = checksum.file_size_histogram, checksum.deleted_record_counts
-    values: dict[str, Any] = {
+    values: dict[str, JsonValue] = {
         "txnId": checksum.txn_id,
         "tableSizeBytes": checksum.table_size_bytes,
         "numFiles": checksum.num_files,
@@ -143,13 +144,13 @@ def serialize_version_checksum(checksum: VersionChecksum) -> bytes:
     return orjson.dumps({key: value for key, value in values.items() if value is not None})
 
 
-def _bodies(actions: Iterable[Txn | DomainMetadata] | None) -> list[Any] | None:
+def _bodies(actions: Iterable[Txn | DomainMetadata] | None) -> list[JsonValue] | None:
     if actions is None:
         return None
     return [body for action in actions for body in orjson.loads(serialize_action(action)).values()]
 
 
-def _parse(values: dict[str, Any]) -> VersionChecksum:
+def _parse(values: dict[str, JsonValue]) -> VersionChecksum:
     older = values.pop("histogramOpt", None)
     histogram = values.pop("fileSizeHistogram", older)
     counts = _optional(values.pop("deletedRecordCountsHistogramOpt", None), _deleted_record_counts)
@@ -160,7 +161,7 @@ def _parse(values: dict[str, Any]) -> VersionChecksum:
         num_protocol=_number(values.pop("numProtocol")),
         metadata=_optional(values.pop("metadata", None), parse_metadata),
         protocol=_optional(values.pop("protocol", None), parse_protocol),
-        txn_id=_optional(values.pop("txnId", None), _string),
+        txn_id=_optional(values.pop("txnId", None), as_string),
         in_commit_timestamp_ms=_optional(values.pop("inCommitTimestampOpt", None), _number),
         txns=_optional(values.pop("setTransactions", None), _list_of(parse_txn)),
         domain_metadata=_optional(values.pop("domainMetadata", None), _list_of(parse_domain_metadata)),
@@ -173,7 +174,7 @@ def _parse(values: dict[str, Any]) -> VersionChecksum:
     )
 
 
-def _file_size_histogram(value: Any) -> FileSizeHistogram:
+def _file_size_histogram(value: JsonValue) -> FileSizeHistogram:
     numbers = _list_of(_number)
     boundaries, counts, sizes = (numbers(value[k]) for k in ("sortedBinBoundaries", "fileCounts", "totalBytes"))
     ascend = all(a < b for a, b in itertools.pairwise(boundaries))
@@ -182,19 +183,19 @@ def _file_size_histogram(value: Any) -> FileSizeHistogram:
     return FileSizeHistogram(boundaries, counts, sizes)
 
 
-def _deleted_record_counts(value: Any) -> tuple[int, ...]:
+def _deleted_record_counts(value: JsonValue) -> tuple[int, ...]:
     counts = _list_of(_number)(value["deletedRecordCounts"])
     if len(counts) != len(DELETED_RECORD_BOUNDARIES):
         raise ValueError(f"deletedRecordCounts has {len(counts)} bins instead of {len(DELETED_RECORD_BOUNDARIES)}")
     return counts
 
 
-def _optional(value: Any, parse: Callable[[Any], T]) -> T | None:
+def _optional(value: JsonValue, parse: Callable[[JsonValue], T]) -> T | None:
     return None if value is None else parse(value)
 
 
-def _list_of(parse: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
-    def parse_list(value: Any) -> tuple[T, ...]:
+def _list_of(parse: Callable[[JsonValue], T]) -> Callable[[JsonValue], tuple[T, ...]]:
+    def parse_list(value: JsonValue) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise TypeError(f"a list was expected, not {value!r:.50}")
         return tuple(parse(item) for item in value)
@@ -202,7 +203,7 @@ def _list_of(parse: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
     return parse_list
 
 
-def _number(value: Any) -> int:
+def _number(value: JsonValue) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"an integer was expected, not {value!r:.50}")
     if not -_INT64 <= value < _INT64:
@@ -210,13 +211,7 @@ def _number(value: Any) -> int:
     return value
 
 
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a string was expected, not {value!r:.50}")
-    return value
-
-
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(value: JsonValue) -> JsonObject:
     if not isinstance(value, dict):
         raise TypeError(f"an object was expected, not {value!r:.50}")
     return value

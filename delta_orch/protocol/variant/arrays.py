@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +21,13 @@ from delta_orch.protocol.variant.json_columns import json_texts
 from delta_orch.protocol.variant.navigate import Located
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant, variant_array
 from delta_orch.protocol.variant.scalar_texts import byte_strings
+from delta_orch.protocol.variant.values import VariantValue
 from delta_orch.protocol.variant.variant import Variant
 
 _BLOCK_ROWS = 4096
 
 
-def variant_to_python(array: pa.Array | pa.ChunkedArray, *, sql_null: Any = None) -> list[Any]:
+def variant_to_python(array: pa.Array | pa.ChunkedArray, *, sql_null: VariantValue = None) -> list[VariantValue]:
     """Each row as Python objects; module `values` says which.
 
     Args:
@@ -38,7 +38,7 @@ def variant_to_python(array: pa.Array | pa.ChunkedArray, *, sql_null: Any = None
     Raises:
         InvalidVariantError: The columns or the values break the rules.
     """
-    rows: list[Any] = []
+    rows: list[VariantValue] = []
     for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
         located, names, length = _locate(chunk)
         values = _decoded(located, names)
@@ -72,7 +72,7 @@ def variant_to_json(array: pa.Array | pa.ChunkedArray) -> pa.StringArray | pa.Ch
     return with_validity(pa.StringArray.from_buffers(length, offsets, data), present)
 
 
-def _decoded(located: Located, names: Names) -> Iterator[Any]:
+def _decoded(located: Located, names: Names) -> Iterator[VariantValue]:
     codes = names.codes[located.rows]
     for first in range(0, len(codes), _BLOCK_ROWS):
         block = slice(first, first + _BLOCK_ROWS)

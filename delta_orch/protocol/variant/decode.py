@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from itertools import pairwise
 from operator import lt
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from delta_orch.protocol.variant.metadata import MetadataReader, invalid_variant, read_uints
@@ -25,6 +25,7 @@ from delta_orch.protocol.variant.values import (
     PrimitiveType,
     VariantDate,
     VariantTimestamp,
+    VariantValue,
 )
 
 Slot = tuple[int, int]
@@ -42,7 +43,7 @@ MIN_DAYS, MAX_DAYS = 1 - _EPOCH_ORDINAL, date.max.toordinal() - _EPOCH_ORDINAL
 _MIN_MICROS, _MAX_MICROS = MIN_DAYS * MICROS_OF_A_DAY, (MAX_DAYS + 1) * MICROS_OF_A_DAY - 1
 
 
-def decode_value(data: bytes, metadata: MetadataReader, start: int = 0, end: int | None = None) -> Any:
+def decode_value(data: bytes, metadata: MetadataReader, start: int = 0, end: int | None = None) -> VariantValue:
     """A value as Python objects; the classes are those `values` names. Objects keep the order of their fields.
 
     Args:
@@ -63,8 +64,8 @@ def decode_value(data: bytes, metadata: MetadataReader, start: int = 0, end: int
         raise invalid_variant("a string is not UTF-8", str(e)) from None
 
 
-def _decode_container(data: bytes, metadata: MetadataReader, start: int, end: int) -> Any:
-    root: Any = {} if data[start] & 3 == BasicType.OBJECT else []
+def _decode_container(data: bytes, metadata: MetadataReader, start: int, end: int) -> VariantValue:
+    root: VariantValue = {} if data[start] & 3 == BasicType.OBJECT else []
     # A child container takes its place empty and is filled later: no recursion, and the order of fields is kept.
     pending = [(root, start, end, 1)]
     while pending:
@@ -73,7 +74,7 @@ def _decode_container(data: bytes, metadata: MetadataReader, start: int, end: in
             raise invalid_variant(f"it is nested deeper than {MAX_DEPTH} levels")
         is_object = type(container) is dict
         names, slots = fields_of(data, metadata, start, end) if is_object else ([], array_slots(data, start, end))
-        values: list[Any] = []
+        values: list[VariantValue] = []
         for child_start, child_end in slots:
             kind = data[child_start] & 3
             if kind < _OBJECT:
@@ -158,7 +159,7 @@ def _slots(data: bytes, offsets_start: int, end: int, count: int, width: int) ->
 # Scalars
 
 
-def decode_scalar(data: bytes, start: int, end: int) -> Any:
+def decode_scalar(data: bytes, start: int, end: int) -> VariantValue:
     """A value that is neither object nor array. Raises UnicodeDecodeError where a string is not UTF-8."""
     header = data[start]
     if header & 3 == _SHORT_STRING:
@@ -185,10 +186,10 @@ def _sized_bytes(data: bytes, start: int, end: int) -> bytes:
     return data[start + 5 : after]
 
 
-def _number(layout: str) -> Callable[[bytes, int], Any]:
+def _number(layout: str) -> Callable[[bytes, int], VariantValue]:
     unpack = struct.Struct(layout).unpack_from
 
-    def decode(data: bytes, at: int) -> Any:
+    def decode(data: bytes, at: int) -> VariantValue:
         return unpack(data, at)[0]
 
     return decode
@@ -242,7 +243,7 @@ def _time(data: bytes, at: int) -> time:
     return time(seconds // 3600, seconds // 60 % 60, seconds % 60, micros)
 
 
-_DECODERS: dict[int, Callable[[bytes, int], Any]] = {
+_DECODERS: dict[int, Callable[[bytes, int], VariantValue]] = {
     PrimitiveType.NULL: lambda _data, _at: None,
     PrimitiveType.TRUE: lambda _data, _at: True,
     PrimitiveType.FALSE: lambda _data, _at: False,

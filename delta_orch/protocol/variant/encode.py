@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from delta_orch.errors import InvalidRequestError
@@ -26,6 +26,7 @@ from delta_orch.protocol.variant.values import (
     TypedValue,
     VariantDate,
     VariantTimestamp,
+    VariantValue,
 )
 from delta_orch.protocol.variant.variant import Variant
 
@@ -43,12 +44,12 @@ _INTEGERS = ((PrimitiveType.INT8, 1), (PrimitiveType.INT16, 2), (PrimitiveType.I
 class _Node(NamedTuple):
     """One value of the tree in hand: a scalar, or a container with the positions of its children."""
 
-    value: Any
+    value: VariantValue
     names: list[bytes] | None
     children: list[int] | None
 
 
-def encode_variant(value: Any) -> Variant:
+def encode_variant(value: VariantValue) -> Variant:
     """The variant that holds a Python value.
 
     Args:
@@ -79,9 +80,9 @@ def encode_variant(value: Any) -> Variant:
     return Variant(serialize_metadata(names) if names else EMPTY_METADATA, encoded[0])
 
 
-def _flatten(value: Any) -> list[_Node]:
+def _flatten(value: VariantValue) -> list[_Node]:
     nodes: list[_Node] = []
-    pending: list[tuple[Any, list[int] | None, int]] = [(value, None, 0)]
+    pending: list[tuple[VariantValue, list[int] | None, int]] = [(value, None, 0)]
     while pending:
         value, siblings, depth = pending.pop()
         if siblings is not None:
@@ -103,7 +104,7 @@ def _flatten(value: Any) -> list[_Node]:
     return nodes
 
 
-def _name_bytes(name: Any) -> bytes:
+def _name_bytes(name: VariantValue) -> bytes:
     if not isinstance(name, str):
         raise InvalidRequestError(
             f"A variant's objects have strings as keys, not {type(name).__name__}", remedy="Pass str(key) as the key"
@@ -155,7 +156,7 @@ def _layout(values: Sequence[bytes]) -> tuple[bytes, int, bool, bytes]:
 # Scalars
 
 
-def encode_scalar(value: Any) -> bytes:
+def encode_scalar(value: VariantValue) -> bytes:
     """A value that is neither object nor array, in the type that fits it best; a `TypedValue` in the type it names.
 
     Raises:
@@ -328,7 +329,7 @@ def _uuid(value: UUID) -> bytes:
     return _header(PrimitiveType.UUID) + value.bytes
 
 
-_BY_CLASS: dict[type, Callable[[Any], bytes]] = {
+_BY_CLASS: dict[type, Callable[[VariantValue], bytes]] = {
     type(None): _null,
     bool: _boolean,
     int: _integer,
@@ -347,7 +348,7 @@ _BY_CLASS: dict[type, Callable[[Any], bytes]] = {
     TypedValue: _typed,
 }
 
-_BY_TYPE_NAME: dict[str, Callable[[Any], bytes]] = {
+_BY_TYPE_NAME: dict[str, Callable[[VariantValue], bytes]] = {
     "null": _null,
     "boolean": _boolean,
     **{kind.name.lower(): _signed(kind, size) for kind, size in _INTEGERS},
@@ -415,11 +416,11 @@ def _parse_double(text: str) -> float:
     return value
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> VariantValue:
     raise InvalidRequestError("The text is no JSON", cause=f"{name} is not a JSON value")
 
 
-def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, VariantValue]]) -> dict[str, VariantValue]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise InvalidRequestError("An object in the JSON text has the same key twice", remedy="Remove one of them")

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from json.encoder import encode_basestring
-from typing import Any
 from uuid import UUID
 
-from delta_orch.protocol.variant.values import VariantDate, VariantTimestamp
+from delta_orch.protocol.variant.values import VariantDate, VariantTimestamp, VariantValue
 
 
-def to_json(value: Any) -> str:
+def to_json(value: VariantValue) -> str:
     """The canonical JSON text of a decoded value. Nesting of any depth is written without recursion.
 
     Args:
@@ -29,9 +28,9 @@ def to_json(value: Any) -> str:
     if not isinstance(value, (dict, list)):
         return _SCALARS[type(value)](value)
     out: list[str] = []
-    open_containers: list[tuple[Iterator[tuple[str, Any]], str]] = []
+    open_containers: list[tuple[Iterator[tuple[str, VariantValue]], str]] = []
 
-    def enter(container: Any) -> None:
+    def enter(container: VariantValue) -> None:
         is_object = isinstance(container, dict)
         out.append("{" if is_object else "[")
         open_containers.append((_led_fields(container) if is_object else _led_elements(container), "]}"[is_object]))
@@ -51,14 +50,14 @@ def to_json(value: Any) -> str:
     return "".join(out)
 
 
-def _led_fields(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _led_fields(fields: dict[str, VariantValue]) -> Iterator[tuple[str, VariantValue]]:
     comma = ""
     for name in sorted(fields):
         yield f"{comma}{encode_basestring(name)}:", fields[name]
         comma = ","
 
 
-def _led_elements(elements: list[Any]) -> Iterator[tuple[str, Any]]:
+def _led_elements(elements: list[VariantValue]) -> Iterator[tuple[str, VariantValue]]:
     comma = ""
     for element in elements:
         yield comma, element
@@ -75,7 +74,7 @@ def _quoted_iso(value: date | datetime | time | VariantDate | VariantTimestamp) 
     return f'"{value.isoformat()}"'
 
 
-_SCALARS: dict[type, Callable[[Any], str]] = {
+_SCALARS: dict[type, Callable[[VariantValue], str]] = {
     type(None): lambda _: "null",
     bool: lambda v: "true" if v else "false",
     int: str,

@@ -12,6 +12,9 @@ from datetime import date
 from enum import IntEnum
 from typing import Any, Literal
 
+VariantValue = Any
+"""A value from or for a variant, as the module says; dicts and lists hold such values again."""
+
 MAX_DEPTH = 1000
 """How deeply objects and arrays may be nested. Spark's JSON parser has the same bound."""
 
@@ -131,7 +134,7 @@ class TypedValue:
     """
 
     type_name: str
-    value: Any
+    value: VariantValue
 
 
 def _iso_day(days: int) -> str:

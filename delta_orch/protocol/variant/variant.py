@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from delta_orch.protocol.variant.decode import array_slots, basic_type, decode_value, fields_of, object_layout
 from delta_orch.protocol.variant.json_text import to_json
 from delta_orch.protocol.variant.metadata import MetadataReader, invalid_variant
 from delta_orch.protocol.variant.path import parse_path
-from delta_orch.protocol.variant.values import BasicType, type_name_of
+from delta_orch.protocol.variant.values import BasicType, VariantValue, type_name_of
 
 
 class Variant:
@@ -66,7 +65,7 @@ class Variant:
             return None
         return [self._inside(start, end) for start, end in array_slots(self._value, self._start, self._end)]
 
-    def to_python(self) -> Any:
+    def to_python(self) -> VariantValue:
         """All of it, as Python objects; module `values` says which."""
         return decode_value(self._value, self._metadata(), self._start, self._end)
 
