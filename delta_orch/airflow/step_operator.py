@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -10,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import determine_kwargs
 
-from delta_orch.airflow.spark_session import task_spark_session
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.pipeline.step import Mode, Step
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
+
+logger = logging.getLogger(__name__)
 
 UserFunction = Callable[..., object]
 OpenSession = Callable[[], "SparkSession | None"]
@@ -73,11 +75,13 @@ class DeltaStepOperator(DeltaTableOperator):
             table,
             mode,
             creates_only=True,
-            partition_by=self.partition_by,
-            properties=self.table_properties or {},
             schema_mode=self.schema_mode,
             engine=self.engine,
-            user_metadata=run.user_metadata(),
+            options={
+                "partition_by": self.partition_by,
+                "properties": self.table_properties,
+                "user_metadata": run.user_metadata(),
+            },
         )
 
     @contextmanager
@@ -101,3 +105,64 @@ class DeltaStepOperator(DeltaTableOperator):
         return InvalidRequestError(
             f"Task {self.task_id} {what}", cause=cause, remedy="Correct the operator's arguments", task_id=self.task_id
         )
+
+
+@contextmanager
+def task_spark_session(spark_conf: Mapping[str, str] | None, app_name: str) -> Iterator[SparkSession | None]:
+    """A session for the duration of a task, or None where `spark_conf` is None.
+
+    A session that is running already is used as it is and left running: whoever started it may need it, and its
+    configuration is its owner's. Only a session started here is stopped at the end.
+
+    Args:
+        spark_conf: Settings of a session to start, `spark.master` or `spark.remote` among them.
+        app_name: The application's name, unless `spark_conf` sets `spark.app.name`.
+
+    Raises:
+        MissingDependencyError: pyspark is not installed.
+    """
+    if spark_conf is None:
+        yield None
+        return
+    running = running_spark_session()
+    if running is not None:
+        logger.info("Using the running Spark session; the task's spark_conf is not applied to it")
+        yield running
+        return
+    session = _start(spark_conf, app_name)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def running_spark_session() -> SparkSession | None:
+    """The active or default session of this process, if there is one.
+
+    Raises:
+        MissingDependencyError: pyspark is not installed.
+    """
+    try:
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependencyError(
+            "The task needs Spark, and pyspark is not installed",
+            remedy="Install delta-orch[spark], or leave out spark_conf and return Arrow, pandas or Polars data",
+            package="pyspark",
+        ) from error
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "NO_ACTIVE_OR_DEFAULT_SESSION":
+            raise
+        return None
+
+
+def _start(spark_conf: Mapping[str, str], app_name: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for key, value in {"spark.app.name": app_name, **spark_conf}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

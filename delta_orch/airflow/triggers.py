@@ -14,6 +14,8 @@ from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 FOUND = "found"
 FAILED = "failed"
 
+_ARGUMENTS = ["table_uri", "delta_conn_id", "after_version", "after_timestamp_ms", "seen_version", "poll_interval_s"]
+
 
 class DeltaVersionTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires once, when the table has a version after `after_version` or a commit after `after_timestamp_ms`.
@@ -53,14 +55,7 @@ class DeltaVersionTrigger(BaseTrigger):  # type: ignore[misc]
     def serialize(self) -> tuple[str, dict[str, object]]:
         return (
             "delta_orch.airflow.triggers.DeltaVersionTrigger",
-            {
-                "table_uri": self.table_uri,
-                "delta_conn_id": self.delta_conn_id,
-                "after_version": self.after_version,
-                "after_timestamp_ms": self.after_timestamp_ms,
-                "seen_version": self.seen_version,
-                "poll_interval_s": self.poll_interval_s,
-            },
+            {name: getattr(self, name) for name in _ARGUMENTS},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

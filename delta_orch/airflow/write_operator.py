@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.spark_session import running_spark_session
-from delta_orch.airflow.step_operator import DeltaStepOperator
+from delta_orch.airflow.step_operator import DeltaStepOperator, running_spark_session
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import Mode

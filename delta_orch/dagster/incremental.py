@@ -109,11 +109,13 @@ def delta_asset(
                 name,
                 target,
                 _MODES[write],
-                partition_by=None if target.exists() else partition_by,
-                properties=table_properties or {},
                 schema_mode=mode,
                 engine=engine,
-                user_metadata=read_run(context).user_metadata(name),
+                options={
+                    "partition_by": None if target.exists() else partition_by,
+                    "properties": table_properties,
+                    "user_metadata": read_run(context).user_metadata(name),
+                },
             )
             with retry_conflicts(conflict_retries):
                 report = step.process(reader, lambda batch: function(context, batch))

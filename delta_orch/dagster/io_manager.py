@@ -151,11 +151,13 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 by_run=mode == "append",
             ),
             where=where,
-            partition_by=partition_by,
-            properties=self.table_properties,
             schema_mode=settings.schema_mode,
             engine=self.engine,
-            user_metadata=None if run is None else run.user_metadata("/".join(key), _keys_text(selection)),
+            options={
+                "partition_by": partition_by,
+                "properties": self.table_properties,
+                "user_metadata": None if run is None else run.user_metadata("/".join(key), _keys_text(selection)),
+            },
         )
         return step, scopes
 

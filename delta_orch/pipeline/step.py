@@ -7,9 +7,9 @@ sure of it, and the report says what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 from typing import Literal as OneOf
 
 from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
     from delta_orch.protocol.types import StructType
+    from delta_orch.writing.target import WriteOptions
 
 Mode = OneOf["append", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
 """What becomes of the rows that are there.
@@ -32,16 +33,6 @@ Mode = OneOf["append", "overwrite", "overwrite_partitions", "overwrite_touched",
 - `overwrite_touched`: those in the partitions that a batch of changes touched are replaced (`Step.process` only).
 - `error`, `ignore`: rows are added to an empty place; otherwise the step fails, or does nothing.
 """
-
-
-class TableOptions(TypedDict, total=False):
-    """What a write says of the table it creates, and of itself. See `Step`."""
-
-    partition_by: Sequence[str] | None
-    properties: Mapping[str, str] | None
-    engine: EngineChoice
-    user_metadata: str | None
-
 
 ALREADY_COMMITTED = "this run has already committed this"
 FENCED_OFF = "a newer run has already written this"
@@ -98,11 +89,9 @@ class Step:
         txns: Who writes, for the table. A step with none always writes.
         where: The rows the step is about: `overwrite` replaces them, `error` and `ignore` look for them. None: all.
         creates_only: `error` and `ignore` look for a table instead of rows.
-        partition_by: Partition columns of a table that the step creates; one that exists must have the same.
-        properties: Properties of a table that the step creates.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
-        user_metadata: `commitInfo.userMetadata` of every commit.
+        options: What a table is to be that the step creates, and what its commits say. No `txn`.
     """
 
     name: str
@@ -111,11 +100,9 @@ class Step:
     txns: tuple[TxnId, ...] = ()
     where: str | Expression | None = None
     creates_only: bool = False
-    partition_by: Sequence[str] | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
     schema_mode: str | None = None
     engine: EngineChoice = "auto"
-    user_metadata: str | None = None
+    options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
 
     def run(self, rows: Callable[[], object]) -> StepReport:
         """Get the rows and commit them; neither where the work is recorded, or there is data in the way.
@@ -214,22 +201,17 @@ class Step:
                 "there are no rows)",
             )
         table = self.table
-        options: TableOptions = {
-            "partition_by": self.partition_by,
-            "properties": self.properties,
-            "engine": self.engine,
-            "user_metadata": self.user_metadata,
-        }
+        options: WriteOptions = {**self.options, "txn": self.txns}
         if self.mode in ("append", "error", "ignore"):
-            result = table.append(data, txn=self.txns, schema_mode=self.schema_mode, **options)
+            result = table.append(data, schema_mode=self.schema_mode, engine=self.engine, **options)
         else:
-            ensure_table_for(table, data, **options)
+            ensure_table_for(table, data, self.engine, **self.options)
             result = table.overwrite(
                 data,
                 replace_where=self.where,
                 partition_overwrite_mode="dynamic" if self.mode == "overwrite_partitions" else "static",
-                txn=self.txns,
                 schema_mode=self.schema_mode,
+                engine=self.engine,
                 **options,
             )
         repeated = result.skipped_txns
@@ -250,7 +232,9 @@ def snapshot_or_none(table: DeltaTable) -> TableSnapshot | None:
         return None
 
 
-def ensure_table_for(table: DeltaTable, data: object, **options: Unpack[TableOptions]) -> None:
+def ensure_table_for(
+    table: DeltaTable, data: object, engine: EngineChoice = "auto", **options: Unpack[WriteOptions]
+) -> None:
     """Create the table, empty, that `data` is about to overwrite rows of; leave one that exists as it is.
 
     An overwrite that creates its table only adds rows, so two of them at once would add up. With the table there first,
@@ -262,13 +246,7 @@ def ensure_table_for(table: DeltaTable, data: object, **options: Unpack[TableOpt
         TableExistsError: Another writer has just created one that does not fit.
     """
     if not table.exists():
-        schema = schema_of_new_table(data, options.get("engine", "auto"))
-        table.create(
-            schema,
-            partition_by=options.get("partition_by"),
-            properties=options.get("properties"),
-            user_metadata=options.get("user_metadata"),
-        )
+        table.create(schema_of_new_table(data, engine), **options)
 
 
 def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:

@@ -21,7 +21,7 @@ SCRIPT = textwrap.dedent(
 
     from delta_orch import DeltaTable
     from delta_orch.airflow import DeltaIncrementalOperator, DeltaWriteOperator
-    from delta_orch.airflow.spark_session import running_spark_session
+    from delta_orch.airflow.step_operator import running_spark_session
 
     home = Path(sys.argv[2])
     from airflow.dag_processing.bundles.manager import DagBundlesManager

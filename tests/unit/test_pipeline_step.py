@@ -96,7 +96,7 @@ def not_called(*_: object) -> pa.Table:
 @pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions", "error", "ignore"])
 def test_what_is_recorded_is_not_computed_again(tmp_path: Path, mode: Mode) -> None:
     table = DeltaTable(tmp_path / "t")
-    first = a_step(table, mode, user_metadata="run 1", partition_by=["day"]).run(lambda: rows("a", "b"))
+    first = a_step(table, mode, options={"user_metadata": "run 1", "partition_by": ["day"]}).run(lambda: rows("a", "b"))
     assert (first.skipped, first.reason, first.metrics["numOutputRows"]) == (False, None, 2)
     assert table.history()[0].user_metadata == "run 1"
     again = a_step(DeltaTable(tmp_path / "t"), mode).run(not_called)
@@ -111,7 +111,7 @@ def test_what_is_recorded_is_not_computed_again(tmp_path: Path, mode: Mode) -> N
 
 def test_a_later_run_does_what_its_mode_says(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
-    a_step(table, partition_by=["day"]).run(lambda: rows("a", "b"))
+    a_step(table, options={"partition_by": ["day"]}).run(lambda: rows("a", "b"))
     a_step(table, version=2).run(lambda: rows("a"))
     assert days(table) == ["a", "a", "b"]
     a_step(table, "overwrite_partitions", version=3).run(lambda: rows("a", "c"))
@@ -151,7 +151,7 @@ def test_partitions_that_are_recorded_are_left_out(tmp_path: Path) -> None:
     def run(created: int, *keys: str) -> StepReport:
         txns = RunIdentity("w", created, "r").txns(scopes={key: scopes[key] for key in keys})
         written = rows(*keys).set_column(1, "n", pa.array([created] * len(keys), pa.int64()))
-        return a_step(table, "overwrite_partitions", txns=txns, partition_by=["day"]).run(lambda: written)
+        return a_step(table, "overwrite_partitions", txns=txns, options={"partition_by": ["day"]}).run(lambda: written)
 
     run(2, "b")
     late = run(1, "a", "b")
@@ -172,7 +172,7 @@ def test_changes_are_processed_batch_by_batch(tmp_path: Path, until_current: boo
     for day in "abc":
         source.append(rows(day), partition_by=["day"])
     reader = IncrementalReader(source, target, bootstrap="changes", max_versions=1)
-    step = Step("Task x", target, "overwrite_touched", partition_by=["day"])
+    step = Step("Task x", target, "overwrite_touched", options={"partition_by": ["day"]})
     report = step.process(reader, lambda batch: batch.scan().to_arrow(), until_current=until_current)
     assert [batch.ending_version for batch in report.batches] == ([0, 1, 2] if until_current else [0])
     assert days(target) == (["a", "b", "c"] if until_current else ["a"])
