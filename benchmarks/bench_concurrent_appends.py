@@ -17,7 +17,7 @@ WRITERS = 8
 APPENDS = 50
 
 Run = Callable[[Path], object]
-Append = Callable[[], None]
+Append = Callable[[], object]
 
 
 def prepare(directory: Path) -> Path:

@@ -63,7 +63,7 @@ class Rule:
 
     matches: Callable[[StoreCall], bool]
     when: When
-    do: Callable[[StoreCall], None]
+    do: Callable[[StoreCall], object]
     remaining: int
 
 
@@ -99,7 +99,7 @@ class FailingStore(LogStore):
         """Let the next `times` calls of this kind take effect, and raise StorageOutcomeUnknownError."""
         self.at(moment, "after", do=self.lose_answer, times=times)
 
-    def at(self, moment: Moment, when: When, *, do: Callable[[StoreCall], None], times: int = 1) -> None:
+    def at(self, moment: Moment, when: When, *, do: Callable[[StoreCall], object], times: int = 1) -> None:
         """Call `do` before or after the next `times` calls of this kind.
 
         What `do` raises is raised to the caller. `do` may use the table from another `DeltaTable`, for example to

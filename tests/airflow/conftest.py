@@ -79,7 +79,8 @@ class Runs:
         return str(self.task_instance(dag_run, task_id, map_index).state)
 
     def tries(self, dag_run: Any, task_id: str) -> int:
-        return self.task_instance(dag_run, task_id).try_number
+        answer: int = self.task_instance(dag_run, task_id).try_number
+        return answer
 
     def task_instance(self, dag_run: Any, task_id: str, map_index: int = -1) -> Any:
         from airflow.utils.session import create_session

@@ -8,8 +8,9 @@ from typing import Any
 
 import delta_orch.airflow as plugin
 from delta_orch.airflow.incremental_operator import MODES as INCREMENTAL_MODES
-from delta_orch.airflow.write_operator import IDEMPOTENCY, MODES
+from delta_orch.airflow.write_operator import MODES
 from delta_orch.delta_table import DeltaTable
+from delta_orch.pipeline.run_identity import IDEMPOTENCY
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "airflow.md").read_text()
 

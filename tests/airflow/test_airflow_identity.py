@@ -103,7 +103,7 @@ def test_start_date_says_nothing_about_a_run_that_was_not_cleared() -> None:
 
 
 def test_run_without_interval_is_its_own_unit_unless_it_replaces_the_table() -> None:
-    none = {"data_interval_start": None, "data_interval_end": None}
+    none: dict[str, Any] = {"data_interval_start": None, "data_interval_end": None}
     assert txn(**none).app_id == "airflow:flights.bronze.load:run:scheduled__2024-01-02"
     assert txn(**none, run_id="a").app_id != txn(**none, run_id="b").app_id
     assert txn(**none, replaces_table=True, run_id="a").app_id == txn(**none, replaces_table=True, run_id="b").app_id

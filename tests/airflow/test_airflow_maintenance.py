@@ -29,6 +29,7 @@ from delta_orch.errors import (
     StorageError,
     TableNotFoundError,
 )
+from tests.certain import some
 
 
 def small_files(uri: Path, **properties: str) -> DeltaTable:
@@ -46,7 +47,7 @@ def test_the_maintenance_of_a_table(runs, tmp_path: Path) -> None:  # type: igno
     uri = tmp_path / "t"
     table = small_files(uri, **{"delta.deletedFileRetentionDuration": "interval 0 hours"})
     with DAG("maintenance", schedule=None, params={"day": "a"}) as dag:
-        common = {"table_uri": str(uri), "retries": 0}
+        common: dict[str, Any] = {"table_uri": str(uri), "retries": 0}
         optimize = DeltaOptimizeOperator(
             task_id="optimize", where="day = '{{ params.day }}'", target_size="{{ 64 }}MB", **common
         )
@@ -68,7 +69,7 @@ def test_the_maintenance_of_a_table(runs, tmp_path: Path) -> None:  # type: igno
     assert parquet_files(uri) == 3
     assert table.snapshot().scan().to_arrow().num_rows == 5
     optimized = next(entry for entry in table.history() if entry.operation == "OPTIMIZE")
-    assert json.loads(optimized.user_metadata)["task_id"] == "optimize"
+    assert json.loads(some(optimized.user_metadata))["task_id"] == "optimize"
 
 
 def test_retention_below_the_tables_is_refused(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

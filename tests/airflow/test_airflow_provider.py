@@ -120,7 +120,7 @@ def test_public_names_resolve() -> None:
     for name in delta_orch.airflow.__all__:
         assert getattr(delta_orch.airflow, name) is not None
     with pytest.raises(AttributeError):
-        _ = delta_orch.airflow.nothing  # type: ignore[attr-defined]
+        _ = delta_orch.airflow.nothing
 
 
 def test_importing_operators_loads_neither_arrow_nor_spark() -> None:

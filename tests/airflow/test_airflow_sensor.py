@@ -67,7 +67,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_finds_what_is_there_already(runs, tmp_path: Path, mode: str) -> None:  # type: ignore[no-untyped-def]
+def test_finds_what_is_there_already(runs: Runs, tmp_path: Path, mode: str) -> None:
     add_rows(tmp_path / "t")
     add_rows(tmp_path / "t")
     run = runs.run(waiting_dag(f"there_{mode}", tmp_path / "t", after_version=0, **MODES[mode]))
@@ -79,7 +79,9 @@ def test_finds_what_is_there_already(runs, tmp_path: Path, mode: str) -> None:  
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("goal", ["version", "timestamp"])
-def test_waits_for_the_commit(runs, tmp_path: Path, mode: str, goal: str, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_waits_for_the_commit(
+    runs: Runs, tmp_path: Path, mode: str, goal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The third look is preceded by the commit that is waited for. All looks but the first know where the table stood,
     whichever process makes them."""
     table = add_rows(tmp_path / "t")
@@ -105,7 +107,7 @@ def test_waits_for_the_commit(runs, tmp_path: Path, mode: str, goal: str, monkey
 @pytest.mark.parametrize("mode", ["poke", "deferrable"])
 def test_waits_for_a_table_that_is_not_there_yet(
     runs: Runs, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     looks = 0
     check = VersionWatch.check
 
@@ -121,7 +123,7 @@ def test_waits_for_a_table_that_is_not_there_yet(
     assert runs.xcom(run, "wait")["version"] == 0
 
 
-def test_templates_render(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_templates_render(runs: Runs, tmp_path: Path) -> None:
     add_rows(tmp_path / "t")
     add_rows(tmp_path / "t")
     with DAG("sensor_templates", schedule=None, params={"seen": 0, "table": str(tmp_path / "t")}) as dag:
@@ -136,7 +138,7 @@ def test_templates_render(runs, tmp_path: Path) -> None:  # type: ignore[no-unty
     assert runs.xcom(run, "since")["version"] == 1
 
 
-def test_times_out(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_times_out(runs: Runs, tmp_path: Path) -> None:
     add_rows(tmp_path / "t")
     run = runs.run(waiting_dag("times_out", tmp_path / "t", after_version=0, timeout=0.2))
     assert runs.state(run, "wait") == "failed"
@@ -145,7 +147,7 @@ def test_times_out(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def
 
 
 @pytest.mark.parametrize("mode", ["poke", "deferrable"])
-def test_corrupt_log_fails_without_retry(runs, tmp_path: Path, mode: str) -> None:  # type: ignore[no-untyped-def]
+def test_corrupt_log_fails_without_retry(runs: Runs, tmp_path: Path, mode: str) -> None:
     add_rows(tmp_path / "t")
     (tmp_path / "t/_delta_log/00000000000000000000.json").write_text("{broken\n")
     dag = waiting_dag(f"corrupt_{mode}", tmp_path / "t", after_timestamp=datetime.now(UTC), retries=2, **MODES[mode])

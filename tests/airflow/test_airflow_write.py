@@ -17,11 +17,12 @@ from airflow.sdk import DAG, Asset, AssetAlias, task
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaWriteOperator
 from delta_orch.errors import InvalidRequestError
+from tests.certain import some
 
 DAY_1 = datetime(2024, 1, 1, tzinfo=UTC)
 DAY_2 = datetime(2024, 1, 2, tzinfo=UTC)
 NOW = datetime.now(UTC)
-NO_DELAY = {"retries": 1, "retry_delay": timedelta(0)}
+NO_DELAY: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
 
 
 def day_of_flights(day: str, *numbers: int) -> pa.Table:
@@ -39,7 +40,7 @@ def die_after_commit(context: Any, result: Any) -> None:
         raise RuntimeError("killed after the commit")
 
 
-DIES_AFTER_COMMIT = {**NO_DELAY, "post_execute": die_after_commit}
+DIES_AFTER_COMMIT: dict[str, Any] = {**NO_DELAY, "post_execute": die_after_commit}
 
 
 class Source:
@@ -72,7 +73,7 @@ def test_append_creates_the_table_and_reports_the_commit(runs, tmp_path: Path) -
     snapshot = DeltaTable(str(tmp_path / "t")).snapshot()
     assert snapshot.partition_columns == ("day",)
     assert snapshot.properties.checkpoint_interval == 7
-    written_by = json.loads(DeltaTable(str(tmp_path / "t")).history()[0].user_metadata)
+    written_by = json.loads(some(DeltaTable(str(tmp_path / "t")).history()[0].user_metadata))
     assert written_by["dag_id"] == "append"
     assert written_by["run_id"] == run.run_id
     assert (written_by["task_id"], written_by["try_number"]) == ("load", 1)
@@ -103,7 +104,7 @@ def test_retry_before_the_commit_writes(runs, tmp_path: Path) -> None:  # type: 
     run = runs.run(dag)
     assert (runs.state(run, "load"), runs.tries(run, "load")) == ("success", 2)
     assert runs.xcom(run, "load")["skipped"] is False
-    assert json.loads(DeltaTable(str(tmp_path / "t")).history()[0].user_metadata)["try_number"] == 2
+    assert json.loads(some(DeltaTable(str(tmp_path / "t")).history()[0].user_metadata))["try_number"] == 2
     assert rows(tmp_path / "t") == [("2024-01-01", 1)]
 
 
@@ -455,6 +456,6 @@ def test_the_schema_may_follow_the_rows(runs, tmp_path: Path) -> None:  # type: 
 @pytest.mark.parametrize(
     "options", [{"schema_mode": "grow"}, {"schema_mode": "overwrite"}, {"schema_mode": "overwrite", "mode": "overwrite",
     "replace_where": "day = 1"}], ids=["unknown", "append", "replace_where"])  # fmt: skip
-def test_schema_modes_that_cannot_be(options: dict[str, str]) -> None:
+def test_schema_modes_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="schema_mode"):
         DeltaWriteOperator(task_id="t", table_uri="x", python_callable=dict, **options)

@@ -14,6 +14,7 @@ from delta_orch import DeltaTable
 from delta_orch.errors import ConflictError
 from delta_orch.table.row_tracking import parse_high_water_mark
 from delta_orch.testing import open_table
+from tests.certain import a
 from tests.concurrency.test_concurrency_writers import run_in_processes
 from tests.harness.fault_store import FaultStore, Moment
 
@@ -59,7 +60,7 @@ def assert_sound(table: DeltaTable, expected: set[int]) -> None:
         assert mark >= max((row_id for row_id, _ in found.values()), default=-1)
         info = table.log.read_commit(version).commit_info
         assert info is not None
-        times.append(info["inCommitTimestamp"])
+        times.append(a(int, info["inCommitTimestamp"]))
     assert set(known) == expected
     assert len({row_id for row_id, _ in known.values()}) == len(known)
     assert times == sorted(set(times))

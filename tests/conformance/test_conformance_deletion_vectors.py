@@ -11,6 +11,7 @@ from delta_orch.errors import CorruptDeletionVectorError, MissingFileError
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.storage.open import open_store
+from tests.certain import some
 from tests.harness.golden import GoldenCase, load_cases, prepare_table
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
@@ -26,7 +27,7 @@ def test_vectors(case: GoldenCase, tmp_path: Path) -> None:
     table = prepare_table(case, tmp_path)
     store = open_store(table)
     errors = {"corrupt_deletion_vector": CorruptDeletionVectorError, "missing_file": MissingFileError}
-    expected = errors.get(case.expect.get("error"))
+    expected = errors.get(case.expect.get("error") or "")
     # A version whose rows no reader vouches for: its vector is damaged on purpose.
     if any(state.get("rows") == "not compared" for state in case.expect.get("versions", {}).values()):
         expected = CorruptDeletionVectorError
@@ -39,9 +40,9 @@ def test_vectors(case: GoldenCase, tmp_path: Path) -> None:
     outcomes = []
     for descriptor in descriptors:
         try:
-            vector = read_deletion_vector(store, descriptor)
+            vector = read_deletion_vector(store, some(descriptor))
         except (CorruptDeletionVectorError, MissingFileError) as e:
             outcomes.append(type(e))
         else:
-            assert vector.cardinality == descriptor.cardinality
+            assert vector.cardinality == some(descriptor).cardinality
     assert set(outcomes) == ({expected} if expected else set())

@@ -44,7 +44,8 @@ def test_secrets_stay_in_the_environment(
 
     @dg.asset(deps=[flights])
     def counted(lake: DeltaTableResource) -> int:
-        return lake.snapshot().scan().to_arrow().num_rows
+        answer: int = lake.snapshot().scan().to_arrow().num_rows
+        return answer
 
     @dg.asset(deps=[flights])
     def broken(lake: DeltaTableResource) -> int:

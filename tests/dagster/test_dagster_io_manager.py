@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import pandas as pd
@@ -368,7 +368,7 @@ def test_multi_dimensional_partitions(lake: Lake) -> None:
 
     @dg.asset(partitions_def=keys, metadata={"partition_expr": {"day": "flight_date", "origin": "origin"}})
     def flights(context: dg.AssetExecutionContext) -> pa.Table:
-        key = context.partition_key.keys_by_dimension  # type: ignore[attr-defined]
+        key = context.partition_key.keys_by_dimension
         return pa.table(
             {
                 "flight_date": pa.array([date.fromisoformat(key["day"])], pa.date32()),
@@ -538,7 +538,7 @@ def test_modes_that_do_not_exist_are_refused_by_name(tmp_path: Path, mode: str) 
 @pytest.mark.parametrize("field", ["partition_overwrite", "idempotency", "engine"])
 def test_choices_are_checked(tmp_path: Path, field: str) -> None:
     with pytest.raises(ValueError, match="nonsense"):
-        DeltaLakeIOManager(root_uri=str(tmp_path), **{field: "nonsense"})
+        DeltaLakeIOManager(root_uri=str(tmp_path), **cast(dict[str, Any], {field: "nonsense"}))
 
 
 def test_merge_in_metadata_is_refused(lake: Lake) -> None:

@@ -13,6 +13,7 @@ from delta_orch.dagster.sensor import default_partition_key
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.storage.open import open_store
+from tests.certain import some
 from tests.harness.fault_store import FaultStore
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-10")
@@ -257,7 +258,7 @@ def test_runs_are_launched_and_read_the_partition(table: DeltaTable, tmp_path: P
     definitions = dg.Definitions(assets=[daily], sensors=[sensor])
     instance = dg.DagsterInstance.ephemeral()
     context = dg.build_sensor_context(instance=instance, definitions=definitions, sensor_name="watch")
-    for request in sensor.evaluate_tick(context).run_requests:
+    for request in some(sensor.evaluate_tick(context).run_requests):
         dg.materialize([daily], instance=instance, partition_key=request.partition_key)
     assert counted == {"2013-01-02": 2, "2013-01-03": 1}
 

@@ -41,7 +41,8 @@ def run(code: str, cwd: Path, **environment: str) -> None:
 def example(marker: str) -> str:
     found = [code for code in EXAMPLES if marker in code]
     assert len(found) == 1, f"one example with {marker!r} was expected, found {len(found)}"
-    return found[0]
+    answer: str = found[0]
+    return answer
 
 
 def lines_of_code(code: str) -> int:

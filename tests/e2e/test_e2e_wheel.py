@@ -86,7 +86,7 @@ def test_it_works_alone_without_extras(wheel: Path, tmp_path: Path) -> None:
     assert Path(done.stdout.strip()).is_relative_to(tmp_path)
     installed = {path.name for path in (tmp_path / "venv").glob("lib/python*/site-packages/*")}
     assert not installed & {"duckdb", "pyspark", "dagster", "airflow", "pandas"}
-    command = [tmp_path / "venv/bin/delta-orch", "snapshot", str(tmp_path / "table"), "--json"]
+    command = [str(tmp_path / "venv/bin/delta-orch"), "snapshot", str(tmp_path / "table"), "--json"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     assert '"version": 2' in shown.stdout

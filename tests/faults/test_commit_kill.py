@@ -12,6 +12,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,8 @@ def ensure_whole_and_retry(store: LogStore, scenario: Scenario) -> bool:
     snapshot = log.snapshot()
     assert snapshot.num_files == after
     assert snapshot.txns == {TXN.app_id: TXN.version}
-    return committed
+    answer: bool = committed
+    return answer
 
 
 @pytest.fixture(params=SCENARIOS, ids=lambda scenario: scenario.name)
@@ -158,8 +160,8 @@ def test_killed_at_every_call_of_the_store(scenario: Scenario, new_table: Callab
         for when in ("before", "after"):
             store = new_table()
             dying = FaultStore(store)
-            dying.at_call(call.number, when, do=FaultStore.kill)  # type: ignore[arg-type]
-            assert run_in_child(lambda dying=dying: scenario.write(TableLog(dying))), (call, when)
+            dying.at_call(call.number, when, do=FaultStore.kill)
+            assert run_in_child(partial(scenario.write, TableLog(dying))), (call, when)
             outcomes.append(ensure_whole_and_retry(store, scenario))
     ensure_one_turning_point(outcomes)
 

@@ -23,7 +23,7 @@ from tests.harness.table_builder import append_days, create_table
 COMMIT = "_delta_log/00000000000000000001.json"
 
 
-def mount_tmpfs(directory: Path, options: str) -> Callable[[], None]:
+def mount_tmpfs(directory: Path, options: str) -> Callable[[], object]:
     """Mount, or skip the test visibly; returns how to unmount."""
     directory.mkdir()
     done = subprocess.run(
@@ -41,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     unmount()
 
 
-def in_child(work: Callable[[], None], prepare: Callable[[], None]) -> Exception | None:
+def in_child(work: Callable[[], object], prepare: Callable[[], None]) -> Exception | None:
     """What `work` raises in a forked process after `prepare`, which may take away rights for good."""
     receiving, sending = os.pipe()
     child = os.fork()
@@ -95,7 +95,7 @@ def test_a_file_larger_than_the_process_may_write(tmp_path: Path) -> None:
     log = TableLog(open_store(tmp_path / "table"))
     snapshot = create_table(log, "1")
     error = in_child(
-        lambda: append_days(log, snapshot, *(f"{n}" for n in range(500))),  # type: ignore[func-returns-value]
+        lambda: append_days(log, snapshot, *(f"{n}" for n in range(500))),
         lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
     )
     assert isinstance(error, StorageError)
@@ -130,7 +130,7 @@ def test_a_directory_this_user_may_not_write(tmp_path: Path) -> None:
     for parent in [tmp_path, *tmp_path.parents]:
         if parent.stat().st_mode & 0o005 != 0o005 and parent.is_relative_to("/tmp") and parent != Path("/tmp"):
             parent.chmod(0o755)
-    error = in_child(lambda: append_days(log, snapshot, "2"), give_up_root)  # type: ignore[func-returns-value]
+    error = in_child(lambda: append_days(log, snapshot, "2"), give_up_root)
     assert isinstance(error, StorageError)
     assert error.context["errno"] == errno.EACCES
     assert "Permission denied" in str(error)
@@ -159,7 +159,7 @@ def test_a_file_system_without_hard_links_is_refused(
     def no_links(*_: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(local.os, "link", no_links)
+    monkeypatch.setattr("delta_orch.storage.local.os.link", no_links)
     with pytest.raises(UnsupportedStoreError, match="no hard links"):
         store.put_if_absent(COMMIT, b"x")
     assert not list((tmp_path / "_delta_log").iterdir())

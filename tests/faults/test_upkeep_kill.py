@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,8 @@ def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[
         for when in ("before", "after"):
             store = new_table()
             dying = FaultStore(store)
-            dying.at_call(call.number, when, do=FaultStore.kill)  # type: ignore[arg-type]
-            assert is_killed(lambda dying=dying: upkeep.act(TableLog(dying))), (call, when)
+            dying.at_call(call.number, when, do=FaultStore.kill)
+            assert is_killed(partial(upkeep.act, TableLog(dying))), (call, when)
             ensure_readable_and_again(store, upkeep, before)
 
 

@@ -72,7 +72,7 @@ class FaultStore(FailingStore):
         self._instead: dict[tuple[str, int], Instead] = {}
         self._due: dict[int, Instead] = {}
 
-    def at_call(self, number: int, when: When, *, do: Callable[[StoreCall], None]) -> None:
+    def at_call(self, number: int, when: When, *, do: Callable[[StoreCall], object]) -> None:
         """Do something at the call of that number, whatever it is."""
         self._rules.append(Rule(lambda call: call.number == number, when, do, 1))
 

@@ -24,6 +24,7 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from tests.certain import directory
 from tests.handmade import HandmadeTable
 from tests.harness.row_multiset import ensure_same_rows
 
@@ -145,19 +146,19 @@ def written(request: pytest.FixtureRequest, tmp_path: Path, engine: str) -> Delt
 
 
 def test_deltalake_reads_the_same_rows(written: DeltaTable) -> None:
-    theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(written.store.root)).execute("SELECT * FROM t")
+    theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(directory(written))).execute("SELECT * FROM t")
     ensure_same_rows(pa.table(theirs.read_all()), written.snapshot().scan().to_arrow())
 
 
 def test_duckdb_reads_the_same_rows(written: DeltaTable, duckdb_delta: Any) -> None:
-    ensure_same_rows(duckdb_delta(Path(written.store.root)), written.snapshot().scan().to_arrow())
+    ensure_same_rows(duckdb_delta(directory(written)), written.snapshot().scan().to_arrow())
 
 
 def test_deltalake_reads_the_same_changes(tmp_path: Path, engine: str) -> None:
     handmade = HandmadeTable(tmp_path / "table")
     change_files(handmade, engine)
     table = handmade.open()
-    theirs = pa.table(deltalake.DeltaTable(table.store.root).load_cdf(starting_version=1).read_all())
+    theirs = pa.table(deltalake.DeltaTable(directory(table)).load_cdf(starting_version=1).read_all())
     ours = table.changes(starting_version=1).to_arrow()
     names = ["id", "text", "_change_type", "_commit_version"]
     assert sorted(map(str, theirs.select(names).to_pylist())) == sorted(map(str, ours.select(names).to_pylist()))

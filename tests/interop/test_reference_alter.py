@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,17 +28,18 @@ class Turns:
         self.reference, self.path = reference, path
         self.table = DeltaTable(path)
 
-    def they(self, *statements: str) -> list[dict[str, object]]:
+    def they(self, *statements: str) -> list[dict[str, Any]]:
         return self.reference.run(*(s.format(t=f"delta.`{self.path}`") for s in statements))
 
     def they_refuse(self, statement: str) -> None:
         with pytest.raises(ReferenceError):
             self.they(statement)
 
-    def agree(self) -> list[dict[str, object]]:
+    def agree(self) -> list[dict[str, Any]]:
         ours = self.table.snapshot().scan().to_arrow()
         ensure_same_rows(ours, self.reference.read(self.path))
-        return ours.to_pylist()
+        answer: list[dict[str, Any]] = ours.to_pylist()
+        return answer
 
 
 @pytest.fixture

@@ -58,8 +58,9 @@ def ask_spark(spark: Any, texts: Sequence[str]) -> list[list[bool | None]]:
 
 
 def ask_arrow(rows: pa.Table, expression: Expression) -> list[bool | None]:
-    answer = ds.dataset(rows).to_table(columns={"p": to_arrow_expression(expression, SCHEMA)})
-    return answer.column("p").to_pylist()
+    table = ds.dataset(rows).to_table(columns={"p": to_arrow_expression(expression, SCHEMA)})
+    answer: list[bool | None] = table.column("p").to_pylist()
+    return answer
 
 
 def ask_duckdb(rows: pa.Table, expressions: Sequence[Expression]) -> list[list[bool | None]]:

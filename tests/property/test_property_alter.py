@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class Alterations(RuleBasedStateMachine):
     def find(self, name: str) -> Column | None:
         return next((c for c in self.columns if c.name.lower() == name.lower()), None)
 
-    def data(self, numbers: list[int | None]) -> tuple[pa.Table, list[dict[int, Any]]]:
+    def data(self, numbers: Sequence[int | None]) -> tuple[pa.Table, list[dict[int, Any]]]:
         rows = []
         for n in numbers:
             rows.append({c.number: None if n is None and c.nullable else c.value(n or 0) for c in self.columns})

@@ -153,7 +153,8 @@ def _compare(op: str, a: Any, b: Any) -> bool | None:
     if a is None or b is None:
         return None
     x, y = _order(a), _order(b)
-    return {"=": x == y, "!=": x != y, "<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y}[op]
+    answer: bool | None = {"=": x == y, "!=": x != y, "<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y}[op]
+    return answer
 
 
 def _evaluate(node: Expression, row: Row) -> Any:

@@ -4,6 +4,7 @@ that was advanced is the same as one loaded fresh."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
@@ -72,7 +73,7 @@ SMALL = st.one_of(
 )  # fmt: skip
 
 
-def _one_action_per_file(actions: list[Action]) -> list[Action]:
+def _one_action_per_file(actions: Sequence[Action]) -> list[Action]:
     """ "It is illegal for the same path to occur twice within each set of add or remove actions" of a commit."""
     model, kept = set(), []
     for action in actions:

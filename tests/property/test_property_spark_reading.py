@@ -210,7 +210,8 @@ def _value(data_type: DataType, draw: random.Random) -> Any:
         return dt.date(2020, 1, draw.randint(1, 4))
     if data_type == TIMESTAMP_NTZ:
         return dt.datetime(2020, 1, draw.randint(1, 4), draw.choice([0, 12]))
-    top = {BYTE: 127, SHORT: 128, INTEGER: 2**31 - 1, LONG: 2**40}[data_type]
+    tops: dict[DataType, int] = {BYTE: 127, SHORT: 128, INTEGER: 2**31 - 1, LONG: 2**40}
+    top = tops[data_type]
     return draw.choice([draw.randrange(0, 8), -1, top])
 
 

@@ -90,6 +90,7 @@ def parsed(bound: Any, kind: pa.DataType) -> Any:
 
 def ensure_bounded(stats: dict[str, Any], table: pa.Table) -> None:
     assert stats["numRecords"] == table.num_rows
+    leaves: list[tuple[tuple[str, ...], pa.DataType]]
     leaves = [((f.name,), f.type) for f in table.schema if not pa.types.is_struct(f.type)]
     leaves += [((f.name, g.name), g.type) for f in table.schema if pa.types.is_struct(f.type) for g in f.type]
     for path, kind in leaves:

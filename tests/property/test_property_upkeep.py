@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,7 +79,7 @@ UPKEEP = st.sampled_from(
 )
 
 
-def _one_action_per_file(actions: list[Action]) -> list[Action]:
+def _one_action_per_file(actions: Sequence[Action]) -> list[Action]:
     kept: dict[Any, Action] = {}
     for action in actions:
         match action:

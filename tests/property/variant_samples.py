@@ -16,6 +16,7 @@ from delta_orch.protocol.variant.encode import build_array, build_object, encode
 from delta_orch.protocol.variant.metadata import serialize_metadata
 from delta_orch.protocol.variant.values import TypedValue, VariantDate, VariantTimestamp
 from delta_orch.protocol.variant.variant import Variant
+from tests.certain import a
 
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 DECIMAL_DIGITS = {"decimal4": 9, "decimal8": 18, "decimal16": 38}
@@ -190,7 +191,7 @@ SHAPES: st.SearchStrategy[Group] = st.recursive(
 MISSING = object()
 
 
-def shred(tree: Any, group: Group, ids: dict[str, int]) -> dict:
+def shred(tree: Any, group: Group, ids: dict[str, int]) -> dict[str, Any]:
     """The columns of one value, or of a missing one, as the specification has a writer fill them."""
     if tree is MISSING:
         return {"value": None, "typed_value": None}
@@ -211,7 +212,8 @@ def _fits(tree: TypedValue, type_name: str, arrow_type: pa.DataType) -> bool:
         return False
     if type_name in DECIMAL_DIGITS:
         _, digits, exponent = tree.value.as_tuple()
-        return -exponent == arrow_type.scale and len(digits) <= arrow_type.precision
+        answer: bool = -exponent == arrow_type.scale and len(digits) <= arrow_type.precision
+        return answer
     return not isinstance(tree.value, VariantDate)
 
 
@@ -221,7 +223,7 @@ def _arrow_value(value: Any) -> Any:
     return value.bytes if isinstance(value, UUID) else value
 
 
-def group_type(group: Group, rows: list[dict]) -> pa.StructType:
+def group_type(group: Group, rows: list[dict[str, Any]]) -> pa.StructType:
     """The Arrow type of a group; its value column is left out where that was asked for and every row allows it."""
     fields = []
     if group.typed is None or not group.drop_value_column or any(row["value"] is not None for row in rows):
@@ -231,14 +233,14 @@ def group_type(group: Group, rows: list[dict]) -> pa.StructType:
         case tuple():
             fields.append(pa.field("typed_value", group.typed[1]))
         case [element]:
-            inner = group_type(element, [e for elements in below for e in elements])
+            inner = group_type(a(Group, element), [e for elements in below for e in elements])
             fields.append(pa.field("typed_value", pa.list_(pa.field("element", inner, nullable=False))))
         case dict():
-            inner = [
+            inners = [
                 pa.field(name, group_type(field, [row[name] for row in below]), nullable=False)
                 for name, field in group.typed.items()
             ]
-            fields.append(pa.field("typed_value", pa.struct(inner)))
+            fields.append(pa.field("typed_value", pa.struct(inners)))
     return pa.struct(fields[::-1])
 
 
@@ -248,10 +250,10 @@ def shredded_names(group: Group) -> set[str]:
     return shredded_names(group.typed[0]) if isinstance(group.typed, list) else set()
 
 
-def shredded_array(trees: list, group: Group, common_names: bool) -> pa.StructArray:
+def shredded_array(trees: list[Any], group: Group, common_names: bool) -> pa.StructArray:
     """A shredded column; None among the trees is a null row."""
     common = set().union(*(names_in(tree) for tree in trees if tree is not None)) if common_names else set()
-    rows = []
+    rows: list[dict[str, Any] | None] = []
     for tree in trees:
         if tree is None:
             rows.append(None)

@@ -20,7 +20,7 @@ from delta_orch.scan.scan import Scan
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
-TRACKED = {"base_row_id": 500, "default_row_commit_version": 1}
+TRACKED: dict[str, Any] = {"base_row_id": 500, "default_row_commit_version": 1}
 
 
 def mapped(name: str, data_type: DataType, number: int) -> StructField:
@@ -44,7 +44,7 @@ def _vectors(root: Path) -> HandmadeTable:
     )
     for number in range(4):
         data = pa.table({"id": range(100 * number, 100 * number + 100), "x": [float("nan"), *map(float, range(99))]})
-        vector = {"deletion_vector": inline_vector(1, 50, 99)} if number % 2 else {}
+        vector: dict[str, Any] = {"deletion_vector": inline_vector(1, 50, 99)} if number % 2 else {}
         partition = {"p": None if number == 3 else f"p {number // 2}"}
         made.commit(made.add(f"f {number}.parquet", data, partition_values=partition, **TRACKED, **vector))
     return made

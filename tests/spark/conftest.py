@@ -23,7 +23,8 @@ def portable_engine(spark: Any) -> SparkEngine:
 @pytest.fixture(params=["classic", "connect", "portable"])
 def engine(request: pytest.FixtureRequest) -> SparkEngine:
     if request.param == "portable":
-        return request.getfixturevalue("portable_engine")
+        answer: SparkEngine = request.getfixturevalue("portable_engine")
+        return answer
     return SparkEngine(request.getfixturevalue("spark" if request.param == "classic" else "spark_connect"))
 
 

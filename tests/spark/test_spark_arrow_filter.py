@@ -98,7 +98,8 @@ def test_only_columns_that_are_needed_are_read(classic: SparkEngine, table: Delt
 
 def test_the_columns_an_expression_needs() -> None:
     def names(expression: pc.Expression) -> list[str]:
-        return arrow_filter.used_columns(expression, SCHEMA).names
+        answer: list[str] = arrow_filter.used_columns(expression, SCHEMA).names
+        return answer
 
     assert names(FILTERS["like"]) == ["name of it"]
     assert names(FILTERS["nested"]) == ["st"]

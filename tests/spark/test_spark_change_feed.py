@@ -49,6 +49,7 @@ def _mapped(mode: str) -> Callable[[HandmadeTable], None]:
 
         before, after = schema_of("day", "old"), schema_of("date", "n.w")
         properties = ON | {"delta.columnMapping.mode": mode}
+        given: dict[str, Any]
         features, given = ("changeDataFeed",), {"partition_values": {"c2": "mon"}}
         made.create(before, features=features, reader_features=("columnMapping",), partition_by=["day"],
                     configuration=properties)  # fmt: skip

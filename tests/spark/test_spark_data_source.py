@@ -134,7 +134,7 @@ def test_deletion_vectors_row_tracking_and_variants(session: Any, tmp_path: Path
     variants = json_to_variant(pa.array(texts))
     nullable = pa.array([None, *variants.to_pylist()[1:]], variants.type)
     data = pa.table({"id": range(5), "v": nullable, "vs": pa.array([[v] for v in variants.to_pylist()])})
-    tracked = {"base_row_id": 50, "default_row_commit_version": 1}
+    tracked: dict[str, Any] = {"base_row_id": 50, "default_row_commit_version": 1}
     made.commit(made.add("f.parquet", data, deletion_vector=inline_vector(3), **tracked))
     frame = read(session, made.open(), rowTracking=True)
     assert frame.columns == ["id", "v", "vs", "row_id", "row_commit_version"]

@@ -27,6 +27,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
+from tests.certain import a
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
@@ -97,7 +98,7 @@ def statistics(number: int, table: StructType) -> str:
         present = [v for v in values[f.name] if v is not None and v == v]
         nulls[name] = 10 - len([v for v in values[f.name] if v is not None])
         if f.name == "st":
-            inner = dict(zip(("x", "Y y"), physical(f.data_type).names, strict=True))
+            inner = dict(zip(("x", "Y y"), physical(a(StructType, f.data_type)).names, strict=True))
             minimum[name] = {inner[k]: min(v[k] for v in present) for k in inner}
             maximum[name] = {inner[k]: max(v[k] for v in present) for k in inner}
             nulls[name] = dict.fromkeys(inner.values(), 1)

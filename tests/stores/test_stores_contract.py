@@ -12,6 +12,8 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -75,7 +77,7 @@ def test_content_that_comes_in_pieces_is_created_once(store: LogStore, pieces: i
 
 def test_of_many_threads_one_creates(shared_store: LogStore) -> None:
     for number in range(8):
-        winners = _race(lambda n, r=number: _try_create(shared_store, f"{LOG}/{r}.json", b"%d" % n * 1000))
+        winners = _race(partial(_try_numbered, shared_store, f"{LOG}/{number}.json"))
         assert len(winners) == 1
         assert shared_store.read_bytes(f"{LOG}/{number}.json") == b"%d" % winners[0] * 1000
 
@@ -94,6 +96,10 @@ def _race(attempt: Callable[[int], bool], writers: int = 8) -> list[int]:
     for thread in threads:
         thread.join()
     return winners
+
+
+def _try_numbered(store: LogStore, path: str, number: int) -> bool:
+    return _try_create(store, path, b"%d" % number * 1000)
 
 
 def _try_create(store: LogStore, path: str, data: bytes) -> bool:
@@ -122,7 +128,7 @@ def test_of_many_processes_one_creates_and_no_reader_sees_a_prefix(process_store
     processes = [context.Process(target=write, args=(n,)) for n in range(writers)]
     for process in processes:
         process.start()
-    sizes = set()
+    sizes: set[int] = set()
     while any(p.is_alive() for p in processes):
         time.sleep(0 if is_local else 0.05)
         sizes.update(len(store.read_bytes(f.path)) for f in store.list_from(LOG) if f.size)
@@ -349,7 +355,7 @@ def test_a_forked_child_ends_like_any_process(emulator_named: Callable[[str], Em
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_missing_buckets_are_named(cloud_store: LogStore) -> None:
+def test_missing_buckets_are_named(cloud_store: Any) -> None:
     missing = type(cloud_store)(replace(cloud_store.location, bucket="nobucket"), cloud_store.options)
     for request in (
         lambda: missing.read_bytes("a"),

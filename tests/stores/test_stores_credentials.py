@@ -116,7 +116,7 @@ def _options(emulator: Emulator) -> dict[str, str]:
 
 
 def test_a_secret_stays_where_it_is_put(emulator: Emulator, everything_logged: Callable[[], str]) -> None:
-    marks = MARKS
+    marks: tuple[str, ...] = MARKS
     if emulator.name == "azure":  # Azurite checks the key
         marks = (emulator.storage_options["connection_string"].partition("AccountKey=")[2].partition(";")[0],)
     with _DenyingProxy(emulator.endpoint) as proxy:

@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -185,8 +186,8 @@ def test_what_is_never_sent_is_certain(emulator_named: Callable[[str], Emulator]
         options = {**nowhere.storage_options, "single_writer": "true"}
         if name == "s3":
             options["config_kwargs"] = '{"retries": {"total_max_attempts": 2}}'
-        store = open_store(nowhere.table_uri("t"), options)
-        store._is_exclusive = lambda: True  # type: ignore[method-assign]
+        store: Any = open_store(nowhere.table_uri("t"), options)
+        store._is_exclusive = lambda: True
         with pytest.raises(StorageError, match="cannot be reached") as raised:
             store.put_if_absent("_delta_log/0.json", b"x")
         assert type(raised.value) is StorageError

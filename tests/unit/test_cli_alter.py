@@ -15,6 +15,7 @@ from delta_orch.cli.alter_commands import COMMANDS
 from delta_orch.cli.main import run
 from delta_orch.protocol import types as t
 from delta_orch.verbs.alter.builder import Alteration
+from tests.certain import some
 
 Alter = Callable[..., dict[str, Any]]
 """Runs `delta-orch alter`, gives what it prints as JSON."""
@@ -68,7 +69,7 @@ def test_every_change_has_a_command(alter: Alter, uri: str) -> None:
     alter("drop-columns", "s")
     snapshot = DeltaTable(uri).snapshot()
     assert snapshot.schema.names == ("name", "id")
-    assert snapshot.schema.find("id").data_type == t.LONG
+    assert some(snapshot.schema.find("id")).data_type == t.LONG
     assert (snapshot.metadata.name, snapshot.metadata.description) == ("n", "d")
 
 

@@ -276,7 +276,7 @@ def test_a_failed_read_leaves_the_output_as_it_was(cli: Any, uri: str, tmp_path:
     ids=" ".join,
 )
 def test_a_reader_that_has_gone_is_no_error(arguments: list[str], buffered: bool, uri: str) -> None:
-    command = [Path(sys.executable).with_name("delta-orch"), *(a.replace("URI", uri) for a in arguments)]
+    command = [str(Path(sys.executable).with_name("delta-orch")), *(a.replace("URI", uri) for a in arguments)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
     reading, writing = os.pipe()
     os.close(reading)

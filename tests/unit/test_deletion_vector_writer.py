@@ -103,7 +103,7 @@ def test_rows_survive(sets: list[set[int]], inline_bytes: int) -> None:
 
 
 def golden_descriptors() -> list[Any]:
-    found = []
+    found: list[Any] = []
     for log_file in sorted(GOLDEN.glob("*/table/_delta_log/*.json")):
         if not log_file.parents[2].name.startswith(WRITERS) or log_file.parents[2].name in NOT_READABLE:
             continue

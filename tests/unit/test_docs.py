@@ -78,8 +78,8 @@ def test_types_are_these_in_arrow() -> None:
         of_spark, of_arrow = (re.findall(r"`(.+?)`", cell) for cell in row.split("|")[2:4])
         named |= dict(zip(of_spark, of_arrow, strict=True))
     assert len(named) == 18
-    for of_spark, of_arrow in named.items():
-        assert str(type_to_arrow(parse_declared_type(of_spark)[0])) == of_arrow, of_spark
+    for spark_name, arrow_name in named.items():
+        assert str(type_to_arrow(parse_declared_type(spark_name)[0])) == arrow_name, spark_name
     primitive = {t.name for t in vars(types).values() if isinstance(t, types.PrimitiveType)}
     assert primitive <= set(re.findall(r"\w+", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
 

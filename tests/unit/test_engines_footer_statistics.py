@@ -173,6 +173,7 @@ def test_last_microsecond_of_the_calendar_has_no_upper_bound(tmp_path: Path) -> 
 
 def test_null_counts_of_lists_under_structs_and_in_many_row_groups(tmp_path: Path) -> None:
     kind = pa.struct([("l", pa.list_(pa.list_(pa.int32()))), ("m", pa.map_(pa.string(), pa.list_(pa.int32())))])
+    values: list[dict[str, Any] | None]
     values = [None, {"l": None, "m": []}, {"l": [], "m": None}, {"l": [None, [1, None]], "m": [("k", None)]}] * 5
     required = pa.field("r", pa.list_(pa.int32()), nullable=False)
     table = pa.table(

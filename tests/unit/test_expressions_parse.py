@@ -20,7 +20,8 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.expressions.parse import like_prefix, parse_expression
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.spark_literals import like_prefix
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,

@@ -16,6 +16,7 @@ from delta_orch.table.registry import (
     find_feature,
     supported_features,
 )
+from tests.certain import some
 
 PLAIN = t.StructType((t.StructField("a", t.LONG),))
 
@@ -76,7 +77,7 @@ def test_unknown_reader_features_and_versions_are_refused() -> None:
 def test_a_legacy_feature_in_use_is_refused_by_name_for_writing(
     feature: str, configuration: dict[str, str], field: Any
 ) -> None:
-    if find_feature(feature).writes:
+    if some(find_feature(feature)).writes:
         TableConfiguration(Protocol(2, 6), metadata(configuration, field)).for_writing()
     else:
         with pytest.raises(UnsupportedFeatureError, match=feature):
@@ -86,7 +87,7 @@ def test_a_legacy_feature_in_use_is_refused_by_name_for_writing(
 def test_column_mapping_listed_for_writers_only_still_gates_readers() -> None:
     protocol = Protocol(3, 7, (), ("columnMapping",))
     TableConfiguration.for_reading(protocol, metadata())
-    if not find_feature("columnMapping").reads:
+    if not some(find_feature("columnMapping")).reads:
         with pytest.raises(UnsupportedFeatureError, match="columnMapping"):
             TableConfiguration.for_reading(protocol, metadata({"delta.columnMapping.mode": "name"}))
 

@@ -154,7 +154,7 @@ def test_a_lost_answer_tells_the_time_of_the_commit_that_took_effect(store: Faul
 # Row ids
 
 
-def ids_in(snapshot: Snapshot) -> list[tuple[int, int]]:
+def ids_in(snapshot: Snapshot) -> list[tuple[int | None, int | None]]:
     files = snapshot.files(["base_row_id", "default_row_commit_version"])
     return sorted(zip(*(column.to_pylist() for column in files.columns), strict=True))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -280,6 +281,6 @@ def test_a_longer_batch_after_a_shorter_one_is_refused(source: DeltaTable, targe
 
 
 @pytest.mark.parametrize("arguments", [{"bootstrap": "x"}, {"on_recreated": "x"}, {"max_versions": 0}])
-def test_arguments_are_checked(source: DeltaTable, target: DeltaTable, arguments: dict[str, object]) -> None:
+def test_arguments_are_checked(source: DeltaTable, target: DeltaTable, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         IncrementalReader(source, target, **arguments)

@@ -8,6 +8,7 @@ import time as clock
 from collections import OrderedDict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from delta_orch.protocol.variant.metadata import EMPTY_METADATA, MetadataReader,
 from delta_orch.protocol.variant.path import parse_path
 from delta_orch.protocol.variant.values import MAX_DEPTH, TypedValue, VariantDate, VariantTimestamp
 from delta_orch.protocol.variant.variant import Variant
+from tests.certain import some
 
 
 def value_of(hex_bytes: str, metadata: bytes = EMPTY_METADATA) -> Variant:
@@ -29,7 +31,7 @@ def value_of(hex_bytes: str, metadata: bytes = EMPTY_METADATA) -> Variant:
 AB = serialize_metadata([b"a", b"b"])
 
 # hex of the value, type name, Python value, JSON text
-ENCODED = [
+ENCODED: list[tuple[str, str, Any, str]] = [
     ("00", "null", None, "null"),
     ("04", "boolean", True, "true"),
     ("08", "boolean", False, "false"),
@@ -313,12 +315,12 @@ def nested_array(depth: int) -> bytes:
 
 
 def test_nesting_up_to_the_bound() -> None:
-    value = None
+    value: Any = None
     for _ in range(MAX_DEPTH):
         value = [value]
     variant = encode_variant(value)
     assert variant.to_json() == "[" * MAX_DEPTH + "null" + "]" * MAX_DEPTH
-    assert parse_json('{"a":' * 900 + "1" + "}" * 900).get(["a"] * 900).to_python() == 1
+    assert some(parse_json('{"a":' * 900 + "1" + "}" * 900).get(["a"] * 900)).to_python() == 1
 
 
 def test_nesting_beyond_the_bound() -> None:
@@ -327,8 +329,8 @@ def test_nesting_beyond_the_bound() -> None:
         with pytest.raises(InvalidVariantError, match="deeper"):
             action()
     # A path of the caller's own length is no danger.
-    assert deep.get([0] * (MAX_DEPTH + 1)).type_name == "null"
-    itself = []
+    assert some(deep.get([0] * (MAX_DEPTH + 1))).type_name == "null"
+    itself: list[Any] = []
     itself.append(itself)
     itself.append(itself)
     with pytest.raises(InvalidRequestError, match="deeper"):
@@ -364,28 +366,28 @@ def test_elements_that_share_bytes_do_not_multiply() -> None:
 
 def test_get() -> None:
     variant = encode_variant({"a": [1, {"b c": "x"}], "d.e": {"'": 5}, "": 0})
-    assert variant.get("$").to_python() == variant.to_python()
-    assert variant.get("$.a[1]['b c']").to_python() == "x"
-    assert variant.get('$["a"][0]').to_json() == "1"
-    assert variant.get("$['d.e']").get(["'"]).to_python() == 5
-    assert variant.get([""]).to_python() == 0
+    assert some(variant.get("$")).to_python() == variant.to_python()
+    assert some(variant.get("$.a[1]['b c']")).to_python() == "x"
+    assert some(variant.get('$["a"][0]')).to_json() == "1"
+    assert some(some(variant.get("$['d.e']")).get(["'"])).to_python() == 5
+    assert some(variant.get([""])).to_python() == 0
     for nothing in ("$.x", "$.a[2]", "$.a.b", "$[0]", "$.a[0].x"):
         assert variant.get(nothing) is None
-    assert variant.get("$.a").elements()[0].to_python() == 1
-    assert variant.get("$.a").fields() is None and variant.elements() is None
+    assert some(some(variant.get("$.a")).elements())[0].to_python() == 1
+    assert some(variant.get("$.a")).fields() is None and variant.elements() is None
     inner = variant.get("$.a[1]")
-    assert Variant(inner.metadata, inner.value).to_python() == {"b c": "x"}
+    assert Variant(some(inner).metadata, some(inner).value).to_python() == {"b c": "x"}
 
 
 def test_get_looks_only_at_what_is_on_the_way() -> None:
     good, bad = encode_scalar("x"), b"\xfc"
     variant = Variant(AB, build_object([0, 1], [good, bad]))
-    assert variant.get("$.a").to_python() == "x"
+    assert some(variant.get("$.a")).to_python() == "x"
     with pytest.raises(InvalidVariantError):
         variant.to_python()
     with pytest.raises(InvalidVariantError):
-        variant.get("$.b").to_python()
-    assert variant.fields()["a"].to_python() == "x"
+        some(variant.get("$.b")).to_python()
+    assert some(variant.fields())["a"].to_python() == "x"
 
 
 @pytest.mark.parametrize(
@@ -408,7 +410,7 @@ def test_paths() -> None:
 def test_json_text() -> None:
     text = '{"z":[1,1.50,-0.0,1e3,12345678901234567890123,"\\u00e9\\n\\"",null,true],"a":{}}'
     assert parse_json(text).to_json() == '{"a":{},"z":[1,1.50,0.0,1000.0,12345678901234567890123,"é\\n\\"",null,true]}'
-    assert [v.type_name for v in parse_json("[1,300,1.5,1e0,123456789012,12345678901234567890]").elements()] == [
+    assert [v.type_name for v in some(parse_json("[1,300,1.5,1e0,123456789012,12345678901234567890]").elements())] == [
         "int8",
         "int16",
         "decimal4",
@@ -450,12 +452,12 @@ def test_text_that_is_no_json(text: bytes | str) -> None:
 def test_recursion_is_not_used() -> None:
     limit = sys.getrecursionlimit()
     depth = 0
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame:
         depth, frame = depth + 1, frame.f_back
     sys.setrecursionlimit(depth + 60)
     try:
-        value = None
+        value: Any = None
         for _ in range(500):
             value = {"a": [value]}
         assert encode_variant(value).to_json().count("[") == 500

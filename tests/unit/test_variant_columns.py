@@ -19,7 +19,7 @@ import pytest
 
 from delta_orch.errors import InvalidRequestError, InvalidVariantError, SchemaMismatchError
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
-from delta_orch.protocol.types import LONG, VARIANT, ArrayType, MapType, StructField, StructType
+from delta_orch.protocol.types import LONG, VARIANT, ArrayType, MapType, StructField, StructType, holds_variant
 from delta_orch.protocol.variant.arrays import (
     json_to_variant,
     variant_to_json,
@@ -29,7 +29,7 @@ from delta_orch.protocol.variant.arrays import (
 from delta_orch.protocol.variant.encode import build_array, build_object, encode_scalar, encode_variant
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.metadata import EMPTY_METADATA, serialize_metadata
-from delta_orch.protocol.variant.nested import holds_variant, reconstruct_columns
+from delta_orch.protocol.variant.nested import reconstruct_columns
 from delta_orch.protocol.variant.projection import columns_of_path, null_columns
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.values import TypedValue, VariantTimestamp
@@ -51,12 +51,12 @@ def encoded(tree: Any) -> bytes:
     return encode_scalar(tree)
 
 
-def column(group: pa.StructType, *rows: dict | None) -> pa.StructArray:
+def column(group: pa.StructType, *rows: Any) -> pa.StructArray:
     t = pa.struct([("metadata", pa.binary()), *group])
     return pa.array([row if row is None else {"metadata": NAMES, **row} for row in rows], t)
 
 
-def values_of(array: pa.ChunkedArray | pa.StructArray) -> list:
+def values_of(array: pa.ChunkedArray | pa.StructArray) -> list[Any]:
     return variant_to_python(array, sql_null="SQL NULL")
 
 
@@ -374,7 +374,9 @@ def test_a_schema_nested_too_deeply() -> None:
 
 
 def test_deep_shredding_within_the_bound() -> None:
-    group, row, value = INT32, {"typed_value": 1}, 1
+    group: pa.DataType = INT32
+    row: dict[str, Any] = {"typed_value": 1}
+    value: Any = 1
     for level in range(90):
         if level % 2:
             group = pa.struct([("typed_value", pa.list_(group))])
@@ -517,7 +519,7 @@ def test_objects_of_one_shape(fields: int, size: int) -> None:
     expected = [encode_variant(row).value for row in rows]
     assert [row["value"] for row in reconstruct_variant(array).to_pylist()] == expected
     # With a missing field in one row the shapes differ, with rows of different sizes the offsets do.
-    mixed = [rows[0], {**rows[1], names[0]: None}, {**rows[2], names[-1]: "y" * 300}]
+    mixed: list[dict[str, Any]] = [rows[0], {**rows[1], names[0]: None}, {**rows[2], names[-1]: "y" * 300}]
     found = values_of(pa.array(list(map(shredded, mixed)), t))
     assert found == [{name: value for name, value in row.items() if value is not None} for row in mixed]
 
@@ -692,7 +694,8 @@ def test_variants_inside_other_columns() -> None:
             return {name: plain(value) for name, value in row.items()}
         return [plain(value) for value in row] if isinstance(row, (list, tuple)) else row
 
-    for part, expected in ((array, rows), (array.slice(1), rows[1:]), (array.slice(3), rows[3:])):
+    parts: list[tuple[pa.Array, list[Any]]] = [(array, rows), (array.slice(1), rows[1:]), (array.slice(3), rows[3:])]
+    for part, expected in parts:
         found = reconstruct_columns(part, data_type)
         found.validate(full=True)
         assert [plain(row) for row in found.to_pylist()] == [

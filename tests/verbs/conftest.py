@@ -44,7 +44,8 @@ class EngineRows:
         return spark_engine(self.spark).to_arrow(frame)
 
     def pylist(self, source: DeltaTable | TableSnapshot, **scan: Any) -> list[dict[str, Any]]:
-        return self.read(source, **scan).to_pylist()
+        answer: list[dict[str, Any]] = self.read(source, **scan).to_pylist()
+        return answer
 
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])

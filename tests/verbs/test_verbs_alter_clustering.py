@@ -11,6 +11,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.table.column_mapping import physical_name
+from tests.certain import some
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -27,7 +28,7 @@ ROWS = pa.table(
 DOMAIN = "delta.clustering"
 
 
-def clustering(table: DeltaTable) -> dict[str, list[Any] | str] | dict[str, list[list[str]] | str]:
+def clustering(table: DeltaTable) -> Any:
     stored = table.snapshot().domain_metadata.get(DOMAIN)
     return None if stored is None else orjson.loads(stored)
 
@@ -36,7 +37,7 @@ def test_an_existing_table_is_clustered_and_no_more(rows: EngineRows, table: Del
     table.append(rows.data(ROWS))
     table.alter().cluster_by("ID", "s.x").commit()
     snapshot = table.snapshot()
-    assert {"clustering", "domainMetadata"} <= set(snapshot.protocol.writer_features)
+    assert {"clustering", "domainMetadata"} <= set(some(snapshot.protocol.writer_features))
     assert clustering(table) == {"clusteringColumns": [["id"], ["s", "x"]], "domainName": DOMAIN}
     entry = table.history()[0]
     assert (entry.operation, entry.operation_parameters) == (
@@ -55,7 +56,7 @@ def test_a_table_is_created_clustered(rows: EngineRows, table: DeltaTable) -> No
         cluster_by=["name"],
         properties={"delta.columnMapping.mode": "name", "delta.dataSkippingStatsColumns": "name"},
     )
-    assert clustering(table)["clusteringColumns"] == [[physical_name(table.snapshot().schema.find("name"))]]
+    assert clustering(table)["clusteringColumns"] == [[physical_name(some(table.snapshot().schema.find("name")))]]
     # Columns of which there are statistics in any case need not be listed.
     table.alter().cluster_by("name").commit()
 

@@ -19,9 +19,10 @@ from delta_orch.errors import (
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol import types as t
 from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import ArrayType, DataType, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
 from delta_orch.table.type_widening import TYPE_CHANGES
+from tests.certain import a, some
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -30,8 +31,8 @@ MAPPED = {"delta.columnMapping.mode": "name"}
 PAIR = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
 
-def ids(schema: StructType) -> dict[str, int]:
-    return {f.name: field_id(f) for f in schema}
+def ids(schema: DataType) -> dict[str, int | None]:
+    return {f.name: field_id(f) for f in a(StructType, schema)}
 
 
 def listed(rows: EngineRows, table: DeltaTable, key: str = "id") -> Any:
@@ -54,7 +55,7 @@ def test_columns_are_added_where_they_are_wanted(rows: EngineRows, filled: Delta
     ).commit()
     schema = filled.snapshot().schema
     assert schema.names == ("first", "id", "s", "day", "last")
-    assert schema.find("s").data_type.names == ("x", "z", "y")
+    assert a(StructType, some(schema.find("s")).data_type).names == ("x", "z", "y")
     assert listed(rows, filled) == [
         {"first": None, "id": 1, "s": {"x": 1, "z": None, "y": "a"}, "day": "d", "last": None}
     ]
@@ -96,7 +97,7 @@ def test_column_mapping_is_enabled_on_an_existing_table(rows: EngineRows, filled
     assert snapshot.protocol.min_reader_version == 2
     assert [physical_name(f) for f in snapshot.schema] == ["id", "s", "day"]
     assert ids(snapshot.schema) == {"id": 1, "s": 2, "day": 5}
-    assert ids(snapshot.schema.find("s").data_type) == {"x": 3, "y": 4}
+    assert ids(some(snapshot.schema.find("s")).data_type) == {"x": 3, "y": 4}
     assert snapshot.metadata.configuration["delta.columnMapping.maxColumnId"] == "5"
     assert rows.pylist(filled) == [{"id": 1, "s": {"x": 1, "y": "a"}, "day": "d"}]
 
@@ -108,8 +109,8 @@ def test_renaming_dropping_and_adding_keep_names_and_ids(rows: EngineRows, fille
     snapshot = filled.snapshot()
     assert snapshot.partition_columns == ("tag",)
     assert ids(snapshot.schema) == {"Order Id": 1, "s": 2, "tag": 5, "id": 7}
-    assert physical_name(snapshot.schema.find("Order Id")) == "id"
-    assert physical_name(snapshot.schema.find("id")).startswith("col-")
+    assert physical_name(some(snapshot.schema.find("Order Id"))) == "id"
+    assert physical_name(some(snapshot.schema.find("id"))).startswith("col-")
     assert snapshot.metadata.configuration["delta.columnMapping.maxColumnId"] == "7"
     # The value of the column that was dropped does not come back under its name.
     assert rows.pylist(filled) == [{"Order Id": 1, "s": {"ex": 1, "y": None}, "tag": "d", "id": None}]
@@ -133,8 +134,8 @@ def test_merging_a_schema_maps_the_new_columns(rows: EngineRows, filled: DeltaTa
     )
     filled.append(rows.data(more), schema_mode="merge")
     field = filled.snapshot().schema.find("a new, odd=name")
-    assert field.metadata[FIELD_ID] == 6
-    assert field.metadata[PHYSICAL_NAME].startswith("col-")
+    assert some(field).metadata[FIELD_ID] == 6
+    assert some(field).metadata[PHYSICAL_NAME].startswith("col-")
     assert [row["a new, odd=name"] for row in rows.pylist(filled)] == [None, "v"]
 
 
@@ -171,16 +172,18 @@ def test_a_name_may_change_its_case(filled: DeltaTable) -> None:
 def test_columns_move(rows: EngineRows, filled: DeltaTable) -> None:
     filled.alter().move_column("day", first=True).move_column("s.x", after="y").commit()
     schema = filled.snapshot().schema
-    assert (schema.names, schema.find("s").data_type.names) == (("day", "id", "s"), ("y", "x"))
+    assert (schema.names, a(StructType, some(schema.find("s")).data_type).names) == (("day", "id", "s"), ("y", "x"))
     assert rows.pylist(filled) == [{"day": "d", "id": 1, "s": {"y": "a", "x": 1}}]
     assert filled.alter().move_column("day", first=True).commit().skipped
 
 
 def test_comments(filled: DeltaTable) -> None:
     filled.alter().set_column_comment("s.x", "the x").commit()
-    assert filled.snapshot().schema.find("s").data_type.find("x").metadata == {"comment": "the x"}
+    assert some(a(StructType, some(filled.snapshot().schema.find("s")).data_type).find("x")).metadata == {
+        "comment": "the x"
+    }
     filled.alter().set_column_comment("s.x", "").commit()
-    assert filled.snapshot().schema.find("s").data_type.find("x").metadata == {}
+    assert some(a(StructType, some(filled.snapshot().schema.find("s")).data_type).find("x")).metadata == {}
 
 
 def test_lists_of_columns_in_properties_follow(filled: DeltaTable) -> None:
@@ -193,7 +196,7 @@ def test_mode_id_is_for_new_tables(rows: EngineRows, table: DeltaTable) -> None:
     table.create(pa.schema([("a b", pa.int64()), ("l", pa.list_(PAIR))]), properties={"delta.columnMapping.mode": "id"})
     schema = table.snapshot().schema
     assert ids(schema) == {"a b": 1, "l": 2}
-    assert ids(schema.find("l").data_type.element_type) == {"x": 3, "y": 4}
+    assert ids(a(ArrayType, some(schema.find("l")).data_type).element_type) == {"x": 3, "y": 4}
     assert all(physical_name(f).startswith("col-") for f in schema)
     data = pa.table({"a b": pa.array([1], pa.int64()), "l": pa.array([[{"x": 1, "y": "z"}]], pa.list_(PAIR))})
     table.append(rows.data(data))
@@ -211,12 +214,12 @@ def test_types_become_wider_at_any_depth(rows: EngineRows, table: DeltaTable) ->
     widened.change_type("s.m.value", "decimal(12,2)").commit()
     assert table.snapshot().protocol.reader_features == ("typeWidening",)
     schema = table.snapshot().schema
-    assert schema.find("id").metadata == {TYPE_CHANGES: [{"fromType": "byte", "toType": "long"}]}
-    inside = schema.find("s").data_type
-    assert inside.find("l").metadata == {
+    assert some(schema.find("id")).metadata == {TYPE_CHANGES: [{"fromType": "byte", "toType": "long"}]}
+    inside = a(StructType, some(schema.find("s")).data_type)
+    assert some(inside.find("l")).metadata == {
         TYPE_CHANGES: [{"fromType": "float", "toType": "double", "fieldPath": "element"}]
     }
-    assert inside.find("m").metadata[TYPE_CHANGES] == [
+    assert some(inside.find("m")).metadata[TYPE_CHANGES] == [
         {"fromType": "short", "toType": "integer", "fieldPath": "key"},
         {"fromType": "integer", "toType": "decimal(12,2)", "fieldPath": "value"},
     ]
@@ -255,7 +258,7 @@ def test_merging_widens_where_the_table_allows_it(rows: EngineRows, table: Delta
         rows.data(pa.table({"id": pa.array([1], pa.int32())})), properties={"delta.enableTypeWidening": "true"}
     )
     table.append(rows.data(pa.table({"id": pa.array([2**40], pa.int64())})), schema_mode="merge")
-    assert table.snapshot().schema.find("id").data_type == t.LONG
+    assert some(table.snapshot().schema.find("id")).data_type == t.LONG
     assert rows.pylist(table) == [{"id": 1}, {"id": 2**40}]
     # Whole numbers do not become fractions by themselves.
     with pytest.raises(SchemaMismatchError):
@@ -291,7 +294,7 @@ def test_a_mapping_that_was_never_in_force_does_not_hide_the_values(table: Delta
     table.alter().set_properties(MAPPED).rename_column("note", "text").add_column("new", "int").commit()
     after = table.snapshot().schema
     assert [physical_name(f) for f in after][:2] == ["id", "note"]
-    assert physical_name(after.find("new")).startswith("col-")
+    assert physical_name(some(after.find("new"))).startswith("col-")
     assert ids(after) == {"id": 1, "text": 2, "new": 3}
     assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 1, "text": "x", "new": None}]
 

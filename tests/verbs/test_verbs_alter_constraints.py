@@ -16,7 +16,9 @@ from delta_orch.errors import (
     InvalidRequestError,
 )
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.types import StructType
 from delta_orch.verbs.alter.builder import Alteration
+from tests.certain import a, some
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -103,8 +105,8 @@ def test_constraints_are_dropped_by_name(filled: DeltaTable) -> None:
 def test_not_null_is_only_set_where_there_is_none(filled: DeltaTable, commit: Callable[..., Any]) -> None:
     commit(filled.alter().set_not_null("id").set_not_null("s.x"))
     schema = filled.snapshot().schema
-    assert not schema.find("id").nullable
-    assert not schema.find("s").data_type.find("x").nullable
+    assert not some(schema.find("id")).nullable
+    assert not some(a(StructType, some(schema.find("s")).data_type).find("x")).nullable
     with pytest.raises(ConstraintViolationError) as e:
         commit(filled.alter().set_not_null("name"))
     assert e.value.context["row"]["id"] == 2
@@ -112,7 +114,7 @@ def test_not_null_is_only_set_where_there_is_none(filled: DeltaTable, commit: Ca
         commit(filled.alter().set_not_null("s.y"))
     assert e.value.context["row"]["id"] == 1
     filled.alter().drop_not_null("id").commit()
-    assert filled.snapshot().schema.find("id").nullable
+    assert some(filled.snapshot().schema.find("id")).nullable
     assert filled.history()[0].operation == "CHANGE COLUMN"
 
 

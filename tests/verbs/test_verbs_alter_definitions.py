@@ -24,6 +24,7 @@ from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_declared_type
 from delta_orch.table.configuration import TableConfiguration
+from tests.certain import some
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -39,13 +40,18 @@ def test_a_table_of_every_kind_of_column(rows: EngineRows, table: DeltaTable) ->
         ]
     )
     snapshot = table.snapshot()
-    assert {"identityColumns", "generatedColumns", "allowColumnDefaults"} <= set(snapshot.protocol.writer_features)
-    assert snapshot.schema.find("key").metadata == {
+    assert {"identityColumns", "generatedColumns", "allowColumnDefaults"} <= set(
+        some(snapshot.protocol.writer_features)
+    )
+    assert some(snapshot.schema.find("key")).metadata == {
         "delta.identity.start": 10,
         "delta.identity.step": 5,
         "delta.identity.allowExplicitInsert": False,
     }
-    assert snapshot.schema.find("state").metadata == {CHAR_VARCHAR_TYPE: "varchar(10)", "CURRENT_DEFAULT": "'new'"}
+    assert some(snapshot.schema.find("state")).metadata == {
+        CHAR_VARCHAR_TYPE: "varchar(10)",
+        "CURRENT_DEFAULT": "'new'",
+    }
     table.append(rows.data(pa.table({"amount": pa.array([1, 2], pa.int64())})))
     found = rows.pylist(table)
     assert [(row["key"] - 10) % 5 for row in found] == [0, 0]
@@ -89,13 +95,13 @@ def test_defaults_are_set_and_dropped(rows: EngineRows, table: DeltaTable) -> No
     table.append(rows.data(pa.table({"id": pa.array([1], pa.int64()), "note": ["x"]})))
     table.alter().set_default("note", " 'none' ").commit()
     snapshot = table.snapshot()
-    assert "allowColumnDefaults" in snapshot.protocol.writer_features
-    assert snapshot.schema.find("note").metadata == {"CURRENT_DEFAULT": "'none'"}
+    assert "allowColumnDefaults" in some(snapshot.protocol.writer_features)
+    assert some(snapshot.schema.find("note")).metadata == {"CURRENT_DEFAULT": "'none'"}
     table.append(rows.data(pa.table({"id": pa.array([2], pa.int64())})))
     table.append(rows.data(pa.table({"id": pa.array([3], pa.int64()), "note": pa.array([None], pa.string())})))
     assert [row["note"] for row in rows.pylist(table)] == ["x", "none", None]
     table.alter().drop_default("note").commit()
-    assert table.snapshot().schema.find("note").metadata == {}
+    assert some(table.snapshot().schema.find("note")).metadata == {}
     for expression in ("id", "", "sum(1)", "1, 2"):
         with pytest.raises(InvalidExpressionError):
             table.alter().set_default("note", expression).commit()
@@ -213,7 +219,7 @@ def test_declared_types_follow_the_column(table: DeltaTable) -> None:
                  properties={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"})  # fmt: skip
 
     def declared() -> str | None:
-        return table.snapshot().schema.find("s").metadata.get(CHAR_VARCHAR_TYPE)
+        return some(table.snapshot().schema.find("s")).metadata.get(CHAR_VARCHAR_TYPE)
 
     table.alter().rename_column("s.a", "A b").rename_column("s.m.value.b", "c").add_column("s.a", "string").commit()
     assert declared() == "struct<`A b`:varchar(2),m:map<varchar(3),struct<c:char(1),n:int>>,a:string>"

@@ -79,12 +79,13 @@ def test_ranges_of_time(hourly: DeltaTable, start: int, end: int | None, version
 
 
 def test_bounds_of_time_out_of_range(hourly: DeltaTable) -> None:
-    for bounds in (
+    out_of_range: list[dict[str, Any]] = [
         {"starting_timestamp": 4_000_001},
         {"starting_timestamp": 9_000_000},
         {"starting_version": 0, "ending_timestamp": 999_999},
         {"starting_version": 0, "ending_timestamp": 9_000_000},
-    ):
+    ]
+    for bounds in out_of_range:
         with pytest.raises((TimestampOutOfRangeError, VersionNotFoundError)):
             hourly.changes(**bounds)
     # Between two commits: nothing was committed there.

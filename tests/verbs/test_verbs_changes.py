@@ -91,6 +91,7 @@ def test_rows_added_and_removed_in_one_range(rows: Any, table: DeltaTable, days:
 
 
 def test_bad_ranges(changed: DeltaTable) -> None:
+    start: Any
     for start, end, error in (
         (5, None, VersionNotFoundError),
         (0, 5, VersionNotFoundError),

@@ -20,6 +20,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from tests.certain import directory
 from tests.handmade import HandmadeTable
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
@@ -101,7 +102,7 @@ def test_files_and_log_know_physical_names_and_ids(rows: Any, mapped_table: Delt
     assert ids(rows, mapped_table) == {"a": [1], "b": [2], None: [3]}
     partitioned = bool(mapped_table.snapshot().partition_columns)
     for file in live_files(mapped_table):
-        schema = pq.read_schema(Path(mapped_table.store.root) / unquote(file["path"]))
+        schema = pq.read_schema(directory(mapped_table) / unquote(file["path"]))
         numbers = {f.name: int((f.metadata or {}).get(b"PARQUET:field_id", -1)) for f in schema}
         wanted = {f"col-{n}": n for n in (1, 2, 3, 6, 8)}
         if partitioned:
@@ -190,8 +191,14 @@ def test_elements_keys_and_values_have_ids_where_the_schema_gives_them(rows: Any
     schema = StructType(
         (
             mapped("id", 1, LONG, delta_orch_note="kept"),
-            mapped("l", 2, ArrayType(ArrayType(INTEGER)), **{NESTED_IDS: {"l.element": 100, "l.element.element": 101}}),
-            mapped("m", 3, MapType(STRING, LONG), **{NESTED_IDS: {"col-3.key": 102, "col-3.value": 103}}),
+            mapped(
+                "l",
+                2,
+                ArrayType(ArrayType(INTEGER)),
+                True,
+                **{NESTED_IDS: {"l.element": 100, "l.element.element": 101}},
+            ),
+            mapped("m", 3, MapType(STRING, LONG), True, **{NESTED_IDS: {"col-3.key": 102, "col-3.value": 103}}),
             mapped("day", 4, STRING),
         )
     )
@@ -226,7 +233,7 @@ def test_elements_keys_and_values_have_ids_where_the_schema_gives_them(rows: Any
     table.optimize(engine=rows.engine)
     for file in live_files(table):
         assert "numRecords" in json.loads(file["stats"])
-        found = pq.read_schema(Path(table.store.root) / unquote(file["path"]))
+        found = pq.read_schema(directory(table) / unquote(file["path"]))
         # Partition columns come last in the file.
         assert found.names == ["col-1", "col-2", "col-3", "col-4"]
         outer = found.field("col-2").type.value_field

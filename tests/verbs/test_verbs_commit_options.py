@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -21,6 +21,7 @@ from delta_orch.errors import (
     InvalidRequestError,
 )
 from delta_orch.log.files.txn import TxnId
+from tests.certain import a, some
 
 ROWS = pa.table({"id": [1, 2]})
 WITH_DOMAINS = {"delta.feature.domainMetadata": "supported"}
@@ -77,7 +78,7 @@ def test_dry_runs_leave_no_file_and_show_the_actions(rows: Any, table: DeltaTabl
         "alter": {"CommitInfo": 1, "Metadata": 1},
     }
     assert results["optimize"].operation_metrics["numRemovedFiles"] == 4
-    (adds,) = results["append"].preview.adds
+    (adds,) = some(results["append"].preview).adds
     assert '"numRecords":1' in adds["stats"][0].as_py()
     assert table.append(small, txn=("app", 1)).version == 2
     assert table.append(small, txn=("app", 1), dry_run=True).skipped
@@ -140,7 +141,7 @@ def test_own_metrics_stand_beside_the_verbs(table: DeltaTable, days: Any) -> Non
     assert result.operation_metrics["numFiles"] == 1
     info = table.log.read_commit(0).commit_info
     assert info is not None
-    assert (info["operationMetrics"]["sourceRows"], info["userMetadata"], info["k"]) == ("12", "by hand", 1)
+    assert (a(dict, info["operationMetrics"])["sourceRows"], info["userMetadata"], info["k"]) == ("12", "by hand", 1)
 
 
 # Idempotency keys
@@ -252,7 +253,7 @@ def test_what_json_cannot_hold_is_refused(table: DeltaTable, days: Any, given: d
 
 
 def test_metrics_of_any_size_are_written(table: DeltaTable, days: Any) -> None:
-    table.append(days(("a", 1)), operation_metrics={"rows": 2**80, "ratio": 0.5})
+    table.append(days(("a", 1)), operation_metrics=cast(dict[str, int], {"rows": 2**80, "ratio": 0.5}))
     metrics = table.history(1)[0].operation_metrics
     assert metrics is not None
     assert (metrics["rows"], metrics["ratio"]) == (str(2**80), "0.5")

@@ -27,6 +27,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from tests.certain import directory
 from tests.handmade import HandmadeTable
 
 JSON = ['{"a": 1, "b": "x"}', '{"a": 2, "c": [1, {"d": null}]}', None, "null", '"text"', "{}", '{"a": "no number"}']
@@ -45,7 +46,7 @@ def make(tmp_path: Path) -> Any:
 
 def files_of(table: DeltaTable) -> list[Path]:
     paths = table.snapshot().files(["path"])["path"].to_pylist()
-    return [Path(table.store.root) / unquote(path) for path in paths]
+    return [directory(table) / unquote(path) for path in paths]
 
 
 def variant_rows(rows: Any, texts: list[str | None]) -> Any:
@@ -235,7 +236,7 @@ def test_codec_and_page_version(rows: Any, table: DeltaTable, days: Any, codec: 
         # Arrow calls both LZ4 codecs by one name.
         assert column.compression.lower() == {"lz4_raw": "lz4"}.get(codec, codec)
     with pytest.raises(InvalidPropertyError):
-        DeltaTable(Path(table.store.root) / "other").append(
+        DeltaTable(directory(table) / "other").append(
             rows.data(days(("a", 1))), properties={"delta.parquet.format.version": "3"}
         )
 

@@ -42,7 +42,7 @@ def properties(mode: str | None) -> dict[str, str]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_second_first_append_joins(rows: Any, table: DeltaTable, beaten: Any, mode: str | None) -> None:
-    given = {"properties": properties(mode), "partition_by": ["d"]}
+    given: dict[str, Any] = {"properties": properties(mode), "partition_by": ["d"]}
     beaten(lambda other: other.append(ROWS, **given))
     result = table.append(rows.data(ROWS), **given, txn=("app", 1))
     assert result.version == 1

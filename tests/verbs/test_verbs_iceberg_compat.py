@@ -12,7 +12,9 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedFeatureError
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.types import MapType, StructType
 from delta_orch.table.column_mapping import field_id, nested_field_ids
+from tests.certain import a, some
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -58,7 +60,7 @@ def parquet_ids(table: DeltaTable) -> dict[Any, int] | dict[tuple[str], int]:
 def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows: EngineRows, table: DeltaTable) -> None:
     table.create(NESTED, properties=V2)
     snapshot = table.snapshot()
-    assert {"columnMapping", "icebergCompatV2"} <= set(snapshot.protocol.writer_features)
+    assert {"columnMapping", "icebergCompatV2"} <= set(some(snapshot.protocol.writer_features))
     assert snapshot.properties.column_mapping_mode == "name"
     nested = {f.name: nested_field_ids(f) for f in snapshot.schema}
     assert {name: sorted(ids) for name, ids in nested.items()} == {
@@ -66,10 +68,11 @@ def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows: EngineRows, ta
         "l": ["element", "element.element"],
         "m": ["key", "value"],
     }
-    inner = snapshot.schema.find("m").data_type.value_type.find("k")
+    values = a(MapType, some(snapshot.schema.find("m")).data_type).value_type
+    inner = some(a(StructType, values).find("k"))
     assert sorted(nested_field_ids(inner)) == ["element"]
     every = [*nested["l"].values(), *nested["m"].values(), *nested_field_ids(inner).values()]
-    every += [field_id(f) for f in (*snapshot.schema, inner)]
+    every += [some(field_id(f)) for f in (*snapshot.schema, inner)]
     assert sorted(every) == list(range(1, 10))
     assert snapshot.metadata.configuration["delta.columnMapping.maxColumnId"] == "9"
     data = pa.Table.from_pylist([{"id": 1, "l": [[1]], "m": [("a", {"k": [7]})]}], NESTED)
@@ -78,8 +81,8 @@ def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows: EngineRows, ta
     # New columns get theirs, old ones keep them.
     table.alter().add_column("n", "array<int>").commit()
     after = table.snapshot().schema
-    assert nested_field_ids(after.find("l")) == nested["l"]
-    assert (field_id(after.find("n")), nested_field_ids(after.find("n"))) == (10, {"element": 11})
+    assert nested_field_ids(some(after.find("l"))) == nested["l"]
+    assert (field_id(some(after.find("n"))), nested_field_ids(some(after.find("n")))) == (10, {"element": 11})
 
 
 @pytest.mark.parametrize("version", [V1, V2], ids=["V1", "V2"])
@@ -98,7 +101,7 @@ def test_an_existing_table_becomes_compatible_once_its_columns_are_mapped(rows: 
     table.append(rows.data(ROWS))
     assert len(rows.pylist(table)) == 2
     table.alter().set_properties({"delta.enableIcebergCompatV2": "false"}).set_properties(V1).commit()
-    assert "icebergCompatV1" in table.snapshot().protocol.writer_features
+    assert "icebergCompatV1" in some(table.snapshot().protocol.writer_features)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.engines.base import Engine
 from delta_orch.errors import (
     ConflictError,
     InvalidExpressionError,
@@ -97,7 +98,8 @@ def test_optimize_honours_the_target_size(rows: Any, small_files: DeltaTable) ->
     largest = max(small_files.snapshot().files(["size"]).column("size").to_pylist())
     small_files.optimize(target_file_size_bytes=largest * 2 + 1, engine=rows.engine)
     assert len(partition_files(small_files, "a")) in (2, 3)
-    for size in (0, -1, 1.5, True):
+    sizes: list[Any] = [0, -1, 1.5, True]
+    for size in sizes:
         with pytest.raises(InvalidRequestError):
             small_files.optimize(target_file_size_bytes=size)
 
@@ -106,7 +108,7 @@ def test_optimize_yields_to_appends(rows: Any, small_files: DeltaTable, days: An
     stale = DeltaTable(small_files.uri)
     stale.snapshot()
     engine = AppendsWhileRewriting(small_files, rows.data(days(("a", 99))))
-    result = stale.optimize(engine=engine)
+    result = stale.optimize(engine=cast(Engine, engine))
     assert len(result.rebased_versions) == 1
     assert ids(small_files)["a"] == [0, 3, 5, 6, 7, 8, 99]
 
@@ -114,7 +116,7 @@ def test_optimize_yields_to_appends(rows: Any, small_files: DeltaTable, days: An
 def test_optimize_conflicts_with_a_delete_of_its_files(small_files: DeltaTable, rows: Any, days: Any, ids: Any) -> None:
     engine = AppendsWhileRewriting(small_files, rows.data(days(("a", 99))), replace_where="day = 'a'")
     with pytest.raises(ConflictError):
-        DeltaTable(small_files.uri).optimize(engine=engine)
+        DeltaTable(small_files.uri).optimize(engine=cast(Engine, engine))
     assert ids(small_files)["a"] == [99]
 
 
@@ -311,7 +313,8 @@ def test_vacuum_checks_the_writers_protocol(table: DeltaTable, days: Any, dry_ru
 
 def test_vacuum_refuses_a_short_retention(table: DeltaTable, days: Any) -> None:
     table.append(days(("a", 1)))
-    for hours in (0, 167.9, -1, float("nan"), "7", True):
+    too_short: list[Any] = [0, 167.9, -1, float("nan"), "7", True]
+    for hours in too_short:
         with pytest.raises(InvalidRequestError):
             table.vacuum(retention_hours=hours)
     with pytest.raises(InvalidRequestError):
@@ -383,6 +386,7 @@ def test_history_and_time_travel(table: DeltaTable, days: Any) -> None:
         datetime.fromtimestamp(first / 1000, UTC).isoformat(),
     ):
         assert table.snapshot(timestamp=timestamp).version == 0
+    bad: Any
     for bad in ("yesterday", 1.5, True, object()):
         with pytest.raises(InvalidRequestError):
             table.snapshot(timestamp=bad)

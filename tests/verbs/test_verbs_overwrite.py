@@ -170,7 +170,8 @@ def test_dynamic_needs_partitions(rows: Any, table: DeltaTable, days: Any, ids: 
 
 def test_append_only_tables_keep_their_rows(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     table.append(rows.data(days(("a", 1))), partition_by=["day"], properties={"delta.appendOnly": "true"})
-    for mode in ({}, {"replace_where": "day = 'a'"}, {"partition_overwrite_mode": "dynamic"}):
+    modes: list[dict[str, Any]] = [{}, {"replace_where": "day = 'a'"}, {"partition_overwrite_mode": "dynamic"}]
+    for mode in modes:
         with pytest.raises(AppendOnlyError):
             table.overwrite(rows.data(days(("a", 2))), **mode)
     assert ids(table) == {"a": [1]}

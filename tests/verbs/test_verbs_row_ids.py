@@ -11,6 +11,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.table.row_tracking import materialized_columns, parse_high_water_mark
+from tests.certain import a
 
 TRACKED = {"delta.enableRowTracking": "true"}
 Tracked = dict[int, tuple[int, int]]
@@ -30,7 +31,7 @@ def mark_of(table: DeltaTable) -> int:
 def preserved(table: DeltaTable) -> str:
     info = table.log.read_commit(table.version()).commit_info
     assert info is not None
-    tag: str = info["tags"]["delta.rowTracking.preserved"]
+    tag: str = a(dict, info["tags"])["delta.rowTracking.preserved"]
     return tag
 
 

@@ -10,6 +10,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol import types as t
+from tests.certain import some
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -62,7 +63,7 @@ def test_overwriting_the_schema_replaces_columns_and_partitioning(rows: EngineRo
     table.overwrite(rows.data(pa.table({"hour": [7], "id": ["x"]})), schema_mode="overwrite", partition_by=["hour"])
     snapshot = table.snapshot()
     assert snapshot.partition_columns == ("hour",)
-    assert snapshot.schema.find("id").data_type == t.STRING
+    assert some(snapshot.schema.find("id")).data_type == t.STRING
     assert rows.pylist(table) == [{"hour": 7, "id": "x"}]
     assert rows.pylist(table.snapshot(version=0)) == [{"day": "a", "id": 1}]
 
@@ -70,7 +71,8 @@ def test_overwriting_the_schema_replaces_columns_and_partitioning(rows: EngineRo
 def test_a_schema_is_only_overwritten_with_all_rows(rows: EngineRows, table: DeltaTable) -> None:
     data = rows.data(pa.table({"day": ["a"], "id": pa.array([1], pa.int64())}))
     table.append(data, partition_by=["day"])
-    for options in ({"replace_where": "day = 'a'"}, {"partition_overwrite_mode": "dynamic"}):
+    given: list[dict[str, Any]] = [{"replace_where": "day = 'a'"}, {"partition_overwrite_mode": "dynamic"}]
+    for options in given:
         with pytest.raises(InvalidRequestError, match="every row"):
             table.overwrite(data, schema_mode="overwrite", **options)
     assert table.version() == 0
@@ -93,7 +95,7 @@ def test_columns_of_types_with_features_of_their_own_bring_them(rows: EngineRows
     table.append(data, schema_mode="merge")
     protocol = table.snapshot().protocol
     assert protocol.reader_features == ("timestampNtz",)
-    assert set(protocol.writer_features) == {"appendOnly", "invariants", "timestampNtz"}
+    assert set(some(protocol.writer_features)) == {"appendOnly", "invariants", "timestampNtz"}
     assert [row["id"] for row in rows.pylist(table)] == [1, 2]
 
 
@@ -132,7 +134,7 @@ def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows: EngineRows, 
         table.overwrite(rows.data(pa.table({"n": [1]})), schema_mode="overwrite")
     table.overwrite(rows.data(pa.table({"m": ["x"], "id": pa.array([2], pa.int64())})), schema_mode="overwrite")
     field = table.snapshot().schema.find("id")
-    assert (field.nullable, field.metadata) == (False, {"comment": "key"})
+    assert (some(field).nullable, some(field).metadata) == (False, {"comment": "key"})
     assert table.snapshot().schema.names == ("m", "id")
 
 

@@ -16,7 +16,7 @@ from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
 PLAIN = json_to_variant(pa.array(['{"a": 1}', "null", None]))
 
 
-class VariantExtension(pa.ExtensionType):
+class VariantExtension(pa.ExtensionType):  # type: ignore[misc]
     """The canonical extension, which pyarrow has no class for."""
 
     def __init__(self, storage: pa.DataType) -> None:

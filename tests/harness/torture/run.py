@@ -156,7 +156,7 @@ def judge(
     for commit in commits:
         info = commit.commit_info or {}
         report.operations[str(info.get("operation"))] += 1
-        if op_id := info.get("userMetadata"):
+        if isinstance(op_id := info.get("userMetadata"), str) and op_id:
             seen[op_id] += 1
             worker, number = map(int, op_id.split("-"))
             step = plan_step(options.seed, worker, number)

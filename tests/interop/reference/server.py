@@ -6,6 +6,7 @@ Runs in an environment of its own (`scripts/setup_reference.sh`), so it imports 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -38,7 +39,7 @@ def start(jars: str, scratch: str) -> SparkSession:
     return session
 
 
-def answer(session: SparkSession, request: dict) -> dict:
+def answer(session: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     rows = []
     for statement in request.get("sql", []):
         rows = session.sql(statement).collect()
@@ -58,7 +59,7 @@ def main() -> None:
     session.stop()
 
 
-def reply(value: dict) -> None:
+def reply(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, default=str) + "\n")
     sys.stdout.flush()
 
