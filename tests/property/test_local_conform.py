@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_orch.engines.conform import NamePositions, conform_batch, conform_column
+from delta_orch.engines.conform import conform_batch, conform_column
+from delta_orch.engines.file_lookup import NamePositions
 from delta_orch.errors import SchemaMismatchError
 
 LEAVES = [
