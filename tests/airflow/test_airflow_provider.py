@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.resources import files
+from typing import Any
 
 import pytest
 from airflow.providers_manager import ProvidersManager
@@ -44,7 +45,7 @@ def test_airflow_lists_the_provider(manager: ProvidersManager) -> None:
 
 
 def test_every_module_it_names_can_be_imported() -> None:
-    info = get_provider_info()
+    info: dict[str, Any] = get_provider_info()
     named = [
         module for kind in ("hooks", "operators", "sensors", "triggers") for module in info[kind][0]["python-modules"]
     ]

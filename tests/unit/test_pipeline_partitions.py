@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -146,8 +147,8 @@ def test_several_partitions() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), min_size=1, max_size=8))
 def test_merged_ranges_hold_the_same_points_and_do_not_touch(spans: list[tuple[int, int]]) -> None:
-    ranges = [(low, low + length) for low, length in spans]
-    merged = merge_ranges(ranges)
+    ranges: list[Any] = [(low, low + length) for low, length in spans]
+    merged: list[Any] = list(merge_ranges(ranges))
     for point in range(40):
         assert any(low <= point < high for low, high in ranges) == any(low <= point < high for low, high in merged)
     assert all(left[1] < right[0] for left, right in pairwise(merged))

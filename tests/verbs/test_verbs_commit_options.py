@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -318,7 +319,9 @@ def test_definitions_and_predicates_that_are_no_unicode_are_refused(table: Delta
         lambda table: table.alter().set_name("n").commit(user_metdata="x"),
     ],
 )
-def test_an_unknown_option_is_refused_and_the_near_one_named(table, call):
+def test_an_unknown_option_is_refused_and_the_near_one_named(
+    table: DeltaTable, call: Callable[[DeltaTable], object]
+) -> None:
     table.append(ROWS)
     with pytest.raises(InvalidRequestError, match="Did you mean user_metadata") as info:
         call(table)
@@ -326,7 +329,7 @@ def test_an_unknown_option_is_refused_and_the_near_one_named(table, call):
     assert table.version() == 0
 
 
-def test_options_of_a_definition_are_no_options_of_a_commit(table):
+def test_options_of_a_definition_are_no_options_of_a_commit(table: DeltaTable) -> None:
     table.append(ROWS)
     with pytest.raises(InvalidRequestError, match="partition_by"):
-        table.optimize(partition_by=["id"])
+        table.optimize(partition_by=["id"])  # type: ignore[call-arg]
