@@ -112,5 +112,5 @@ def test_the_same_verbs_through_connect(spark_connect: Any, table: DeltaTable, d
     assert ids() == [1, 5, 6]
     frame_of_table = table.snapshot().scan(where="id > 1").to_spark(spark_connect)
     assert sorted(row.id for row in frame_of_table.collect()) == [5, 6]
-    changed = table.changes(starting_version=0).to_spark(spark_connect)
+    changed: Any = table.changes(starting_version=0).to_spark(spark_connect)
     assert changed.where("_change_type = 'delete'").count() == 3

@@ -14,13 +14,14 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.table.row_tracking import parse_high_water_mark
 from delta_orch.verbs.alter.row_ids import give_rows_ids, lacks_row_ids
+from tests.certain import some
 from tests.harness.fault_store import FaultStore, Moment
 
 ENABLED = {"delta.enableRowTracking": "true"}
 
 
 def operations(table: DeltaTable, start: int) -> list[str]:
-    return [entry.operation for entry in table.history()[::-1][start:]]
+    return [some(entry.operation) for entry in table.history()[::-1][start:]]
 
 
 def ids_of(table: DeltaTable) -> dict[int, int]:

@@ -70,7 +70,7 @@ def test_explain_counts_what_each_step_leaves(flights: DeltaTable) -> None:
     shown = str(told)
     assert "after partition pruning" in shown and "(4 ruled out)" in shown and "(1 ruled out)" in shown
     assert "length(day) = 10   [rows only]" in shown
-    described = told.to_dict()
+    described: dict[str, Any] = told.to_dict()
     assert described["after_data_skipping"] == {"num_files": 1, "size_bytes": told.after_data_skipping.size_bytes}
     assert described["parts"][0]["used"] == ["partition values"]
 
