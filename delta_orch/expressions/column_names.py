@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
@@ -57,6 +56,8 @@ def column_not_found(name: object, schema: StructType, what: str) -> ColumnNotFo
             remedy=f"Name {parent.name!r}",
             column=name,
         )
+    import difflib
+
     close = difflib.get_close_matches(str(name).lower(), [n.lower() for n in schema.names], n=1, cutoff=0.6)
     likely = schema.find(close[0]) if close else None
     hint = "" if likely is None else f"Did you mean {likely.name!r}? "

@@ -13,7 +13,6 @@ from delta_orch.expressions.tree import columns_of
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.predicate import ScanPredicate, SnapshotPruning, resolve_scan_predicate
-from delta_orch.scan.projection import Projection, pruned_schema, resolve_projection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from delta_orch.scan.explain import ScanExplanation
+    from delta_orch.scan.projection import Projection
     from delta_orch.scan.tasks import ScanTask
 
 # What an engine needs to open a file; statistics are only for planning.
@@ -66,6 +66,8 @@ class Scan:
         self.columns = None if self._projection is None else self._projection.names
 
     def _project(self, columns: Sequence[str]) -> Projection:
+        from delta_orch.scan.projection import Projection, resolve_projection
+
         projection = resolve_projection(columns, self._schema)
         extra = () if self._row_tracking is None else self._row_tracking.names
         missing = (OutputColumn(name, (name,)) for name in extra if name not in projection.names)
@@ -87,6 +89,8 @@ class Scan:
         return replace(plan, schema=self._pruned_schema(self._projection), output=self._projection.output)
 
     def _pruned_schema(self, projection: Projection) -> StructType:
+        from delta_orch.scan.projection import pruned_schema
+
         if self._predicate.arrow_filter is not None:
             # It may look at any column, by name or by position.
             return self._schema
