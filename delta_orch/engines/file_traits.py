@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
 from delta_orch.engines.file_lookup import Candidates, find_in_file
-from delta_orch.engines.read_errors import read_error
+from delta_orch.engines.prefetch import map_ahead
+from delta_orch.engines.read_errors import reading
 from delta_orch.log.files.arrow_building import bool_array
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant
@@ -46,16 +46,10 @@ def _each(store: LogStore, paths: Sequence[str], has_trait: Callable[[Candidates
     filesystem, _ = store.data_filesystem()
 
     def look(path: str) -> bool:
-        try:
-            with filesystem.open_input_file(path) as source:
-                return has_trait(Candidates(read_footer(source).metadata.schema.to_arrow_schema()))
-        except (OSError, pa.ArrowException) as e:
-            raise read_error(e, path) from e
+        with reading(path), filesystem.open_input_file(path) as source:
+            return has_trait(Candidates(read_footer(source).metadata.schema.to_arrow_schema()))
 
-    if not paths:
-        return bool_array([])
-    with ThreadPoolExecutor(min(_THREADS, len(paths)), thread_name_prefix="delta-orch-footers") as pool:
-        return bool_array(list(pool.map(look, map(store.resolve, paths))))
+    return bool_array([has for _, has in map_ahead(look, map(store.resolve, paths), _THREADS)])
 
 
 def _has_older_types(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
 from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, StorageError, TableError
 from delta_orch.storage.os_errors import storage_error
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Errors of Arrow and the file system become those of `read_error`."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, UnicodeDecodeError, SchemaMismatchError) as e:
+        if isinstance(e, DeltaError) and not isinstance(e, SchemaMismatchError):
+            raise
+        raise read_error(e, path) from e
 
 
 def read_error(error: Exception, path: str) -> DeltaError:

@@ -45,7 +45,7 @@ from delta_orch.expressions.spark_literals import (
     parse_spark_timestamp_ntz,
     round_to_float,
 )
-from delta_orch.expressions.tree import columns_of, conjunction, disjunction, is_opaque
+from delta_orch.expressions.tree import OPERATORS, columns_of, conjunction, disjunction, is_opaque
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -64,7 +64,6 @@ from delta_orch.protocol.types import (
     StructType,
 )
 
-_OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">=", "<=>"})
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NULL = Literal(None, BOOLEAN)
 
@@ -227,8 +226,10 @@ class _Resolver:
         return resolved if data_type == STRING else Coerced(resolved)
 
     def _comparison(self, node: Comparison) -> Expression:
-        if node.op not in _OPERATORS:
-            raise InvalidExpressionError(f"{node.op!r} is no comparison", remedy=f"Use {', '.join(sorted(_OPERATORS))}")
+        if node.op not in (*OPERATORS, "<=>"):
+            raise InvalidExpressionError(
+                f"{node.op!r} is no comparison", remedy=f"Use {', '.join((*OPERATORS, '<=>'))}"
+            )
         left, right = node.left, node.right
         if isinstance(left, Column) and isinstance(right, Column):
             return self._compare_columns(node.op, left, right)
@@ -481,9 +482,5 @@ def _compare_literals(node: Comparison) -> Expression:
     if same or (
         isinstance(left, int | Decimal) and isinstance(right, int | Decimal) and bool not in {type(left), type(right)}
     ):
-        holds = {
-            "=": left == right, "<=>": left == right, "!=": left != right, "<": left < right, "<=": left <= right,
-            ">": left > right, ">=": left >= right,
-        }  # fmt: skip
-        return Literal(holds[node.op], BOOLEAN)
+        return Literal(OPERATORS["=" if node.op == "<=>" else node.op](left, right), BOOLEAN)
     return Coerced(node)

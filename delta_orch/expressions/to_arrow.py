@@ -33,6 +33,7 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
 from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import OPERATORS
 from delta_orch.protocol.arrow_types import string_array, type_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
@@ -230,20 +231,10 @@ def _fold(
 
 
 def _compare(op: str, left: pc.Expression, right: pc.Expression) -> pc.Expression:
-    match op:
-        case "=":
-            return left == right
-        case "!=":
-            return left != right
-        case "<":
-            return left < right
-        case "<=":
-            return left <= right
-        case ">":
-            return left > right
-        case ">=":
-            return left >= right
-    raise InvalidExpressionError(f"{op!r} is no comparison", operator=op)
+    if op not in OPERATORS:
+        raise InvalidExpressionError(f"{op!r} is not a comparison", operator=op)
+    compared: pc.Expression = OPERATORS[op](left, right)
+    return compared
 
 
 def _against_nan(op: str, column: pc.Expression) -> pc.Expression:

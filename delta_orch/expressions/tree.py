@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 
 from delta_orch.expressions.nodes import (
@@ -9,6 +10,7 @@ from delta_orch.expressions.nodes import (
     Coerced,
     Column,
     Comparison,
+    Constant,
     Expression,
     In,
     IsNull,
@@ -19,6 +21,11 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.protocol.types import BOOLEAN
+
+OPERATORS: dict[str, Callable[[Constant, Constant], Constant]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+"""What a comparison is for two Python values, or for two expressions of Arrow; `<=>` knows null."""
 
 
 def children_of(expression: Expression) -> tuple[Expression, ...]:

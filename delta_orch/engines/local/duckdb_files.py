@@ -8,8 +8,7 @@ of old calendars, variants, names that differ in case only, other stores than th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -21,20 +20,18 @@ import pyarrow.parquet as pq
 from delta_orch.engines.base import OutputColumn, ScanPlan, fields_on
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
-from delta_orch.engines.local.prefetch import map_ahead
-from delta_orch.engines.read_errors import read_error
-from delta_orch.errors import DeltaError, SchemaMismatchError
+from delta_orch.engines.prefetch import map_ahead
+from delta_orch.engines.read_errors import reading
+from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.types import (
     DATE,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    ArrayType,
-    DataType,
-    MapType,
     StructField,
     StructType,
+    types_of,
 )
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
 _PLAIN_TYPES = frozenset({"NONE", "UNKNOWN", "STRING", "INT", "DECIMAL", "DATE", "TIMESTAMP"})
 _VIRTUAL_COLUMNS = frozenset({"file_index", "file_row_number", "filename"})
 _PATTERN_CHARACTERS = frozenset("*?[]{}\\\0")
+_TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
 _MOST_ROWS = (1 << 31) - 1  # what DuckDB's `get_bit` can address
 _MOST_KINDS = 16
 _NUMBERS = count()
@@ -152,7 +150,7 @@ class _Builder:
         self._constants = _constants(plan, [w.name for w in wanted if w.steps[0].name in plan.partition_columns])
         vectors = plan.files.column("deletion_vector")
         self._has_vectors = vectors.null_count < len(vectors)
-        self._has_times = any(_holds_times(w.steps[-1].data_type) for w in wanted)
+        self._has_times = any(t in _TIMES for w in wanted for t in types_of(w.steps[-1].data_type))
         self._kinds: list[_Kind] = []
         self._tables: dict[str, pa.Table] = {}
         self._statements: list[str] = []
@@ -184,7 +182,7 @@ class _Builder:
         return ColumnWriter(self._plan.column_mapping, self._kinds[kind].nanos_are_int96, never_null)
 
     def _footer(self, path: str, footer: ParquetFooter) -> _Footer:
-        with _own_errors(path):
+        with reading(path):
             metadata = footer.metadata
             kind = self._kind_of(metadata)
             if metadata.num_rows > _MOST_ROWS or (self._has_times and footer.calendar is not None):
@@ -323,18 +321,6 @@ def _constants(plan: ScanPlan, names: list[str]) -> pa.Table:
     return partition_constants(plan, names)
 
 
-def _holds_times(data_type: DataType) -> bool:
-    match data_type:
-        case StructType(fields):
-            return any(_holds_times(field.data_type) for field in fields)
-        case ArrayType(element_type):
-            return _holds_times(element_type)
-        case MapType(key_type, value_type):
-            return _holds_times(key_type) or _holds_times(value_type)
-        case _:
-            return data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
-
-
 def _leaves(schema: pq.ParquetSchema) -> list[pq.ColumnSchema]:
     return [schema.column(index) for index in range(len(schema))]
 
@@ -343,18 +329,8 @@ def _item(variable: str, index: int) -> str:
     return f"getvariable('{variable}')[{index + 1}]"
 
 
-@contextmanager
-def _own_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as e:
-        if isinstance(e, DeltaError):
-            raise
-        raise read_error(e, path) from e
-
-
 def _read_footer(path: str) -> ParquetFooter:
-    with _own_errors(path), pa.OSFile(path, "rb") as source:
+    with reading(path), pa.OSFile(path, "rb") as source:
         return read_footer(source)
 
 

@@ -127,8 +127,8 @@ class LocalEngine:
 
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.local.file_writer import add_table
-        from delta_orch.engines.local.prefetch import thread_count
         from delta_orch.engines.local.write import DEFAULT_FILE_SIZE_BYTES, write_relation
+        from delta_orch.engines.prefetch import thread_count
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
         files = write_relation(relation, spec, file_size_bytes=size, threads=thread_count())
@@ -137,8 +137,8 @@ class LocalEngine:
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
         """Each plan becomes one file a partition; larger ones are split only at `spec.target_file_size_bytes`."""
         from delta_orch.engines.local.file_writer import add_table
-        from delta_orch.engines.local.prefetch import map_ahead
         from delta_orch.engines.local.write import write_relation
+        from delta_orch.engines.prefetch import map_ahead
 
         def rewrite_one(plan: ScanPlan) -> list[WrittenFile]:
             return write_relation(self.scan(plan), spec, file_size_bytes=spec.target_file_size_bytes, threads=1)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from delta_orch.engines.conform import offsets_and_mask
 from delta_orch.engines.file_lookup import Candidates, find_in_file
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, types_of
 from delta_orch.table.column_mapping import ColumnMappingMode
 
 
@@ -65,12 +65,4 @@ def _renamed_struct(array: pa.StructArray, struct: StructType, mode: ColumnMappi
 
 
 def _holds_struct(data_type: DataType) -> bool:
-    match data_type:
-        case StructType():
-            return True
-        case ArrayType(element_type):
-            return _holds_struct(element_type)
-        case MapType(key_type, value_type):
-            return _holds_struct(key_type) or _holds_struct(value_type)
-        case _:
-            return False
+    return any(isinstance(inner, StructType) for inner in types_of(data_type))

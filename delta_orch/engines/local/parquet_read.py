@@ -14,13 +14,11 @@ import pyarrow.parquet as pq
 from delta_orch.engines.base import RowTracking
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
-from delta_orch.engines.local.file_rows import FileRows
+from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
 from delta_orch.engines.local.logical_names import with_logical_names
-from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.row_group_skipping import RowGroupSkipping
-from delta_orch.engines.local.tracked_columns import TrackedColumns, marked
-from delta_orch.engines.read_errors import read_error
-from delta_orch.errors import DeltaError, SchemaMismatchError
+from delta_orch.engines.prefetch import map_ahead
+from delta_orch.engines.read_errors import reading
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.types import StructType, holds_variant
@@ -96,7 +94,7 @@ class FileReader:
             TableError: It is not a readable Parquet file, or its columns do not fit the schema.
             StorageError: It cannot be read.
         """
-        with _own_errors(task.path), self._open(task.path) as (file, footer):
+        with reading(task.path), self._open(task.path) as (file, footer):
             names, groups = self._names_in(file, task), self._groups_of(file, footer, task)
             chosen = self._rows_of(file.metadata, task)
             if not names:
@@ -110,7 +108,7 @@ class FileReader:
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
         """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
         `read_small`."""
-        with _own_errors(task.path), self._open(task.path) as (file, footer):
+        with reading(task.path), self._open(task.path) as (file, footer):
             names, groups, metadata = self._names_in(file, task), self._groups_of(file, footer, task), file.metadata
             chosen = self._rows_of(metadata, task)
             if max(_selected_bytes(footer, groups, names), default=0) > SMALL_BYTES:
@@ -120,7 +118,7 @@ class FileReader:
                 return
 
         def read_group(group: int) -> list[pa.RecordBatch]:
-            with _own_errors(task.path), self._open(task.path, footer) as (own, _):
+            with reading(task.path), self._open(task.path, footer) as (own, _):
                 rows = _gregorian(own.read_row_group(group, columns=names, use_threads=False), footer)
                 return list(self._finish(chosen.choose(rows, [group]), task))
 
@@ -260,18 +258,6 @@ def _selected_bytes(footer: ParquetFooter, groups: Sequence[int], names: Sequenc
         else sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
         for group in row_groups
     ]
-
-
-@contextmanager
-def _own_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except DeltaError as e:
-        if isinstance(e, SchemaMismatchError):
-            raise read_error(e, path) from e
-        raise
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as e:
-        raise read_error(e, path) from e
 
 
 def ordered_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -14,9 +14,9 @@ import pyarrow.fs as pafs
 
 from delta_orch.engines.base import OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.engines.local.parquet_read import WHOLE_BYTES, FileReader, FileTask, ordered_columns
-from delta_orch.engines.local.prefetch import map_ahead
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_group_skipping import row_group_skipping
+from delta_orch.engines.prefetch import map_ahead
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression

@@ -21,9 +21,9 @@ from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.file_schema import as_nullable
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
-from delta_orch.engines.local.prefetch import thread_count
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.row_checks import batch_checks
+from delta_orch.engines.prefetch import thread_count
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, VARIANT
 
