@@ -37,11 +37,12 @@ from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import BOOLEAN, StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
-from delta_orch.writing.identity import has_identity, with_moved_marks, without_marks
-from delta_orch.writing.row_shaping import RowShape, shape_rows
 from delta_orch.writing.target import (
+    PLAIN,
+    RowShape,
     TableDefinition,
     WriteOptions,
     WriteTarget,
@@ -144,6 +145,8 @@ def _new_base(
         newest = log.snapshot()
         # Rows that came with the table are rows that an overwrite would have had to read.
         return newest if plan.is_blind or not newest.num_files else None
+    from delta_orch.writing.identity import has_identity, without_marks
+
     if not plan.is_blind or not has_identity(snapshot.metadata):
         return None
     newest = log.advance(snapshot)
@@ -243,7 +246,7 @@ class Write:
         self.omitted: Expression | None = None
         self._txns = txns
         self._rows: Relation = None
-        self._shape = RowShape()
+        self._shape: RowShape = PLAIN
 
     def _take(self, source: Source, relation: Relation, definition: TableDefinition) -> None:
         """Fit the table to the caller's rows and plan how they become rows of the table."""
@@ -261,7 +264,13 @@ class Write:
                     self.transaction.update_protocol(self.target.table.protocol)
                 self.transaction.update_metadata(self.target.table.metadata)
         # A schema that is merged may have columns that the data lacks.
-        self._shape = shape_rows(schema, self.target, fill_nulls=source.schema_mode is SchemaMode.MERGE)
+        fill_nulls = source.schema_mode is SchemaMode.MERGE
+        if self.target.has_rules:
+            from delta_orch.writing.row_rules import shape_rows
+
+            self._shape = shape_rows(schema, self.target, fill_nulls=fill_nulls)
+        else:
+            ensure_schema_fits(schema, self.target.schema, fill_nulls=fill_nulls)
 
     def _leave_out(self, scopes: Sequence[Expression]) -> None:
         if not scopes:
@@ -341,6 +350,8 @@ class Write:
         if change_type is not None:
             self.transaction.add_change_files(adds)
         if self._shape.identities:
+            from delta_orch.writing.identity import with_moved_marks
+
             moved = with_moved_marks(self.target, adds, self._shape.identities)
             if moved is not self.target:
                 self.transaction.update_metadata(moved.table.metadata)

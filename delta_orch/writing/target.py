@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, cast
 
-from delta_orch.engines.base import RowCheck, StatisticsPolicy, WriteSpec
+from delta_orch.engines.base import (
+    ComputedColumn,
+    IdentityValues,
+    LengthCheck,
+    RowCheck,
+    StatisticsPolicy,
+    WriteSpec,
+)
 from delta_orch.errors import AppendOnlyError, InvalidRequestError
 from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot
@@ -18,7 +25,7 @@ from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.storage.base import LogStore
 from delta_orch.table.clustering import (
     CLUSTERING_DOMAIN,
@@ -28,7 +35,7 @@ from delta_orch.table.clustering import (
     serialize_clustering,
 )
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.property_rules import ensure_settable
+from delta_orch.table.property_rules import CONSTRAINT_PREFIX, ensure_settable
 from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
 from delta_orch.table.schema_evolution import SchemaMode, as_first_defined, merge_schemas, overwritten_schema
 from delta_orch.table.table_rules import settle, with_dependent_properties
@@ -67,8 +74,9 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     definition = {name: value for name, value in options.items() if name in names}
     commit = {name: value for name, value in options.items() if name not in names}
     parsed = cast(TableDefinition, definition)
-    ensure_sequence_of_names(parsed.get("partition_by") or (), "partition_by")
-    ensure_sequence_of_names(parsed.get("cluster_by") or (), "cluster_by")
+    for name, given in (("partition_by", parsed.get("partition_by")), ("cluster_by", parsed.get("cluster_by"))):
+        if given:
+            ensure_sequence_of_names(given, name)
     return parsed, cast(CommitOptions, commit)
 
 
@@ -126,6 +134,12 @@ class WriteTarget:
             data_page_version="2.0" if self.properties.parquet_format_version.startswith("2.") else "1.0",
             shred_variants=self.table.enables("variantShredding"),
         )
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether something may be asked of the rows beside their types and NOT NULL."""
+        has_constraints = any(key.lower().startswith(CONSTRAINT_PREFIX) for key in self.table.configuration)
+        return has_constraints or any(field.metadata for field in fields_of(self.schema))
 
     def stage_creation(self, transaction: Transaction) -> None:
         """Stage what creates the table, in the transaction that does."""
@@ -269,3 +283,34 @@ def _keeps_partition_columns(table: TableConfiguration) -> bool:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "no column"
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """How rows of one schema become rows of a table; see `WriteSpec` for the parts."""
+
+    checks: tuple[RowCheck, ...] = ()
+    lengths: tuple[LengthCheck, ...] = ()
+    defaults: tuple[ComputedColumn, ...] = ()
+    generated: tuple[ComputedColumn, ...] = ()
+    identities: tuple[IdentityValues, ...] = ()
+
+    def applied_to(self, spec: WriteSpec) -> WriteSpec:
+        """The spec with all of it, beside the checks it has."""
+        if self == PLAIN:
+            return spec
+        policy = spec.statistics
+        also = (*policy.also, *((values.name,) for values in self.identities))
+        return replace(
+            spec,
+            checks=(*self.checks, *spec.checks),
+            lengths=self.lengths,
+            statistics=replace(policy, also=also),
+            defaults=self.defaults,
+            generated=self.generated,
+            identities=self.identities,
+        )
+
+
+PLAIN = RowShape()
+"""Of rows that are written as they come."""

@@ -20,7 +20,7 @@ from delta_orch.errors import ConstraintViolationError, UnsupportedExpressionErr
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.open import open_store
-from delta_orch.writing.row_shaping import condition_of, value_of
+from delta_orch.writing.row_rules import condition_of, value_of
 from tests.property.expression_samples import SCHEMA, random_predicates, sample_table
 
 pytestmark = pytest.mark.spark

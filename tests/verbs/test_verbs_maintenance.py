@@ -28,7 +28,7 @@ from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.log_path import commit_path
 from delta_orch.verbs.optimize import pack_bins
 from delta_orch.verbs.vacuum import vector_paths
-from tests.handmade import HandmadeTable
+from tests.handmade import HandmadeTable, inline_vector
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -395,3 +395,29 @@ def test_history_and_time_travel(table: DeltaTable, days: Any) -> None:
             table.snapshot(version=bad)
     with pytest.raises(InvalidRequestError):
         table.snapshot(version=0, timestamp=first)
+
+
+def test_many_small_files_are_read_as_one_by_one(tmp_path: Path) -> None:
+    """Files of few bytes are read together: the same rows, in the same order, whatever is among them."""
+    made = HandmadeTable(tmp_path / "t")
+    rows = [pa.table({"id": [2 * n, 2 * n + 1], "s": [None, f"v{n}"]}) for n in range(70)]
+    rows[20] = pa.table({"id": list(range(1000, 60_000)), "s": [str(n) * 8 for n in range(59_000)]})
+    rows[30] = pa.table({"s": ["one"]})
+    rows[40] = pa.table({"id": pa.array([80, 81], pa.int32()), "more": [1, 2]})
+    rows[50] = rows[50].slice(0, 0)
+    made.create(rows[0].schema, features=["deletionVectors"], reader_features=["deletionVectors"])
+    adds = [made.add(f"f{n:02}.parquet", part) for n, part in enumerate(rows)]
+    adds[60] = replace(adds[60], deletion_vector=inline_vector(0))
+    made.commit(*adds)
+    table = made.open()
+    found = table.snapshot().scan().to_arrow()
+    ids = [i for n, part in enumerate(rows) for i in (part["id"].to_pylist() if "id" in part.column_names else [None])]
+    ids.remove(120)
+    assert found["id"].to_pylist() == ids
+    assert found["s"].null_count == sum(2 if n == 40 else 1 for n in range(70) if n not in (20, 30, 50, 60))
+    assert table.snapshot().scan(columns=[]).to_arrow().num_rows == len(ids)
+    assert table.optimize().operation_metrics["numRemovedFiles"] == 70
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist(), key=str) == sorted(ids, key=str)
+    (tmp_path / "t" / "f69.parquet").unlink()
+    with pytest.raises(MissingFileError, match="f69"):
+        table.snapshot(1).scan().to_arrow()

@@ -1,18 +1,17 @@
-"""What a row goes through on its way into a table: columns the data lacks are filled, and every rule the table has for
-its rows becomes a check (PROTOCOL, "Column Invariants", "CHECK Constraints", "Generated Columns", "Default Columns",
-"Identity Columns").
+"""The rules that a table has for its rows: columns that the data lacks are filled, everything else becomes a check
+(PROTOCOL, "Column Invariants", "CHECK Constraints", "Generated Columns", "Default Columns", "Identity Columns").
 
-Planning only: the engine that writes the rows evaluates all of it, in the pass that writes them.
+Planning only: the engine that writes the rows evaluates all of it, in the pass that writes them. A table without rules
+does not load this module, nor the parser of expressions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import orjson
 
-from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, WriteSpec
+from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck
 from delta_orch.errors import (
     ColumnNotFoundError,
     InvalidExpressionError,
@@ -33,40 +32,10 @@ from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, INVARIAN
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.declared_types import place_of_text
 from delta_orch.writing.identity import identity_of, next_values
-from delta_orch.writing.target import WriteTarget
+from delta_orch.writing.target import RowShape, WriteTarget
 
 
-@dataclass(frozen=True, slots=True)
-class RowShape:
-    """How rows of one schema become rows of a table; see `WriteSpec` for the parts."""
-
-    checks: tuple[RowCheck, ...] = ()
-    lengths: tuple[LengthCheck, ...] = ()
-    defaults: tuple[ComputedColumn, ...] = ()
-    generated: tuple[ComputedColumn, ...] = ()
-    identities: tuple[IdentityValues, ...] = ()
-
-    def applied_to(self, spec: WriteSpec) -> WriteSpec:
-        """The spec with all of it, beside the checks it has."""
-        if self == _PLAIN:
-            return spec
-        policy = spec.statistics
-        also = (*policy.also, *((values.name,) for values in self.identities))
-        return replace(
-            spec,
-            checks=(*self.checks, *spec.checks),
-            lengths=self.lengths,
-            statistics=replace(policy, also=also),
-            defaults=self.defaults,
-            generated=self.generated,
-            identities=self.identities,
-        )
-
-
-_PLAIN = RowShape()
-
-
-def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool = False) -> RowShape:
+def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> RowShape:
     """Plan the writing of rows of `source` into the table.
 
     A column the data lacks takes its default (never where the data has it, null included), its generation expression,
