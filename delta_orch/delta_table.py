@@ -7,8 +7,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
-from delta_orch.log.read.point_in_time import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.upkeep import after_commit
 from delta_orch.scan.table_snapshot import TableSnapshot
 from delta_orch.storage.open import open_store

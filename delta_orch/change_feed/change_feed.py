@@ -23,11 +23,10 @@ from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, Vers
 from delta_orch.log.files.arrow_building import int64_array, string_map_array
 from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.log.read.partition_keys import typed_partitions
-from delta_orch.log.read.point_in_time import ensure_version
+from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.read.time_travel import read_adjusted_file_times
+from delta_orch.log.read.time_travel import ensure_version, read_adjusted_file_times
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.table_properties import TableProperties

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from delta_orch.change_feed.changed_files import read_changed_files
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.read.partition_keys import typed_partitions
+from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 

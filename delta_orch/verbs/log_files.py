@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.read.point_in_time import ensure_version
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.read.time_travel import ensure_version
 from delta_orch.log.upkeep import checksum_writer
 from delta_orch.log.upkeep.checkpoint_v2 import V2Format
 from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy, write_checkpoint

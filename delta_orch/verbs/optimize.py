@@ -13,7 +13,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
 from delta_orch.log.files.arrow_building import all_booleans, int64_array
-from delta_orch.log.read.partition_keys import partition_keys
+from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -113,7 +113,7 @@ def plan_compaction(
         return CompactionPlan(())
     keyed = pa.table(
         {
-            "partition": partition_keys(files, snapshot.schema, snapshot.partition_columns),
+            "partition": file_partition_keys(files, snapshot.schema, snapshot.partition_columns),
             "size": live_bytes,
             "is_stale": is_stale,
             "row": int64_array(range(files.num_rows)),

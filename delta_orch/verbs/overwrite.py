@@ -11,7 +11,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.log.read.partition_keys import partition_keys, partition_strings
+from delta_orch.log.files.partition_columns import file_partition_keys, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_result import CommitResult
@@ -111,7 +111,7 @@ def _replace_partitions(write: Write) -> dict[str, int]:
         write.target.ensure_rows_may_leave()
     adds = write.insert()
     # The partitions of the files, spelled as in the log.
-    partitions = partition_strings(adds, schema, columns).group_by(list(columns)).aggregate([])
+    partitions = file_partition_strings(adds, schema, columns).group_by(list(columns)).aggregate([])
     write.transaction.read_partitions(partitions)
     if write.snapshot is None:
         return write_metrics(adds)
@@ -130,8 +130,8 @@ def _files_in_same_partitions(snapshot: Snapshot, adds: pa.Table, schema: Struct
     if files.num_rows == 0 or adds.num_rows == 0:
         return files.slice(0, 0)
     columns = snapshot.partition_columns
-    written = pc.unique(partition_keys(adds, schema, columns))
-    return files.filter(pc.is_in(partition_keys(files, schema, columns), value_set=written))
+    written = pc.unique(file_partition_keys(adds, schema, columns))
+    return files.filter(pc.is_in(file_partition_keys(files, schema, columns), value_set=written))
 
 
 def _schema_overwrite_refused(cause: str) -> InvalidRequestError:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.read.point_in_time import ensure_version, parse_timestamp_ms
+from delta_orch.log.read.time_travel import ensure_version, parse_timestamp_ms
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ZONES = st.builds(timezone, st.timedeltas(timedelta(hours=-14), timedelta(hours=14)))

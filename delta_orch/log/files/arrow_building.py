@@ -1,5 +1,6 @@
 """Arrow arrays from Python lists, without `pa.array` and `pa.scalar`: those import pandas where it is installed, which
-costs a cold process more than reading a log does."""
+costs a cold process more than reading a log does. And arrays that a file holds in another encoding, made plain. None of
+it needs `pyarrow.compute`, which is as slow to import."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from delta_orch.log.files.file_columns import STRING_MAP
 
@@ -39,7 +40,8 @@ def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
 
 def int32_array(values: Sequence[int | None]) -> pa.Int32Array:
     """As `int64_array`, with 32 bits."""
-    return pc.cast(int64_array(values), pa.int32())
+    data = array("i", [0 if v is None else v for v in values])
+    return pa.Array.from_buffers(pa.int32(), len(values), [validity_bitmap(values), pa.py_buffer(data)])
 
 
 def bool_array(values: Sequence[bool | None]) -> pa.BooleanArray:
@@ -91,13 +93,47 @@ def all_booleans(value: bool, count: int) -> pa.BooleanArray:
 
 def narrowed_mask(mask: pa.BooleanArray, still: pa.BooleanArray) -> pa.BooleanArray:
     """The mask with only those of its marks that `still`, one value a mark, keeps."""
+    import pyarrow.compute as pc
+
     return pc.replace_with_mask(mask, mask, still)
 
 
 def _bitmap(flags: bytes) -> pa.Buffer:
-    bools = pc.cast(pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)]), pa.bool_())
-    return bools.buffers()[1]
+    return pa.py_buffer(np.packbits(np.frombuffer(flags, np.uint8), bitorder="little"))
 
 
 def _offsets(lengths: map[int]) -> pa.Buffer:
     return pa.py_buffer(array("i", accumulate(lengths, initial=0)))
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """The same values with plain strings, binaries and lists at every depth; the column itself where it has them."""
+    target = plain_type(column.type)
+    return column if target == column.type else column.cast(target)
+
+
+def valid_runs(column: pa.Array) -> list[tuple[int, int]]:
+    """The runs of values that are not null, as (start, stop): for columns with few of them. `pyarrow.compute`, which
+    `is_valid` and `filter` load, costs a cold process more than reading them."""
+    if not column.null_count:
+        return [(0, len(column))] if len(column) else []
+    bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
+    edges = np.diff(bits[column.offset : column.offset + len(column)].astype(np.int8), prepend=0, append=0)
+    return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
+
+
+def plain_type(t: pa.DataType) -> pa.DataType:
+    """A type without dictionaries, views and 64-bit offsets."""
+    if pt.is_dictionary(t) or pt.is_run_end_encoded(t):
+        return plain_type(t.value_type)
+    if pt.is_large_string(t) or pt.is_string_view(t):
+        return pa.string()
+    if pt.is_large_binary(t) or pt.is_binary_view(t) or pt.is_fixed_size_binary(t):
+        return pa.binary()
+    if pt.is_map(t):
+        return pa.map_(t.key_field.with_type(plain_type(t.key_type)), t.item_field.with_type(plain_type(t.item_type)))
+    if pt.is_list(t) or pt.is_large_list(t) or pt.is_list_view(t) or pt.is_large_list_view(t):
+        return pa.list_(t.value_field.with_type(plain_type(t.value_type)))
+    if pt.is_struct(t):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in t])
+    return t

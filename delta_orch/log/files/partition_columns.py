@@ -66,17 +66,35 @@ def partition_keys(strings: pa.Table, schema: StructType) -> pa.Array:
     return pc.binary_join_element_wise(*parts, string_scalar(_ESCAPE + ","))
 
 
-def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
-    """One string a file (column `partition_values`); two have the same one exactly if they lie in the same partition.
+def file_partition_strings(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
+    """The partition values of files (column `partition_values`), one string column a partition column, spelled as in
+    the log.
 
     Args:
-        partition_columns: Logical names; the log knows them by their physical ones.
+        partition_columns: Logical names, which the columns get; the log knows them by their physical ones.
     """
+    physical = [physical_path(schema, [name])[0] for name in partition_columns]
+    return partition_strings(files.column("partition_values"), physical).rename_columns(list(partition_columns))
+
+
+def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
+    """One string a file; two have the same one exactly if they lie in the same partition. See
+    `file_partition_strings`."""
     if not partition_columns:
         return string_array([""] * files.num_rows)
-    physical = [physical_path(schema, [name])[0] for name in partition_columns]
-    strings = partition_strings(files.column("partition_values"), physical)
-    return one_chunk(partition_keys(strings.rename_columns(list(partition_columns)), schema))
+    return one_chunk(partition_keys(file_partition_strings(files, schema, partition_columns), schema))
+
+
+def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
+    """The partition values of files in the Arrow types of their columns, one row a file. See
+    `file_partition_strings`."""
+    strings = file_partition_strings(files, schema, partition_columns)
+    fields = [field for name in partition_columns if (field := schema.find(name)) is not None]
+    columns = [
+        partition_column_to_arrow(column, field.data_type)
+        for column, field in zip(strings.columns, fields, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, names=list(partition_columns))
 
 
 def _comparable(texts: pa.Array, name: str, schema: StructType) -> pa.Array:

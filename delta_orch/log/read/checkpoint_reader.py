@@ -22,7 +22,7 @@ from delta_orch.errors import (
     IncompleteCheckpointError,
     ProtocolViolationError,
 )
-from delta_orch.log.files.arrow_plain import plain, valid_runs
+from delta_orch.log.files.arrow_building import plain, valid_runs
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.protocol.action_json import parse_action

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from delta_orch.log.files.arrow_building import string_scalar
-from delta_orch.log.files.arrow_plain import plain
+from delta_orch.log.files.arrow_building import plain, string_scalar
 from delta_orch.log.read.checkpoint_decoding import has_deletion_vectors
 from delta_orch.log.read.checkpoint_reader import Checkpoint, ParquetPart, RowGroup, child_of, run_parallel
 from delta_orch.log.read.checkpoint_stream import live_mask

@@ -1,4 +1,5 @@
-"""Statistics of files, read from the JSON of `stats` (PROTOCOL, "Per-file Statistics")."""
+"""Statistics of files as bounds of columns: from the JSON of `stats`, or from a checkpoint that holds them as columns
+(`stats_parsed`), of which only the leaves a predicate looks at are decoded (PROTOCOL, "Per-file Statistics")."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ import pyarrow.types as pt
 
 from delta_orch.log.files.arrow_building import int32_array, int64_array, string_array, string_scalar
 from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.read.checkpoint_decoding import Mask, select
+from delta_orch.log.read.checkpoint_reader import RowGroup
 from delta_orch.log.read.skipping.column_bounds import ColumnBounds, bound_type, bounds_of, joined
+from delta_orch.protocol.checkpoint_schema import STATS_PARSED
 from delta_orch.protocol.types import DataType, StructType
 
 _LOGGER = logging.getLogger(__name__)
@@ -24,7 +28,8 @@ _BATCH_ROWS = 128 * 1024
 _FEW_FILES = 64
 """Up to which Python is quicker than Arrow's JSON reader, which starts threads."""
 
-_Bounds = dict[tuple[str, ...], ColumnBounds]
+Path = tuple[str, ...]
+_Bounds = dict[Path, ColumnBounds]
 
 
 def read_bounds(stats: pa.Array | pa.ChunkedArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
@@ -33,6 +38,53 @@ def read_bounds(stats: pa.Array | pa.ChunkedArray, columns: Mapping[tuple[str, .
     pieces = [chunk.slice(start, _BATCH_ROWS) for chunk in chunks for start in range(0, len(chunk), _BATCH_ROWS)]
     read = [_parse(piece, columns) for piece in pieces] or [_parse_each(string_array([]), columns)]
     return {path: joined([bounds[path] for bounds in read]) for path in columns}
+
+
+def read_parsed_bounds(
+    group: RowGroup, keep: Mask | None, columns: Mapping[Path, DataType]
+) -> dict[Path, ColumnBounds] | None:
+    """Bounds of columns, given by physical path, for the `add` actions a mask marks; None where the row group has no
+    statistics as columns.
+
+    Raises:
+        CorruptLogError: The file is damaged.
+        IncompleteCheckpointError: It is gone.
+    """
+    wanted = [
+        ("numRecords",),
+        *((kind, *path) for path in columns for kind in ("minValues", "maxValues", "nullCount")),
+    ]
+    present = [leaf for leaf in wanted if _leaf_name(leaf) in group.part.leaves]
+    if len(present) < 2:
+        return None
+    names = [_leaf_name(leaf).removeprefix("add.") for leaf in present]
+    structs = pa.chunked_array(list(group.iter_structs("add", names)))
+    adds = one_chunk(select(structs, keep))
+    values = {leaf: _descend_struct(adds, (STATS_PARSED, *leaf)) for leaf in present}
+
+    def column(*leaf: str) -> pa.Array:
+        return values[leaf] if leaf in values else pa.nulls(len(adds), pa.int64())
+
+    return {
+        path: bounds_of(
+            data_type,
+            column("minValues", *path),
+            column("maxValues", *path),
+            column("nullCount", *path),
+            column("numRecords"),
+        )
+        for path, data_type in columns.items()
+    }
+
+
+def _leaf_name(leaf: Sequence[str]) -> str:
+    return ".".join(("add", STATS_PARSED, *leaf))
+
+
+def _descend_struct(struct: pa.StructArray, path: Sequence[str]) -> pa.Array:
+    for name in path:
+        struct = pc.struct_field(struct, [struct.type.get_field_index(name)])
+    return struct
 
 
 def _json_type(data_type: DataType) -> pa.DataType | None:

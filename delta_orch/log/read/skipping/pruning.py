@@ -15,8 +15,7 @@ from delta_orch.log.read.checkpoint_files import CheckpointFileActions, LiveRows
 from delta_orch.log.read.checkpoint_reader import RowGroup, run_parallel
 from delta_orch.log.read.skipping.column_bounds import ColumnBounds
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files, may_match
-from delta_orch.log.read.skipping.file_statistics import read_bounds
-from delta_orch.log.read.skipping.parsed_statistics import Path, read_parsed_bounds
+from delta_orch.log.read.skipping.file_statistics import Path, read_bounds, read_parsed_bounds
 from delta_orch.log.read.skipping.partition_predicates import PartitionValues
 from delta_orch.protocol.types import DataType, StructType
 
