@@ -6,13 +6,12 @@ plans and keep manifests: both live on the driver only.
 
 from __future__ import annotations
 
-import logging
 import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -20,9 +19,7 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.spark.frames import with_position
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, READ_OPTIONS, SparkHost
-from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
-from delta_orch.errors import DeltaError
 from delta_orch.log.files.arrow_building import int32_array, string_array
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.schema import serialize_schema
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway, JavaObject
     from pyspark.sql import DataFrame, SparkSession
 
-logger = logging.getLogger(__name__)
-
 # The class moved between releases of Spark: 4.1 and later first, then 4.0.
 _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
 
@@ -44,25 +39,6 @@ _lock = threading.Lock()
 
 class BridgeUnavailable(Exception):
     """The session's JVM cannot be extended. The portable host works without."""
-
-
-class _Skipping:
-    """Tells the JVM, when a query is planned, which files its filters need. It holds no session: the JVM keeps it while
-    a plan with the scan exists."""
-
-    def __init__(self, pushed: PushedFilters) -> None:
-        self._pushed = pushed
-
-    def apply(self, text: str) -> bytes | None:
-        try:
-            return self._pushed.kept(text)
-        except DeltaError as e:
-            # E.g. a checkpoint was cleaned up. The rows are right without skipping.
-            logger.warning("Reading all files of %s: its log can no longer be read: %s", self._pushed.uri, e)
-            return None
-
-    class Java:
-        implements: ClassVar[list[str]] = ["java.util.function.Function"]
 
 
 class Bridge:
@@ -90,7 +66,7 @@ class Bridge:
         if files.pushed is not None:
             # pyspark starts the same server for `foreachBatch`, once per gateway.
             ensure_callback_server_started(self._gateway)
-            index.skipWith(_Skipping(files.pushed))
+            index.skipWith(files.pushed)
         return index
 
     def struct_type(self, schema: StructType) -> JavaObject:

@@ -39,6 +39,7 @@ MISMATCH_MARK = "delta_orch mismatch"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
 _DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTALL)
 _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
+PACKAGE = "delta-orch"
 _NO_PACKAGE = "No module named 'delta_orch'"
 _FILE = re.compile(r"(?:File |Path does not exist: |while reading file |path: )([a-z0-9]+:/[^\s\"']+|/[^\s\"']+)")
 
@@ -130,10 +131,12 @@ def _translate(
             "delta_orch is not installed on the Spark workers",
             cause=needs_package,
             remedy="Install delta-orch where the executors run Python",
-            package="delta-orch",
+            package=PACKAGE,
         )
-    if store_error := _store_error(text, action):
-        return store_error
+    sign = "File name too long" if _LONG_NAME.search(text) else next((s for s in _STORE if s in text), None)
+    if sign is not None:
+        cause, remedy = _STORE[sign]
+        return StorageError(f"Spark could not {action}", cause=cause, remedy=remedy)
     if condition in _MISSING or any(sign in text for sign in _MISSING):
         return missing_file_error(action, _path_in(text))
     if any(sign in text for sign in _UNREADABLE):
@@ -143,7 +146,11 @@ def _translate(
             cause=_deepest_cause(text),
             path=path,
         )
-    return _expression_error(condition, text, action) if is_analysis else None
+    if is_analysis and condition.startswith(_COLUMN_CONDITIONS):
+        return ColumnNotFoundError(f"Spark could not {action}", cause=_first_line(text))
+    if is_analysis and condition.startswith(_EXPRESSION_CONDITIONS):
+        return InvalidExpressionError(f"Spark could not {action}", cause=_first_line(text))
+    return None
 
 
 def missing_file_error(action: str, path: str | None) -> MissingFileError:
@@ -176,22 +183,6 @@ def _missing_connector(text: str, action: str) -> MissingDependencyError | None:
         if package
         else "Put the Hadoop connector of this store on Spark's classpath, or use the local engine",
     )
-
-
-def _store_error(text: str, action: str) -> StorageError | None:
-    sign = "File name too long" if _LONG_NAME.search(text) else next((s for s in _STORE if s in text), None)
-    if sign is None:
-        return None
-    cause, remedy = _STORE[sign]
-    return StorageError(f"Spark could not {action}", cause=cause, remedy=remedy)
-
-
-def _expression_error(condition: str, text: str, action: str) -> DeltaError | None:
-    if condition.startswith(_COLUMN_CONDITIONS):
-        return ColumnNotFoundError(f"Spark could not {action}", cause=_first_line(text))
-    if condition.startswith(_EXPRESSION_CONDITIONS):
-        return InvalidExpressionError(f"Spark could not {action}", cause=_first_line(text))
-    return None
 
 
 def _violation(name: str, row_text: str) -> ConstraintViolationError:

@@ -53,18 +53,12 @@ _RESULT_ARROW = pa.schema([("number", pa.int64()), ("adds", pa.binary()), ("erro
 
 def task_writer(spec: WriteSpec) -> BatchFunction:
     """A function that writes the rows of one task and returns one row about its files."""
-    pickled = pickle.dumps(spec)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _result(0, partial(write_batches, batches, pickled))
+        relation = LocalRelation(spec.written_schema, lambda: batches)
+        yield _result(0, lambda: LocalEngine().write(relation, spec))
 
     return write
-
-
-def write_batches(batches: Iterator[pa.RecordBatch], pickled: bytes) -> pa.Table:
-    """Write rows as files. Returns their `ADD_SCHEMA`."""
-    spec: WriteSpec = pickle.loads(pickled)
-    return LocalEngine().write(LocalRelation(spec.written_schema, lambda: batches), spec)
 
 
 def run_rewrite_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

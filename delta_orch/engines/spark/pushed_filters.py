@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.protocol.types import (
@@ -46,7 +47,9 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """Filters as the JVM tells them, applied to the files of one scan.
+    """Filters from the JVM, applied to the files of one scan when a query is planned.
+
+    The JVM calls `apply`, and keeps this object while a plan with the scan exists; so it holds no session.
 
     Attributes:
         uri: Of the table, for messages.
@@ -61,6 +64,17 @@ class PushedFilters:
     paths: pa.ChunkedArray
     names: StructType
     schema: StructType
+
+    class Java:
+        implements: ClassVar[list[str]] = ["java.util.function.Function"]
+
+    def apply(self, text: str) -> bytes | None:
+        """As `kept`; None too if the log can no longer be read, e.g. because a checkpoint was cleaned up."""
+        try:
+            return self.kept(text)
+        except DeltaError as e:
+            logger.warning("Reading all files of %s: its log can no longer be read: %s", self.uri, e)
+            return None
 
     def kept(self, text: str) -> bytes | None:
         """One bit per file, lowest first, clear if the file has no wanted row; None if all files are kept.

@@ -15,7 +15,7 @@ from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.file_schema import FileColumns, columns_in_files, has_nested_ids, random_prefix
 from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_of_files
 from delta_orch.engines.local.file_writer import WrittenFile, add_table
-from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.errors import PACKAGE, spark_errors
 from delta_orch.engines.spark.file_names import physical_schema
 from delta_orch.engines.spark.frames import arrow_to_frame, spark_schema
 from delta_orch.engines.spark.host import (
@@ -80,12 +80,8 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
     settings = write_settings(spec.target_file_size_bytes, shred_variants=spec.shred_variants)
     with host.settings(ANALYSIS_SETTINGS), host.settings(settings):
         max_tasks = _task_limit(host, spec)
-        projection = plan_projection(
-            parse_schema(rows.schema.json()),
-            spec,
-            in_tasks=in_tasks,
-            max_tasks=max_tasks,
-        )
+        source = parse_schema(rows.schema.json())
+        projection = plan_projection(source, spec, in_tasks=in_tasks, max_tasks=max_tasks)
         with spark_errors("evaluate the checks of this write", checks=projection.check_names, is_analysis=True):
             ready = host.analysed(_project(host.pinned(rows, ANALYSIS_SETTINGS), projection, spec, max_tasks))
             if not in_tasks:
@@ -129,6 +125,8 @@ def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -
             frame = arrow_to_frame(host.session, tasks, TASK_SCHEMA).repartition(min(len(plans), _MAX_REWRITE_TASKS))
             results = frame.mapInArrow(run_rewrite_tasks, RESULT_DDL).toArrow()
     except MissingDependencyError as e:
+        if e.context.get("package") != PACKAGE:
+            raise
         logger.warning("%s: files are rewritten by Spark itself, which takes longer", e.problem)
         return pa.concat_tables([write_rows(host, scan_rows(host, plan).coalesce(1), spec) for plan in plans])
     return adds_of_results(results)

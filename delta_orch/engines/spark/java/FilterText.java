@@ -1,4 +1,4 @@
-// Compiled inside the driver's JVM by Janino (see `bridge.py`): raw types only, no lambdas.
+// Compiled inside the driver's JVM by Janino (see `classic.py`): raw types only, no lambdas.
 package delta_orch.spark;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
