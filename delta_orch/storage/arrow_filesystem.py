@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -134,15 +134,15 @@ class _ObjectHandler(pafs.FileSystemHandler):  # type: ignore[misc]
     def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
         return pa.PythonFile(self._objects.write_object(path), mode="w")
 
-    def _refuse(self, *_: object, **__: object) -> Any:
+    def _refuse(self, *_: object, **__: object) -> None:
         raise NotImplementedError("A table's files are never renamed, copied or appended to; vacuum deletes them")
 
-    delete_dir: Callable[..., Any] = _refuse
-    delete_dir_contents: Callable[..., Any] = _refuse
-    delete_root_dir_contents: Callable[..., Any] = _refuse
-    move: Callable[..., Any] = _refuse
-    copy_file: Callable[..., Any] = _refuse
-    open_append_stream: Callable[..., Any] = _refuse
+    delete_dir: Callable[..., None] = _refuse
+    delete_dir_contents: Callable[..., None] = _refuse
+    delete_root_dir_contents: Callable[..., None] = _refuse
+    move: Callable[..., None] = _refuse
+    copy_file: Callable[..., None] = _refuse
+    open_append_stream: Callable[..., None] = _refuse
 
     def _info(self, path: str) -> pafs.FileInfo:
         found = self._objects.find_object(path)

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, never_connected, size_of
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected, size_of
 from delta_orch.storage.storage_options import StoreOptions, account_of
 
 _NO_CREDENTIALS = (
@@ -28,7 +27,7 @@ class AzureStore(ObjectStore):
     def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
         super().__init__(location.with_account(account_of(options.library)), options)
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Sdk:
         # The synchronous client: aiohttp, on which adlfs stands, repeats a PUT of its own accord, and tells nobody.
         from azure.storage.blob import BlobServiceClient
 
@@ -38,7 +37,7 @@ class AzureStore(ObjectStore):
         credential = filesystem.sync_credential or filesystem.account_key or filesystem.sas_token
         return BlobServiceClient(filesystem.account_url, credential=credential)
 
-    def _connect_filesystem(self) -> Any:
+    def _connect_filesystem(self) -> Sdk:
         from adlfs import AzureBlobFileSystem
 
         library = dict(self.options.library)
@@ -60,11 +59,11 @@ class AzureStore(ObjectStore):
 
         return (AzureError, aiohttp.ClientError, FSTimeoutError, OSError)
 
-    def _blob(self, container: str, key: str) -> Any:
+    def _blob(self, container: str, key: str) -> Sdk:
         return self.client.get_blob_client(container, key)
 
     @property
-    def _timeouts(self) -> dict[str, Any]:
+    def _timeouts(self) -> dict[str, Sdk]:
         """The user's, in seconds; the client has its own."""
         names = ("timeout", "connection_timeout", "read_timeout")
         return {name: self.options.library[name] for name in names if name in self.options.library}
@@ -80,21 +79,20 @@ class AzureStore(ObjectStore):
         found = self._blob(bucket, key).get_blob_properties(**self._timeouts)
         return None if _is_directory(found) else _meta(found, key)
 
-    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
-        return _Pages(self, bucket, prefix, start_key if start_key > prefix else None, recursive)
-
-    def list_page(
-        self, container: str, options: dict[str, Any], token: str | None, *, recursive: bool
+    def _page(
+        self, bucket: str, prefix: str, start_key: str, token: str | None, *, recursive: bool
     ) -> tuple[list[FileMeta], str | None]:
-        """One page of a listing, and the token of the next."""
         from azure.storage.blob import BlobPrefix
 
-        client = self.client.get_container_client(container)
+        client = self.client.get_container_client(bucket)
+        options = {"name_starts_with": prefix or None, "results_per_page": self.page_objects, **self._timeouts}
+        if start_key > prefix:
+            options["start_from"] = start_key
         if recursive:
             # The metadata tells the directories of a hierarchical namespace from blobs.
-            listing = client.list_blobs(include=["metadata"], **options, **self._timeouts)
+            listing = client.list_blobs(include=["metadata"], **options)
         else:
-            listing = client.walk_blobs(delimiter="/", **options, **self._timeouts)
+            listing = client.walk_blobs(delimiter="/", **options)
         pages = listing.by_page(continuation_token=token)
         blobs = [b for b in next(pages, ()) if not isinstance(b, BlobPrefix) and not _is_directory(b)]
         return [_meta(blob, blob.name) for blob in blobs], pages.continuation_token
@@ -106,7 +104,7 @@ class AzureStore(ObjectStore):
     def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._upload(bucket, key, data, overwrite=True)
 
-    def _upload(self, bucket: str, key: str, data: Content, **options: Any) -> FileMeta:
+    def _upload(self, bucket: str, key: str, data: Content, **options: Sdk) -> FileMeta:
         size = size_of(data)
         answer = self._blob(bucket, key).upload_blob(data, length=size, **options, **self._timeouts)
         return FileMeta(key, size, int(answer["last_modified"].timestamp() * 1000))
@@ -132,11 +130,8 @@ class AzureStore(ObjectStore):
                 "this",
                 _NO_CREDENTIALS,
             )
-        if code == "ServerBusy" or status == 429:
-            return Failure(FailureKind.BUSY, "Azure asks for fewer requests", "Try again when there are fewer")
         if status is not None:
-            may_have = status >= 500 or status == 408
-            return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"Azure answers {code or status}")
+            return self.answered(429 if code == "ServerBusy" else status, code or status)
         inner = getattr(error, "inner_exception", None) or error.__cause__ or error
         name = type(inner).__name__
         if isinstance(error, azure.ServiceRequestError) and never_connected(inner):
@@ -184,30 +179,9 @@ def _leave_connections_to_the_parent() -> None:
     os.register_at_fork(after_in_child=keep_open)
 
 
-class _Pages(Iterator[list[FileMeta]]):
-    """One request a page. A page that failed can be asked for again."""
-
-    def __init__(self, store: AzureStore, container: str, prefix: str, start: str | None, recursive: bool) -> None:
-        self._store = store
-        self._container = container
-        self._options: dict[str, Any] = {"name_starts_with": prefix or None, "results_per_page": store.page_objects}
-        if start is not None:
-            self._options["start_from"] = start
-        self._recursive = recursive
-        self._token: str | None = None
-        self._has_ended = False
-
-    def __next__(self) -> list[FileMeta]:
-        if self._has_ended:
-            raise StopIteration
-        found, token = self._store.list_page(self._container, self._options, self._token, recursive=self._recursive)
-        self._token, self._has_ended = token, not token
-        return found
-
-
-def _is_directory(blob: Any) -> bool:
+def _is_directory(blob: Sdk) -> bool:
     return (blob.metadata or {}).get("hdi_isfolder") == "true"
 
 
-def _meta(blob: Any, name: str) -> FileMeta:
+def _meta(blob: Sdk, name: str) -> FileMeta:
     return FileMeta(name, int(blob.size), int(blob.last_modified.timestamp() * 1000))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
+Fsspec = Any
+"""A file system of fsspec, or what it tells of a file. They have no types."""
+
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "date")
 
 
@@ -45,12 +48,12 @@ class FsspecStore(LogStore):
         self._protocol = uri.partition("://")[0]
         self.uri = uri.rstrip("/")
         self.root = _filesystem_class(self._protocol)._strip_protocol(self.uri).rstrip("/")
-        self._made: tuple[int, Any] | None = None
+        self._made: tuple[int, Fsspec] | None = None
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.uri!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Fsspec]:
         return {**self.__dict__, "_made": None}
 
     def read_bytes(self, path: str) -> bytes:
@@ -157,14 +160,14 @@ class FsspecStore(LogStore):
         return path
 
     @property
-    def _filesystem(self) -> Any:
+    def _filesystem(self) -> Fsspec:
         made = self._made
         if made is None or made[0] != os.getpid():
             made = (os.getpid(), self._connect())
             self._made = made
         return made[1]
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Fsspec:
         make = _filesystem_class(self._protocol)
         try:
             return make(**self._options)
@@ -188,7 +191,7 @@ class FsspecStore(LogStore):
         return kind(f"Cannot {action} {self.uri}/{path}", cause=error.strerror or type(error).__name__, path=path)
 
 
-def _filesystem_class(protocol: str) -> Any:
+def _filesystem_class(protocol: str) -> Fsspec:
     import fsspec
 
     try:
@@ -207,11 +210,11 @@ def _filesystem_class(protocol: str) -> Any:
         ) from e
 
 
-def _file_meta(path: str, info: Mapping[str, Any]) -> FileMeta:
+def _file_meta(path: str, info: Mapping[str, Fsspec]) -> FileMeta:
     return FileMeta(path, int(info.get("size") or 0), _modification_time_ms(info))
 
 
-def _modification_time_ms(info: Mapping[str, Any]) -> int:
+def _modification_time_ms(info: Mapping[str, Fsspec]) -> int:
     """fsspec has no common key or type for it; 0 where the store tells none."""
     for key in _TIME_KEYS:
         value = info.get(key)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, never_connected, size_of
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected, size_of
 
 _NO_CREDENTIALS = (
     "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"
@@ -20,7 +19,7 @@ class GcsStore(ObjectStore):
 
     label: ClassVar[str] = "GCS"
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Sdk:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
@@ -32,7 +31,7 @@ class GcsStore(ObjectStore):
             client_options={"api_endpoint": endpoint} if endpoint else None,
         )
 
-    def _connect_filesystem(self) -> Any:
+    def _connect_filesystem(self) -> Sdk:
         # Not the extended class that `gcsfs.GCSFileSystem` may be: it asks about each bucket over gRPC, first.
         from gcsfs.core import GCSFileSystem
 
@@ -53,12 +52,12 @@ class GcsStore(ObjectStore):
         )  # fmt: skip
 
     @property
-    def _timeout(self) -> dict[str, Any]:
+    def _timeout(self) -> dict[str, Sdk]:
         """The user's, in seconds; the client has one of its own."""
         given = self.options.library.get("requests_timeout")
         return {} if given is None else {"timeout": given}
 
-    def _bucket(self, name: str) -> Any:
+    def _bucket(self, name: str) -> Sdk:
         payer = self.options.library.get("requester_pays")
         project = payer if isinstance(payer, str) and payer.lower() != "true" else self.client.project
         return self.client.bucket(name, user_project=project if payer else None)
@@ -73,12 +72,19 @@ class GcsStore(ObjectStore):
         blob = self._bucket(bucket).get_blob(key, **self._timeout)
         return None if blob is None else _meta(blob)
 
-    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
-        delimiter = None if recursive else "/"
-        arguments = {"prefix": prefix, "delimiter": delimiter, "page_size": self.page_objects, **self._timeout}
-        if start_key > prefix:
-            arguments["start_offset"] = start_key
-        return _Pages(self, bucket, arguments)
+    def _page(
+        self, bucket: str, prefix: str, start_key: str, token: str | None, *, recursive: bool
+    ) -> tuple[list[FileMeta], str | None]:
+        found = self._bucket(bucket).list_blobs(
+            prefix=prefix,
+            delimiter=None if recursive else "/",
+            start_offset=start_key if start_key > prefix else None,
+            page_size=self.page_objects,
+            page_token=token,
+            **self._timeout,
+        )
+        page = next(iter(found.pages), ())
+        return [_meta(blob) for blob in page], found.next_page_token
 
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._upload(bucket, key, data, if_generation_match=0)
@@ -116,11 +122,8 @@ class GcsStore(ObjectStore):
                 "The credentials are missing, wrong, expired, or not allowed to do this",
                 _NO_CREDENTIALS,
             )
-        if status == 429:
-            return Failure(FailureKind.BUSY, "GCS asks for fewer requests", "Try again when there are fewer")
         if status is not None:
-            may_have = status >= 500 or status == 408
-            return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"GCS answers {status}")
+            return self.answered(status, status)
         if never_connected(error):
             return Failure(
                 FailureKind.REFUSED,
@@ -143,27 +146,6 @@ class GcsStore(ObjectStore):
         return {name: str(value) for name, value in found.items() if value}
 
 
-class _Pages(Iterator[list[FileMeta]]):
-    """One request a page. A page that failed can be asked for again."""
-
-    def __init__(self, store: GcsStore, bucket: str, arguments: dict[str, Any]) -> None:
-        self._store = store
-        self._bucket = bucket
-        self._arguments = arguments
-        self._token: str | None = None
-        self._has_ended = False
-
-    def __next__(self) -> list[FileMeta]:
-        if self._has_ended:
-            raise StopIteration
-        found = self._store._bucket(self._bucket).list_blobs(page_token=self._token, **self._arguments)
-        page = next(iter(found.pages), ())
-        blobs = [_meta(blob) for blob in page]
-        self._token = found.next_page_token
-        self._has_ended = self._token is None
-        return blobs
-
-
-def _meta(blob: Any) -> FileMeta:
+def _meta(blob: Sdk) -> FileMeta:
     updated: datetime = blob.updated
     return FileMeta(blob.name, int(blob.size), int(updated.timestamp() * 1000))

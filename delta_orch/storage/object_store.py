@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
 
 from delta_orch.errors import (
@@ -39,9 +39,12 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 T = TypeVar("T")
+Sdk = Any
+"""An object from the libraries of a store, or a value for them. They have no types."""
+
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "GCSFS_", "GCLOUD_", "STORAGE_EMULATOR_HOST", "HTTP", "http", "no_proxy")
 _MOST_CLIENTS = 64
-_MADE: dict[tuple[int, type, str, str], Any] = {}
+_MADE: dict[tuple[int, type, str, str], Sdk] = {}
 """Clients and file systems by process, kind and options. Single operations of a dict are atomic: no lock is needed."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -101,22 +104,22 @@ class ObjectStore(LogStore):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Sdk]:
         # What was made here stays here: another process connects for itself.
         return {"location": self.location, "options": self.options}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Sdk]) -> None:
         ObjectStore.__init__(self, state["location"], state["options"])
 
     # What each kind of store does in its own way; errors are those of its SDK
 
     @abstractmethod
-    def _connect(self) -> Any:
+    def _connect(self) -> Sdk:
         """The SDK's client, safe to share between threads, that makes each request once or says how often it did.
         Raises what the library raises for options it cannot use."""
 
     @abstractmethod
-    def _connect_filesystem(self) -> Any:
+    def _connect_filesystem(self) -> Sdk:
         """fsspec's file system for the data files. Raises like `_connect`."""
 
     @abstractmethod
@@ -132,9 +135,14 @@ class ObjectStore(LogStore):
         """One metadata request; `path` is the key."""
 
     @abstractmethod
-    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
-        """Objects whose key begins with `prefix` and is not much less than `start_key`, ascending; `path` is the key.
-        Not those with another `/` behind the prefix, unless `recursive`."""
+    def _page(
+        self, bucket: str, prefix: str, start_key: str, token: str | None, *, recursive: bool
+    ) -> tuple[list[FileMeta], str | None]:
+        """One request of a listing, and the token of the next page.
+
+        The objects whose key begins with `prefix` and is not much less than `start_key`, ascending; `path` is the key.
+        Not those with another `/` behind the prefix, unless `recursive`.
+        """
 
     @abstractmethod
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
@@ -264,12 +272,12 @@ class ObjectStore(LogStore):
         return _ObjectOutput(self, full)
 
     @property
-    def client(self) -> Any:
+    def client(self) -> Sdk:
         """The SDK's client. Raises StorageError."""
         return self._shared("client", self._connect)
 
     @property
-    def filesystem(self) -> Any:
+    def filesystem(self) -> Sdk:
         """fsspec's file system. Raises StorageError."""
         return self._shared("filesystem", self._connect_filesystem)
 
@@ -285,7 +293,7 @@ class ObjectStore(LogStore):
         told = json.dumps([self.location.account, dict(self.options.library), environment], sort_keys=True, default=id)
         return hashlib.sha256(told.encode()).hexdigest()
 
-    def _shared(self, part: str, make: Callable[[], Any]) -> Any:
+    def _shared(self, part: str, make: Callable[[], Sdk]) -> Sdk:
         key = (os.getpid(), type(self), part, self._options_key)
         made = _MADE.get(key)
         if made is None:
@@ -338,6 +346,13 @@ class ObjectStore(LogStore):
             _LOGGER.debug("%s is busy, trying again to %s %s", self.label, action, full)
             time.sleep(random.random() * min(0.05 * 2**attempt, _LONGEST_PAUSE_S))
 
+    def answered(self, status: int, answer: object) -> Failure:
+        """What an answer means that says no more than its HTTP status."""
+        if status == 429:
+            return Failure(FailureKind.BUSY, f"{self.label} asks for fewer requests", "Try again when there are fewer")
+        may_have = status >= 500 or status == 408
+        return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"{self.label} answers {answer}")
+
     def missing_bucket(self, full: str) -> Failure:
         """What it means that there is nothing where something is to be listed or written."""
         return Failure(
@@ -364,14 +379,14 @@ class ObjectStore(LogStore):
         return self.uri + full[len(self.root) :] if full.startswith(self.root) else f"{self.label} object {full}"
 
     def _listed(self, prefix: str, start_key: str, *, recursive: bool, bucket: str | None = None) -> Iterator[FileMeta]:
-        where = bucket or self.location.bucket
-        pages = self._pages(where, prefix, start_key, recursive=recursive)
+        where, token = bucket or self.location.bucket, None
         while True:
-            page = self.call("list", posixpath.join(where, prefix), lambda: next(pages, None))
-            if page is None:
-                return
+            request = partial(self._page, where, prefix, start_key, token, recursive=recursive)
+            page, token = self.call("list", posixpath.join(where, prefix), request)
             # Consoles and Hadoop leave objects that stand for directories.
             yield from (meta for meta in page if not meta.path.endswith("/") and not meta.path.endswith("_$folder$"))
+            if not token:
+                return
 
     def _relative(self, meta: FileMeta) -> FileMeta:
         cut = len(self.location.key) + 1 if self.location.key else 0
@@ -403,7 +418,7 @@ class _ObjectOutput(io.RawIOBase):
     def tell(self) -> int:
         return int(self._file.tell())
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Sdk) -> int:
         return int(self._checked(lambda: self._file.write(data)))
 
     def flush(self) -> None:
@@ -460,7 +475,7 @@ class _ViewReader(io.RawIOBase):
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Sdk) -> int:
         part = self._view[self._at : self._at + len(buffer)]
         buffer[: len(part)] = part
         self._at += len(part)

@@ -10,16 +10,16 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import ObjectLocation
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, before, size_of
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, before, size_of
 from delta_orch.storage.storage_options import StoreOptions
 
 _ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)
@@ -58,7 +58,7 @@ class S3Store(ObjectStore):
             )
         super().__init__(location, options)
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Sdk:
         # The synchronous client: aiohttp, on which s3fs stands, repeats a PUT of its own accord, and tells nobody.
         from botocore import UNSIGNED
         from botocore.config import Config
@@ -85,7 +85,7 @@ class S3Store(ObjectStore):
         client.meta.events.register("needs-retry.s3.PutObject", _note_attempt)
         return client
 
-    def _connect_filesystem(self) -> Any:
+    def _connect_filesystem(self) -> Sdk:
         from s3fs import S3FileSystem
 
         return S3FileSystem(
@@ -103,7 +103,7 @@ class S3Store(ObjectStore):
             _EarlierAttemptError,
         )  # fmt: skip
 
-    def _request(self, operation: str, **arguments: Any) -> Any:
+    def _request(self, operation: str, **arguments: Sdk) -> Sdk:
         """One operation of the S3 client."""
         given = self.options.library
         payer = {"RequestPayer": "requester"} if given.get("requester_pays") else {}
@@ -129,13 +129,21 @@ class S3Store(ObjectStore):
         found = self._request("head_object", Bucket=bucket, Key=key)
         return FileMeta(key, int(found["ContentLength"]), _milliseconds(found["LastModified"]))
 
-    def _pages(self, bucket: str, prefix: str, start_key: str, *, recursive: bool) -> Iterator[list[FileMeta]]:
-        arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "MaxKeys": self.page_objects}
-        if not recursive:
-            arguments["Delimiter"] = "/"
-        if start_after := before(start_key, prefix):
-            arguments["StartAfter"] = start_after
-        return _Pages(self, arguments)
+    def _page(
+        self, bucket: str, prefix: str, start_key: str, token: str | None, *, recursive: bool
+    ) -> tuple[list[FileMeta], str | None]:
+        answer = self._request(
+            "list_objects_v2",
+            Bucket=bucket,
+            Prefix=prefix,
+            MaxKeys=self.page_objects,
+            Delimiter=None if recursive else "/",
+            StartAfter=before(start_key, prefix) or None,
+            ContinuationToken=token,
+        )
+        objects = answer.get("Contents", ())
+        found = [FileMeta(o["Key"], int(o["Size"]), _milliseconds(o["LastModified"])) for o in objects]
+        return found, answer.get("NextContinuationToken")
 
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._written(bucket, key, self._put(bucket, key, data, IfNoneMatch="*"), size_of(data))
@@ -143,10 +151,10 @@ class S3Store(ObjectStore):
     def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._written(bucket, key, self._put(bucket, key, data), size_of(data))
 
-    def _put(self, bucket: str, key: str, data: Content, **condition: str) -> Any:
+    def _put(self, bucket: str, key: str, data: Content, **condition: str) -> Sdk:
         return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)
 
-    def _written(self, bucket: str, key: str, answer: Any, size: int) -> FileMeta:
+    def _written(self, bucket: str, key: str, answer: Sdk, size: int) -> FileMeta:
         """S3 tells the time of an object only to those who ask; the object stands, whatever becomes of the question."""
         try:
             found = self._find(bucket, key)
@@ -285,31 +293,13 @@ class S3Store(ObjectStore):
         return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def _accepted(client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted(client: Sdk, operation: str, arguments: Mapping[str, Sdk]) -> dict[str, Sdk]:
     """The arguments that an operation has: options such as encryption are given for all of them."""
     model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation])
     return {name: value for name, value in arguments.items() if name in model.input_shape.members and value is not None}
 
 
-class _Pages(Iterator[list[FileMeta]]):
-    """One request a page. A page that failed can be asked for again."""
-
-    def __init__(self, store: S3Store, arguments: dict[str, Any]) -> None:
-        self._store = store
-        self._arguments: dict[str, Any] | None = arguments
-
-    def __next__(self) -> list[FileMeta]:
-        if self._arguments is None:
-            raise StopIteration
-        answer = self._store._request("list_objects_v2", **self._arguments)
-        token = answer.get("NextContinuationToken")
-        self._arguments = {**self._arguments, "ContinuationToken": token} if token else None
-        return [
-            FileMeta(o["Key"], int(o["Size"]), _milliseconds(o["LastModified"])) for o in answer.get("Contents", ())
-        ]
-
-
-def _note_attempt(response: Any = None, caught_exception: Exception | None = None, **_: object) -> None:
+def _note_attempt(response: Sdk = None, caught_exception: Exception | None = None, **_: object) -> None:
     """A handler of the SDK's event after each attempt. It takes no part in the decision to try again."""
     attempts = _ATTEMPTS.get()
     if attempts is None:

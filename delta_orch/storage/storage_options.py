@@ -21,7 +21,10 @@ SINGLE_WRITER_OPTION = "single_writer"
 """Storage option: `true` promises that one process at a time writes the table; without it a store that cannot keep
 writers apart is not written to."""
 
-_Parse = Callable[[str, Any], Any]
+OptionValue = Any
+"""The value of an option, as the user or fsspec's library has it."""
+
+_Parse = Callable[[str, OptionValue], OptionValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class StoreOptions:
         secrets: Every value that must never be shown.
     """
 
-    library: Mapping[str, Any]
+    library: Mapping[str, OptionValue]
     single_writer: bool
     secrets: frozenset[str]
 
@@ -51,13 +54,13 @@ class _Option:
     secret: bool = False
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: OptionValue) -> str:
     if not isinstance(value, str):
-        raise _wrong(name, "a text")
+        raise _wrong(name, "a string")
     return value
 
 
-def _flag(name: str, value: Any) -> bool:
+def _flag(name: str, value: OptionValue) -> bool:
     if isinstance(value, bool):
         return value
     match str(value).strip().lower():
@@ -68,11 +71,11 @@ def _flag(name: str, value: Any) -> bool:
     raise _wrong(name, "true or false")
 
 
-def _not(name: str, value: Any) -> bool:
+def _not(name: str, value: OptionValue) -> bool:
     return not _flag(name, value)
 
 
-def _number(name: str, value: Any) -> int | float:
+def _number(name: str, value: OptionValue) -> int | float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -80,7 +83,7 @@ def _number(name: str, value: Any) -> int | float:
     return int(number) if number.is_integer() else number
 
 
-def _object(name: str, value: Any) -> dict[str, Any]:
+def _object(name: str, value: OptionValue) -> dict[str, OptionValue]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -91,18 +94,18 @@ def _object(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _text_or_object(name: str, value: Any) -> Any:
+def _text_or_object(name: str, value: OptionValue) -> OptionValue:
     """A path or a word, or a JSON object as text or mapping."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         return value
     return _object(name, value)
 
 
-def _as_given(name: str, value: Any) -> Any:
+def _as_given(name: str, value: OptionValue) -> OptionValue:
     return value
 
 
-def _addressing(name: str, value: Any) -> str:
+def _addressing(name: str, value: OptionValue) -> str:
     return "virtual" if _flag(name, value) else "path"
 
 
@@ -116,7 +119,7 @@ def _plain(names: str, parse: _Parse = _text, *, secret: bool = False) -> dict[s
 
 
 def _alias(names: str, *path: str, parse: _Parse = _text, secret: bool = False) -> dict[str, _Option]:
-    return {name: _Option(path, parse, secret) for name in names.split()}
+    return dict.fromkeys(names.split(), _Option(path, parse, secret))
 
 
 _REGION = ("client_kwargs", "region_name")
@@ -182,16 +185,17 @@ OPTIONS: Mapping[StoreKind, Mapping[str, _Option]] = {
 _SECRET_WORDS = ("secret", "password", "token", "key", "credential")
 
 
-def parse_options(kind: StoreKind, given: Mapping[str, Any] | None) -> StoreOptions:
-    """Sort out what a user gave. Values are texts; JSON text where the library wants an object.
+def parse_options(kind: StoreKind, given: Mapping[str, OptionValue] | None) -> StoreOptions:
+    """Translate what a user gave. Values are strings, and JSON where the library wants an object.
 
     Raises:
-        InvalidRequestError: An unknown name, one thing twice, or a value that cannot be. It shows no value.
+        InvalidRequestError: A name is unknown, one setting is given twice, or a value is impossible. The error
+            shows no value.
     """
     if given is not None and not isinstance(given, Mapping):
         raise InvalidRequestError("storage_options must be a dict", remedy="Pass names of options with their values")
     known = OPTIONS[kind]
-    library: dict[str, Any] = {}
+    library: dict[str, OptionValue] = {}
     secrets: set[str] = set()
     filled: dict[tuple[str, ...], str] = {}
     single_writer = False
@@ -214,7 +218,7 @@ def parse_options(kind: StoreKind, given: Mapping[str, Any] | None) -> StoreOpti
             continue
         if (other := filled.setdefault(option.path, name)) != name:
             raise InvalidRequestError(
-                f"The storage options {other} and {name} say the same", remedy="Give one of them", option=name
+                f"The storage options {other} and {name} set the same thing", remedy="Give one of them", option=name
             )
         _put(library, option.path, parsed)
     if kind is StoreKind.GCS and library.pop("anon", False):
@@ -225,7 +229,7 @@ def parse_options(kind: StoreKind, given: Mapping[str, Any] | None) -> StoreOpti
     return StoreOptions(library, single_writer, frozenset(s for s in secrets if len(s) > 3))
 
 
-def _put(library: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _put(library: dict[str, OptionValue], path: tuple[str, ...], value: OptionValue) -> None:
     for step in path[:-1]:
         library[step] = dict(library.get(step) or {})
         library = library[step]
@@ -248,7 +252,7 @@ def _unknown(kind: StoreKind, name: str) -> InvalidRequestError:
     )
 
 
-def _texts(value: Any) -> set[str]:
+def _texts(value: OptionValue) -> set[str]:
     if isinstance(value, str):
         return {value}
     if isinstance(value, Mapping):
@@ -256,7 +260,7 @@ def _texts(value: Any) -> set[str]:
     return set()
 
 
-def _secret_texts(value: Mapping[str, Any]) -> set[str]:
+def _secret_texts(value: Mapping[str, OptionValue]) -> set[str]:
     """The values whose names sound secret, at any depth."""
     found: set[str] = set()
     for name, inner in value.items():
@@ -267,7 +271,7 @@ def _secret_texts(value: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _harmless(kind: StoreKind, value: Any) -> set[str]:
+def _harmless(kind: StoreKind, value: OptionValue) -> set[str]:
     """Where gcsfs takes the way to a credential in place of the credential."""
     if kind is not StoreKind.GCS or not isinstance(value, str):
         return set()
@@ -286,7 +290,7 @@ def _signatures(secrets: set[str]) -> set[str]:
     return found | {unquote(value) for value in found} | {quote(unquote(value), safe="") for value in found}
 
 
-def account_of(library: Mapping[str, Any]) -> str | None:
+def account_of(library: Mapping[str, OptionValue]) -> str | None:
     """The storage account at its public address that the options of Azure name; None where they name none, or an
     address of its own (an emulator, a private host)."""
     name = library.get("account_name")

@@ -158,11 +158,11 @@ def test_options_by_any_of_their_names(kind: StoreKind, given: dict[str, Any], l
         (S3, {"account_key": SECRET}, "no storage option 'account_key' for s3://"),
         (AZ, {"key": SECRET}, "no storage option 'key'"),
         (GCS, {"whatever": SECRET}, "token, endpoint_url|gcsfs"),
-        (S3, {"key": SECRET, "AWS_ACCESS_KEY_ID": SECRET}, "say the same"),
+        (S3, {"key": SECRET, "AWS_ACCESS_KEY_ID": SECRET}, "set the same thing"),
         (S3, {"anon": SECRET}, "must be true or false"),
         (S3, {"client_kwargs": SECRET}, "must be a JSON object"),
         (S3, {"read_timeout": SECRET}, "must be a number"),
-        (S3, {"secret": 17}, "must be a text"),
+        (S3, {"secret": 17}, "must be a string"),
         (S3, {"single_writer": "maybe"}, "must be true or false"),
     ],
 )
