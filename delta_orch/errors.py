@@ -44,7 +44,7 @@
     │   └── StorageOutcomeUnknownError
     └── MissingDependencyError(ImportError)
 
-A message says problem, cause and remedy; what a program needs is in `code`, `context` and `retryable`. `retryable`
+A message states the problem, the cause and the remedy. A program reads `code`, `context` and `retryable`. `retryable`
 alone decides whether the commit loop, Dagster or Airflow tries again. All errors can be pickled.
 """
 
@@ -58,9 +58,9 @@ class DeltaError(Exception):
 
     Args:
         problem: What went wrong, one sentence without a full stop.
-        cause: Why, where it is known.
+        cause: Why, if known.
         remedy: What the user can do about it.
-        context: Values a program may want (`version=…`, `path=…`). They must be picklable and free of credentials.
+        context: Values for a program (`version=…`, `path=…`). They must be picklable and free of credentials.
     """
 
     code: ClassVar[str] = "DELTA_ERROR"
@@ -104,7 +104,7 @@ class TableNotFoundError(TableError):
 
 
 class TableExistsError(TableError):
-    """A table is there and must not be, or is another than the one asked for."""
+    """A table exists where none may be, or it differs from the one requested."""
 
     code = "TABLE_EXISTS"
 
@@ -116,13 +116,13 @@ class VersionNotFoundError(TableError):
 
 
 class TimestampOutOfRangeError(TableError):
-    """No version is that old, or that new."""
+    """The timestamp is before the first version or after the last one."""
 
     code = "TIMESTAMP_OUT_OF_RANGE"
 
 
 class MissingFileError(TableError):
-    """The log names a file that is not there."""
+    """The log names a file that does not exist."""
 
     code = "MISSING_FILE"
 
@@ -146,7 +146,7 @@ class IncompleteCheckpointError(CorruptLogError):
 
 
 class ChecksumMismatchError(CorruptLogError):
-    """A version checksum and the log disagree; `context["mismatches"]` says in what."""
+    """A version checksum and the log disagree. `context["mismatches"]` lists the differences."""
 
     code = "CHECKSUM_MISMATCH"
 
@@ -158,79 +158,79 @@ class CorruptDeletionVectorError(CorruptLogError):
 
 
 class ProtocolViolationError(CorruptLogError):
-    """A value in the log that the protocol does not allow."""
+    """The log holds a value that the protocol does not allow."""
 
     code = "PROTOCOL_VIOLATION"
 
 
 class CorruptDataError(TableError):
-    """A data file holds what no reader can make sense of."""
+    """A data file holds values that cannot be decoded."""
 
     code = "CORRUPT_DATA"
 
 
 class InvalidVariantError(CorruptDataError):
-    """The bytes or the columns of a variant are none."""
+    """The bytes or columns do not form a valid variant."""
 
     code = "INVALID_VARIANT"
 
 
 class UnsupportedError(DeltaError):
-    """Valid, but this release does not do it."""
+    """The request is valid, but this release does not support it."""
 
     code = "UNSUPPORTED"
 
 
 class UnsupportedFeatureError(UnsupportedError):
-    """Table features that this release does not read or write; `context["features"]` names them, sorted."""
+    """The table has features that this release does not read or write. `context["features"]` names them, sorted."""
 
     code = "UNSUPPORTED_FEATURE"
 
 
 class UnsupportedVersionError(UnsupportedError):
-    """A protocol version above those that exist today."""
+    """The table's protocol version is newer than any that this release knows."""
 
     code = "UNSUPPORTED_VERSION"
 
 
 class UnsupportedStoreError(UnsupportedError):
-    """No store for this kind of URI, or one that cannot create a file exclusively."""
+    """There is no store for this kind of URI, or it cannot create a file exclusively."""
 
     code = "UNSUPPORTED_STORE"
 
 
 class UnsupportedExpressionError(UnsupportedError):
-    """An expression that this engine does not evaluate."""
+    """The engine does not evaluate this expression."""
 
     code = "UNSUPPORTED_EXPRESSION"
 
 
 class InvalidRequestError(DeltaError, ValueError):
-    """The caller asked for something that cannot be right. Nothing was changed."""
+    """The request is invalid. Nothing was changed."""
 
     code = "INVALID_REQUEST"
 
 
 class SchemaMismatchError(InvalidRequestError):
-    """Rows, or a definition, do not fit the table; every column that does not is named."""
+    """Rows or a definition do not match the table's schema. The message names every such column."""
 
     code = "SCHEMA_MISMATCH"
 
 
 class ColumnNotFoundError(InvalidRequestError):
-    """A name that no column has."""
+    """There is no column of that name."""
 
     code = "COLUMN_NOT_FOUND"
 
 
 class InvalidPropertyError(InvalidRequestError):
-    """A table property that does not exist, or a value it cannot have."""
+    """A table property is unknown, or its value is invalid."""
 
     code = "INVALID_PROPERTY"
 
 
 class InvalidExpressionError(InvalidRequestError):
-    """A predicate or expression that cannot be parsed, or is of the wrong type."""
+    """A predicate or expression cannot be parsed, or has the wrong type."""
 
     code = "INVALID_EXPRESSION"
 
@@ -238,7 +238,7 @@ class InvalidExpressionError(InvalidRequestError):
 class ConstraintViolationError(InvalidRequestError):
     """A row breaks a constraint, NOT NULL, a generated column or `replace_where`.
 
-    `context["constraint"]` names the constraint, `context["row"]` shows one offending row where it is known.
+    `context["constraint"]` names the constraint, `context["row"]` shows one offending row, if known.
     """
 
     code = "CONSTRAINT_VIOLATION"
@@ -309,38 +309,38 @@ class ConcurrentDomainMetadataError(ConflictError):
 
 
 class CommitRetriesExhaustedError(CommitError):
-    """Others were faster at every attempt. The table holds their commits, not this one."""
+    """Other commits won every attempt. The table holds them, not this one."""
 
     code = "COMMIT_RETRIES_EXHAUSTED"
     retryable = True
 
 
 class CommitOutcomeUnknownError(CommitError):
-    """Nobody can tell whether the commit was written: it **may have happened**. Look before writing again."""
+    """It is unknown whether the commit was written: it **may have happened**. Check before writing again."""
 
     code = "COMMIT_OUTCOME_UNKNOWN"
 
 
 class StorageError(DeltaError, OSError):
-    """The store refused or failed: a full disk, missing rights, a network."""
+    """The store refused or failed: full disk, missing permission, network failure."""
 
     code = "STORAGE_ERROR"
 
 
 class FileExistsInStoreError(StorageError):
-    """An exclusive create found the name taken."""
+    """An exclusive create found that the file already exists."""
 
     code = "FILE_EXISTS"
 
 
 class FileMissingInStoreError(StorageError):
-    """A file that was asked for by name is not there."""
+    """The requested file does not exist."""
 
     code = "FILE_MISSING"
 
 
 class StorageOutcomeUnknownError(StorageError):
-    """A request of which nobody can tell whether it took effect."""
+    """It is unknown whether a request took effect."""
 
     code = "STORAGE_OUTCOME_UNKNOWN"
 

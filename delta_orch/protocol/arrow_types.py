@@ -119,7 +119,7 @@ def _field_type(field: pa.Field, path: str) -> DataType:
         raise SchemaMismatchError(
             f"The variant column {path} does not consist of metadata and value alone",
             cause=f"It is stored as {storage}",
-            remedy="Put shredded variants together before writing",
+            remedy="Reconstruct shredded variants before writing",
             column=path,
         )
     return VARIANT

@@ -74,7 +74,7 @@ def relative_path(descriptor: DeletionVectorDescriptor) -> str:
     try:
         name = f"deletion_vector_{UUID(bytes=z85_decode(encoded))}.bin"
     except ValueError as e:
-        raise _corrupt("its path is no encoded UUID", descriptor, str(e)) from None
+        raise _corrupt("its path is not an encoded UUID", descriptor, str(e)) from None
     if prefix in (".", "..") or any(c in prefix for c in "/\\\0"):
         raise _corrupt("its directory prefix leaves the table", descriptor)
     return f"{prefix}/{name}" if prefix else name

@@ -66,7 +66,7 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
     checksum = values.pop("checksum", None)
     if checksum is not None and checksum != checksum_json(text):
         raise ChecksumMismatchError(
-            "_last_checkpoint does not fit its own checksum",
+            "_last_checkpoint does not match its own checksum",
             path="_delta_log/_last_checkpoint",
             recorded=checksum,
             computed=checksum_json(text),

@@ -61,7 +61,7 @@ def serialize_partition_value(value: PartitionValue, data_type: DataType) -> str
 
     Raises:
         InvalidRequestError: A binary value that is not UTF-8.
-        TypeError, ValueError: The value is none of that type.
+        TypeError, ValueError: The value is not of that type.
     """
     if value is None or value == "":
         return None
@@ -125,7 +125,7 @@ def parse_partition_value(text: str | None, data_type: DataType) -> PartitionVal
         return _parse(text, data_type)
     except (ValueError, InvalidOperation, OverflowError) as e:
         raise ProtocolViolationError(
-            f"The log holds the partition value {text!r}, which is no {data_type}", cause=str(e), value=text
+            f"The log holds the partition value {text!r}, which is not a valid {data_type}", cause=str(e), value=text
         ) from None
 
 

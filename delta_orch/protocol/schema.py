@@ -62,7 +62,7 @@ def serialize_schema(schema: StructType) -> str:
         return orjson.dumps(data_type_to_json(schema)).decode()
     except TypeError as e:
         raise SchemaMismatchError(
-            "The schema cannot be written", cause=str(e), remedy="Leave out characters that are no Unicode"
+            "The schema cannot be written", cause=str(e), remedy="Remove characters that are not valid Unicode"
         ) from None
 
 
@@ -93,7 +93,7 @@ def data_type_from_json(obj: JsonValue, *, depth: int = 0) -> DataType:
                 return data_type_from_json(other, depth=below)
     except (KeyError, TypeError, AttributeError):
         raise ProtocolViolationError(
-            "The table's schema holds something that is no type", cause=reprlib.repr(obj)[:200]
+            "The table's schema contains an invalid type", cause=reprlib.repr(obj)[:200]
         ) from None
 
 
@@ -108,7 +108,7 @@ def _named_type(name: str) -> DataType:
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
             raise ProtocolViolationError(
                 f"The table's schema holds the impossible type {name}",
-                cause="A decimal has 1 to 38 digits, at most all of them behind the point",
+                cause="A decimal has 1 to 38 digits, and at most that many of them after the decimal point",
             )
         return DecimalType(precision, scale)
     if _STRING_LIKE.fullmatch(name):
@@ -136,7 +136,7 @@ def _struct_from_json(obj: JsonValue, depth: int) -> StructType:
 def _field_from_json(obj: JsonValue, depth: int) -> StructField:
     name, metadata = obj["name"], obj.get("metadata") or {}
     if not isinstance(name, str) or not isinstance(metadata, Mapping):
-        raise TypeError("a field's name is no text, or its metadata no object")
+        raise TypeError("a field's name is not a string, or its metadata is not an object")
     return StructField(name, data_type_from_json(obj["type"], depth=depth), bool(obj.get("nullable", True)), metadata)
 
 

@@ -126,13 +126,13 @@ def ensure_valid_table_schema(
         known: The table's columns so far: their names are not judged again.
 
     Raises:
-        SchemaMismatchError: No column; two columns whose names differ at most in case; a name that the change data feed
+        SchemaMismatchError: No column; two columns whose names differ only in case; a name that the change data feed
             reserves or that no client could write (it holds one of ` ,;{}()\\n\\t=` and column mapping is off); only
             partition columns; a partition column of a type that cannot be one, or named twice. Nothing was created.
         ColumnNotFoundError: A partition column that is not in the schema.
     """
     if not schema.fields:
-        raise SchemaMismatchError("A table needs at least one column", remedy="Name the columns it is to have")
+        raise SchemaMismatchError("A table needs at least one column", remedy="Name its columns")
     _ensure_valid_names(schema, "", any_characters, known)
     wanted = [c.lower() for c in partition_columns]
     if len(set(wanted)) != len(wanted):
@@ -142,13 +142,13 @@ def ensure_valid_table_schema(
         if f is None:
             raise ColumnNotFoundError(
                 f"Partition column {column!r} is not in the schema",
-                remedy=f"Choose among {', '.join(schema.names)}",
+                remedy=f"Choose one of {', '.join(schema.names)}",
                 column=column,
             )
         if isinstance(f.data_type, StructType | ArrayType | MapType) or f.data_type in (VARIANT, VOID):
             raise SchemaMismatchError(
                 f"Column {column!r} of type {f.data_type} cannot be a partition column",
-                remedy="Partition by a column whose values can be told as text: a number, a text, a date, a time",
+                remedy="Partition by a column whose values have a text form: a number, a string, a date or a timestamp",
                 column=column,
             )
     if len(wanted) == len(schema):
@@ -161,7 +161,7 @@ def _ensure_valid_names(schema: StructType, prefix: str, any_characters: bool, k
         same = None if known is None else known.find(f.name)
         if (other := seen.setdefault(f.name.lower(), f.name)) is not f.name:
             raise SchemaMismatchError(
-                f"Columns {prefix}{other} and {prefix}{f.name} differ at most in case",
+                f"Columns {prefix}{other} and {prefix}{f.name} differ only in case",
                 cause="Names of columns are matched without regard to case",
                 remedy="Rename one of them",
                 column=f"{prefix}{f.name}",

@@ -26,7 +26,7 @@ def parse_path(path: ColumnPath, schema: StructType) -> Path:
     if not isinstance(path, str):
         names = tuple(path) if isinstance(path, Sequence) else ()
         if not names or not all(isinstance(name, str) and name for name in names):
-            raise InvalidRequestError(f"{path!r} is no path of a column", remedy="Write 'a.b' or ('a', 'b')")
+            raise InvalidRequestError(f"{path!r} is not a column path", remedy="Write 'a.b' or ('a', 'b')")
         return names
     if schema.find(path) is not None:
         return (path,)
@@ -36,7 +36,7 @@ def parse_path(path: ColumnPath, schema: StructType) -> Path:
         paths = ()
     if len(paths) != 1:
         raise InvalidRequestError(
-            f"{path!r} is no path of a column", remedy="Put names with dots, commas or spaces into `backticks`"
+            f"{path!r} is not a column path", remedy="Put names with dots, commas or spaces into `backticks`"
         )
     return paths[0]
 
@@ -77,12 +77,12 @@ def field_at(schema: StructType, path: Path) -> StructField:
     """The field at a resolved path.
 
     Raises:
-        InvalidRequestError: There is an element, key or value, which is no field of its own.
+        InvalidRequestError: The path ends at an element, key or value, which is not a field.
     """
     parent = type_at(schema, path[:-1])
     if not isinstance(parent, StructType):
         raise InvalidRequestError(
-            f"{quote_path(path)} is no column of its own",
+            f"{quote_path(path)} is not a column of its own",
             cause=f"It is what {quote_path(path[:-1])} holds",
             remedy="Name a column, or a field of a struct",
         )
@@ -119,7 +119,7 @@ def with_struct(schema: StructType, path: Sequence[str], change: Callable[[Struc
     def changed(data_type: DataType) -> DataType:
         if not isinstance(data_type, StructType):
             raise InvalidRequestError(
-                f"{quote_path(path)} is {data_type}, no struct", remedy="Only structs have columns inside"
+                f"{quote_path(path)} is {data_type}, not a struct", remedy="Only structs have columns inside"
             )
         return change(data_type)
 

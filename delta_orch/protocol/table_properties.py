@@ -40,7 +40,7 @@ def parse_interval_ms(text: str) -> int:
     body = text.strip().lower().removeprefix("interval").strip()
     parts = _INTERVAL_PART.findall(body)
     if not parts or _INTERVAL_PART.sub("", body).strip() or any(unit not in _UNIT_MS for _, unit in parts):
-        raise ValueError(f"{text!r} is no interval of weeks, days, hours, minutes or seconds")
+        raise ValueError(f"{text!r} is not an interval of weeks, days, hours, minutes or seconds")
     total = sum(int(n) * _UNIT_MS[unit] for n, unit in parts)
     if total < 0:
         raise ValueError(f"{text!r} is negative")
@@ -51,7 +51,7 @@ def parse_size_bytes(text: str) -> int:
     """`134217728`, `128mb`, `1g` → bytes. Raises ValueError."""
     m = _SIZE.fullmatch(text.strip())
     if m is None:
-        raise ValueError(f"{text!r} is no size in bytes")
+        raise ValueError(f"{text!r} is not a size in bytes")
     return int(m[1]) * _SIZE_FACTOR[m[2].lower()]
 
 
@@ -72,7 +72,7 @@ def parse_column_list(text: str) -> tuple[tuple[str, ...], ...]:
     while pos < len(text):
         m = token.match(text, pos)
         if m is None:
-            raise ValueError(f"{text!r} is no list of columns")
+            raise ValueError(f"{text!r} is not a list of columns")
         path.append(m[1].replace("``", "`") if m[1] else m[2])
         if m[3] != ".":
             paths.append(tuple(path))
@@ -105,7 +105,7 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
         for value in allowed:
             if text.strip().lower() == value.lower():
                 return value
-        raise ValueError(f"{text!r} is none of {', '.join(allowed)}")
+        raise ValueError(f"{text!r} is not one of {', '.join(allowed)}")
 
     return parse
 
@@ -186,8 +186,8 @@ _OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat
 class TableProperties:
     """The properties that decide something, with the protocol's or the reference implementation's defaults.
 
-    Durations in milliseconds, sizes in bytes; None where nothing is set and there is no default. A property whose value
-    is none of its kind raises InvalidPropertyError when it is asked for: what does not depend on it goes on.
+    Durations in milliseconds, sizes in bytes; None where nothing is set and there is no default. A property with an
+    invalid value raises InvalidPropertyError when it is read: whatever does not depend on it still works.
     """
 
     append_only: bool = False
@@ -280,7 +280,7 @@ def ensure_valid_properties(properties: Mapping[str, str]) -> dict[str, str]:
     Keys outside `delta.` are the user's own and free.
 
     Raises:
-        InvalidPropertyError: An unknown `delta.*` key, or a value that is none of the key's kind. Nothing was set.
+        InvalidPropertyError: An unknown `delta.*` key, or an invalid value. Nothing was set.
     """
     checked: dict[str, str] = {}
     for key, value in properties.items():

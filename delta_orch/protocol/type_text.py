@@ -41,7 +41,7 @@ def parse_declared_type(text: str) -> tuple[DataType, JsonObject]:
     """The type of a column, and the field metadata that its declaration needs (`char` and `varchar`).
 
     Raises:
-        SchemaMismatchError: It is no type.
+        SchemaMismatchError: It is not a type.
     """
     parser = _Parser(text)
     data_type = parser.type(0)
@@ -75,7 +75,7 @@ def declared_lengths(text: str) -> tuple[DeclaredLength, ...]:
     """The lengths that a declared type sets for texts in it, as `parse_declared_type` keeps it for a column.
 
     Raises:
-        SchemaMismatchError: It is no type.
+        SchemaMismatchError: It is not a type.
     """
     parser = _Parser(text)
     parser.type(0)
@@ -122,7 +122,7 @@ class _Parser:
 
     def refused(self) -> SchemaMismatchError:
         return SchemaMismatchError(
-            f"{self.text!r} is no type",
+            f"{self.text!r} is not a type",
             remedy="Write it as in Spark SQL: bigint, decimal(10,2), array<string>, struct<a:int,b:string>",
             type=self.text,
         )

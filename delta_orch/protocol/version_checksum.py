@@ -104,7 +104,7 @@ def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
     try:
         values = orjson.loads(data)
         if not isinstance(values, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         return _parse(values)
     except (ValueError, TypeError, AttributeError, KeyError, ProtocolViolationError) as e:
         cause = f"{e} is missing" if isinstance(e, KeyError) else str(e)
@@ -207,7 +207,7 @@ def _number(value: JsonValue) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"an integer was expected, not {value!r:.50}")
     if not -_INT64 <= value < _INT64:
-        raise ValueError(f"{value} is no 64-bit integer")
+        raise ValueError(f"{value} is not a 64-bit integer")
     return value
 
 

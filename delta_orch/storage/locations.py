@@ -109,7 +109,7 @@ class ObjectLocation:
 
 
 def parse_location(uri: str) -> ObjectLocation | None:
-    """The location in an object store that a URI names; None where its scheme is none of an object store.
+    """The location in an object store that a URI names; None if its scheme is not that of an object store.
 
     Takes fsspec's, Hadoop's and delta-rs's spellings.
 

@@ -40,7 +40,7 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
         return LocalStore(table_uri)
     if not isinstance(table_uri, str) or not table_uri.strip() or "\0" in table_uri:
         raise InvalidRequestError(
-            f"{table_uri!r} is no location of a table",
+            f"{table_uri!r} is not a table location",
             remedy="Give a path or a URI such as file:///data/t or s3://bucket/t",
         )
     scheme = _SCHEME.match(table_uri)

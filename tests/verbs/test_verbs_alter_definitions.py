@@ -78,7 +78,7 @@ def test_a_table_of_every_kind_of_column(rows: EngineRows, table: DeltaTable) ->
         ),
         (lambda: [column("a", "int", generated_as="rand()"), column("b", "int")], "not fixed"),
         (lambda: [column("a", "variant", generated_as="b"), column("b", "int")], "variant"),
-        (lambda: [column("a", "in"), column("b", "int")], "no type"),
+        (lambda: [column("a", "in"), column("b", "int")], "not a type"),
         (
             lambda: [t.StructField("s", t.StructType((column("a", "int", default="1"),))), column("b", "int")],
             "top-level",
@@ -150,7 +150,7 @@ def test_types_as_people_write_them(text: str, data_type: Any) -> None:
     ids=range(13),
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:
-    with pytest.raises(SchemaMismatchError, match="no type"):
+    with pytest.raises(SchemaMismatchError, match="not a type"):
         parse_declared_type(text)
 
 

@@ -106,7 +106,8 @@ def json_to_variant(texts: pa.Array | pa.ChunkedArray) -> pa.StructArray | pa.Ch
     """A column of JSON text as variants; null stays null, the text `null` becomes a variant null.
 
     Raises:
-        InvalidRequestError: A text is no JSON that a variant can hold; `context["row"]` is its row number in its array.
+        InvalidRequestError: A text is not JSON that a variant can hold. `context["row"]` is its row number in its
+            array.
     """
     if isinstance(texts, pa.ChunkedArray):
         return pa.chunked_array([json_to_variant(chunk) for chunk in texts.chunks], type=VARIANT_STORAGE)

@@ -185,7 +185,7 @@ def _typed(typed: TypedValue) -> bytes:
         if isinstance(e, InvalidRequestError):
             raise
         raise InvalidRequestError(
-            f"A value of the Python class {type(typed.value).__name__} is no {typed.type_name}", cause=str(e)
+            f"A value of the Python class {type(typed.value).__name__} is not a {typed.type_name}", cause=str(e)
         ) from None
 
 
@@ -282,7 +282,7 @@ def _datetime_of(*, utc: bool) -> Callable[[datetime], bytes]:
 def _timestamp(value: VariantTimestamp, kind: PrimitiveType | None = None) -> bytes:
     own = PrimitiveType[value.type_name.upper()]
     if kind not in (None, own):
-        raise InvalidRequestError(f"A {value.type_name} is no {kind.name.lower()}" if kind else "")
+        raise InvalidRequestError(f"A {value.type_name} is not a {kind.name.lower()}" if kind else "")
     if not -(1 << 63) <= value.count < 1 << 63:
         raise InvalidRequestError("A timestamp is out of a variant's range", cause=value.isoformat())
     return _signed(own, 8)(value.count)
@@ -377,7 +377,7 @@ def parse_json(text: str | bytes) -> Variant:
     rest are doubles.
 
     Raises:
-        InvalidRequestError: The text is no JSON, names a key of an object twice, is nested deeper than `MAX_DEPTH`
+        InvalidRequestError: The text is not JSON, names a key of an object twice, is nested deeper than `MAX_DEPTH`
             levels, or holds a number beyond the doubles.
     """
     try:
@@ -392,7 +392,7 @@ def parse_json(text: str | bytes) -> Variant:
         raise
     except (ValueError, RecursionError) as e:
         cause = "It is nested too deeply" if isinstance(e, RecursionError) else str(e)
-        raise InvalidRequestError("The text is no JSON that a variant can hold", cause=cause) from None
+        raise InvalidRequestError("The text is not JSON that a variant can hold", cause=cause) from None
     return encode_variant(parsed)
 
 
@@ -417,7 +417,7 @@ def _parse_double(text: str) -> float:
 
 
 def _refuse_constant(name: str) -> VariantValue:
-    raise InvalidRequestError("The text is no JSON", cause=f"{name} is not a JSON value")
+    raise InvalidRequestError("The text is not JSON", cause=f"{name} is not a JSON value")
 
 
 def _unique_fields(pairs: list[tuple[str, VariantValue]]) -> dict[str, VariantValue]:

@@ -24,7 +24,7 @@ def invalid_variant(problem: str, cause: str | None = None) -> InvalidVariantErr
     return InvalidVariantError(
         f"A variant cannot be read: {problem}",
         cause=cause,
-        remedy="Write the data file that holds it anew, or restore the table to a version before it",
+        remedy="Rewrite the data file that holds it, or restore the table to a version before it",
     )
 
 

@@ -17,7 +17,7 @@ def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) 
     Args:
         array: As a Parquet reader gives it. A chunked array comes back chunked.
         data_type: The column's Delta type; structs name their fields as the file does. Fields that only one side has
-            are left alone, and so is what is no struct, list or map where the type is one.
+            are left alone. So is a column that is not a struct, list or map although its type is one.
 
     Raises:
         InvalidVariantError: As `reconstruct.reconstruct_variant` has it; also where a variant is no group at all.

@@ -47,7 +47,7 @@ def parse_path(path: str | Sequence[str | int]) -> Path:
 
 def _no_path(path: str, cause: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{path!r} is no path into a variant",
+        f"{path!r} is not a variant path",
         cause=cause,
         remedy="Write it like $.name, $['a name'] or $.list[0], or give the steps as a list",
     )

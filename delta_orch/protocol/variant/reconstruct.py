@@ -253,7 +253,7 @@ def split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn
         return value, value
     is_object = basic_types(value.data, value.starts[rows], value.ends[rows]) == BasicType.OBJECT
     if (typed[rows] & ~is_object).any():
-        raise invalid_variant("it has a value that is no object beside shredded fields")
+        raise invalid_variant("it has a value that is not an object beside shredded fields")
     if (~typed[rows] & is_object).any():
         raise invalid_variant("it has an object in its value column where the object's fields should be shredded")
     if not typed[rows].any():
