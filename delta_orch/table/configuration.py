@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from delta_orch.errors import InvalidPropertyError
+from delta_orch.errors import AppendOnlyError, InvalidPropertyError
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.table_properties import TableProperties
@@ -88,6 +88,15 @@ class TableConfiguration:
         if not self.supports("columnMapping"):
             return ColumnMappingMode.NONE
         return ColumnMappingMode(self.properties.column_mapping_mode)
+
+    def ensure_rows_may_leave(self) -> None:
+        """Raise AppendOnlyError where the table keeps every row (PROTOCOL, "Append-only Tables")."""
+        if self.properties.append_only:
+            raise AppendOnlyError(
+                "The table is append-only: no row may be removed or replaced",
+                cause="The table property delta.appendOnly is true",
+                remedy="Append instead, or set the property to false first",
+            )
 
     def supports(self, feature: str) -> bool:
         """Whether the protocol lists or implies a feature, under this name or an older one."""

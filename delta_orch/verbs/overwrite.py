@@ -108,7 +108,7 @@ def _replace_partitions(write: Write) -> dict[str, int]:
             remedy='Use partition_overwrite_mode="static" if that is what you want',
         )
     if write.snapshot is not None:
-        write.target.ensure_rows_may_leave()
+        write.target.table.ensure_rows_may_leave()
     adds = write.insert()
     # The partitions of the files, spelled as in the log.
     partitions = file_partition_strings(adds, schema, columns).group_by(list(columns)).aggregate([])

@@ -301,7 +301,7 @@ class Write:
             none = ADD_SCHEMA.empty_table().select(REMOVED_FILE_COLUMNS)
             selection, was = Selection(none, none, leaving), leaving
         else:
-            self.target.ensure_rows_may_leave()
+            self.target.table.ensure_rows_may_leave()
             # As the rows are: some columns may become wider with this write.
             was = self._condition(predicate, self.snapshot.schema)
             files = self.snapshot.files(REMOVED_FILE_COLUMNS, was)

@@ -16,7 +16,7 @@ from delta_orch.engines.base import (
     StatisticsPolicy,
     WriteSpec,
 )
-from delta_orch.errors import AppendOnlyError, InvalidRequestError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
@@ -27,18 +27,9 @@ from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.storage.base import LogStore
-from delta_orch.table.clustering import (
-    CLUSTERING_DOMAIN,
-    ensure_can_cluster,
-    logical_paths,
-    physical_columns,
-    serialize_clustering,
-)
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.property_rules import CONSTRAINT_PREFIX, ensure_settable
-from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
-from delta_orch.table.schema_evolution import SchemaMode, as_first_defined, merge_schemas, overwritten_schema
-from delta_orch.table.table_rules import settle, with_dependent_properties
+from delta_orch.table.registry import has_check_constraints
+from delta_orch.table.schema_evolution import SchemaMode
 
 
 class TableDefinition(TypedDict, total=False):
@@ -120,7 +111,7 @@ class WriteTarget:
             statistics=StatisticsPolicy(
                 self.properties.data_skipping_num_indexed_cols,
                 self.properties.data_skipping_stats_columns,
-                also=logical_paths(self.schema, self.clustering) if self.clustering else (),
+                also=self._clustering_columns(),
                 says_tight=self.table.supports("deletionVectors"),
             ),
             target_file_size_bytes=self.properties.target_file_size_bytes,
@@ -138,24 +129,23 @@ class WriteTarget:
     @property
     def has_rules(self) -> bool:
         """Whether something may be asked of the rows beside their types and NOT NULL."""
-        has_constraints = any(key.lower().startswith(CONSTRAINT_PREFIX) for key in self.table.configuration)
-        return has_constraints or any(field.metadata for field in fields_of(self.schema))
+        return has_check_constraints(self.table) or any(field.metadata for field in fields_of(self.schema))
+
+    def _clustering_columns(self) -> tuple[Path, ...]:
+        if not self.clustering:
+            return ()
+        from delta_orch.table.clustering import logical_paths
+
+        return logical_paths(self.schema, self.clustering)
 
     def stage_creation(self, transaction: Transaction) -> None:
         """Stage what creates the table, in the transaction that does."""
         transaction.update_protocol(self.table.protocol)
         transaction.update_metadata(self.table.metadata)
         if self.clustering is not None:
-            transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(self.clustering))
+            from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 
-    def ensure_rows_may_leave(self) -> None:
-        """Raise AppendOnlyError where the table keeps every row (PROTOCOL, "Append-only Tables")."""
-        if self.properties.append_only:
-            raise AppendOnlyError(
-                "The table is append-only: no row may be removed or replaced",
-                cause="The table property delta.appendOnly is true",
-                remedy="Append instead, or set the property to false first",
-            )
+            transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(self.clustering))
 
 
 def existing_target(snapshot: Snapshot, partition_by: Sequence[str] | None = None) -> WriteTarget:
@@ -192,6 +182,12 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
             schema cannot be a table's.
         UnsupportedFeatureError: It would need a feature this release does not write.
     """
+    from delta_orch.table.clustering import ensure_can_cluster, physical_columns
+    from delta_orch.table.property_rules import ensure_settable
+    from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
+    from delta_orch.table.schema_evolution import as_first_defined
+    from delta_orch.table.table_rules import settle, with_dependent_properties
+
     configuration = with_dependent_properties(ensure_settable(definition.get("properties") or {}, on_new_table=True))
     schema = as_first_defined(schema)
     metadata = Metadata(
@@ -236,6 +232,10 @@ def evolve_target(
     """
     if schema_mode is None:
         return target
+    from delta_orch.table.clustering import ensure_can_cluster
+    from delta_orch.table.schema_evolution import merge_schemas
+    from delta_orch.table.table_rules import settle
+
     before = target.table
     if schema_mode is SchemaMode.MERGE:
         schema = merge_schemas(before.schema, source_schema, may_widen=before.properties.enable_type_widening)
@@ -252,6 +252,8 @@ def evolve_target(
 def _overwritten(
     before: TableConfiguration, source_schema: StructType, partition_by: Sequence[str] | None
 ) -> TableConfiguration:
+    from delta_orch.table.schema_evolution import overwritten_schema
+
     schema = overwritten_schema(before.schema, source_schema)
     names = before.metadata.partition_columns if partition_by is None else partition_by
     columns = resolve_column_names(names, schema, "partition_by")

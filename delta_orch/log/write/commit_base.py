@@ -19,7 +19,6 @@ from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.files.partition_columns import one_chunk
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
 from delta_orch.table.configuration import TableConfiguration
@@ -206,6 +205,8 @@ def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
     base_ids = _column(files, "base_row_id")
     is_new = base_ids.is_null()
     if pc.any(is_new).as_py():
+        from delta_orch.log.read.skipping.record_counts import record_counts
+
         counts = pc.if_else(is_new, record_counts(files), _long(0))
         if counts.null_count:
             raise InvalidRequestError(

@@ -10,19 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import (
-    AppendOnlyError,
     ConflictError,
     InvalidRequestError,
     MetadataChangedError,
     TableExistsError,
 )
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_base import CommitBase
-from delta_orch.log.write.conflict import ISOLATION_LEVELS
+from delta_orch.log.write.commit_options import ISOLATION_LEVELS
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
-from delta_orch.table.column_mapping_ids import without_column_mapping
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.iceberg_compat import ensure_iceberg_compatible
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 
 if TYPE_CHECKING:
@@ -76,12 +72,8 @@ def ensure_may_remove(staged: StagedActions, table: TableConfiguration | None) -
     there is no table yet."""
     if table is None and staged.num_removed:
         raise InvalidRequestError("A transaction that creates a table has no files to remove")
-    if table is not None and staged.removes_data and table.properties.append_only:
-        raise AppendOnlyError(
-            "The table is append-only: no row may be removed or replaced",
-            cause="Its property delta.appendOnly is true",
-            remedy="Append instead, or set the property to false first",
-        )
+    if table is not None and staged.removes_data:
+        table.ensure_rows_may_leave()
 
 
 def ensure_may_write_deletion_vectors(result: TableConfiguration) -> None:
@@ -101,7 +93,7 @@ def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
         if "deletion_vector" not in files.column_names:
             continue
         vectors = files.column("deletion_vector")
-        if vectors.null_count < files.num_rows and record_counts(files.filter(vectors.is_valid())).null_count:
+        if vectors.null_count < files.num_rows and _counts(files.filter(vectors.is_valid())).null_count:
             raise InvalidRequestError(
                 "A file with a deletion vector does not say how many records it has",
                 remedy="Give numRecords in its statistics, counting the deleted rows",
@@ -185,10 +177,12 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) ->
     """
     if not result.properties.is_iceberg_compatible:
         return
+    from delta_orch.table.iceberg_compat import ensure_iceberg_compatible
+
     ensure_iceberg_compatible(result)
     for files in adds:
         has_vector = "dv_id" in files.column_names and files.column("dv_id").null_count < files.num_rows
-        if has_vector or record_counts(files).null_count:
+        if has_vector or _counts(files).null_count:
             raise InvalidRequestError(
                 "The table is compatible with Iceberg, but a new file is not",
                 cause="It has a deletion vector" if has_vector else "Its statistics lack numRecords",
@@ -206,6 +200,8 @@ def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
             files differ, `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written; running again finds an
             existing table.
     """
+    from delta_orch.table.column_mapping_ids import without_column_mapping
+
     found = created.table
     logical = [without_column_mapping(table.schema) for table in (wanted, found)]
     differences = [
@@ -232,3 +228,9 @@ def _chosen(table: TableConfiguration) -> dict[str, str]:
     """The properties without those that each writer generates."""
     generated = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)
     return {key: value for key, value in table.configuration.items() if key not in generated}
+
+
+def _counts(files: pa.Table) -> pa.Array:
+    from delta_orch.log.read.skipping.record_counts import record_counts
+
+    return record_counts(files)

@@ -14,6 +14,12 @@ from delta_orch.protocol.types import StructType
 TxnArgument = TxnId | tuple[str, int] | Sequence[TxnId | tuple[str, int]]
 """One idempotency key or several, as `TxnId` or as a plain `(app_id, version)`."""
 
+SERIALIZABLE = "Serializable"
+WRITE_SERIALIZABLE = "WriteSerializable"
+SNAPSHOT_ISOLATION = "SnapshotIsolation"
+ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE, SNAPSHOT_ISOLATION)
+"""What a transaction may ask for; a table (`delta.isolationLevel`) may ask for the first two."""
+
 _LONG_MAX = 2**63 - 1
 
 

@@ -34,16 +34,11 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.skipping.data_skipping import match_files
+from delta_orch.log.write.commit_options import SERIALIZABLE, SNAPSHOT_ISOLATION
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, keys_of
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.metadata_changes import concerns_writers
-
-SERIALIZABLE = "Serializable"
-WRITE_SERIALIZABLE = "WriteSerializable"
-SNAPSHOT_ISOLATION = "SnapshotIsolation"
-ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE, SNAPSHOT_ISOLATION)
-"""What a transaction may ask for; a table (`delta.isolationLevel`) may ask for the first two."""
 
 
 @dataclass(frozen=True, slots=True)

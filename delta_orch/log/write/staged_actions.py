@@ -15,9 +15,6 @@ from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.files.partition_columns import file_partition_keys, one_chunk, partition_keys
-from delta_orch.log.read.reconcile import file_keys
-from delta_orch.log.read.skipping.data_skipping import match_files
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
@@ -60,6 +57,8 @@ class ReadSet:
 
     def may_hold_read_rows(self, files: pa.Table, table: TableConfiguration) -> pa.Array:
         """For each file (columns of `file_columns`), false only if none of its rows can have been read."""
+        from delta_orch.log.read.skipping.data_skipping import match_files
+
         rows, partition_columns = files.num_rows, table.partition_columns
         if self.whole_table:
             return all_booleans(True, rows)
@@ -162,6 +161,7 @@ class StagedActions:
 
     def drop_files_in(self, scope: Expression, table: TableConfiguration) -> None:
         """Leave out every file for whose partition `scope`, a predicate over partition columns, is true."""
+        from delta_orch.log.read.skipping.data_skipping import match_files
 
         def outside(files: pa.Table) -> pa.Table:
             if not files.num_rows:
@@ -288,11 +288,15 @@ def _sum_of_sizes(tables: Sequence[pa.Table]) -> int:
 
 
 def _sum_of_records(tables: Sequence[pa.Table]) -> int:
+    from delta_orch.log.read.skipping.record_counts import record_counts
+
     return sum(pc.sum(record_counts(files)).as_py() or 0 for files in tables)
 
 
 def keys_of(files: pa.Table) -> pa.Array:
     """`reconcile.file_keys` of a table of files; without a column `dv_id`, no file has a deletion vector."""
+    from delta_orch.log.read.reconcile import file_keys
+
     dv_ids = files["dv_id"] if "dv_id" in files.column_names else pa.nulls(files.num_rows, pa.string())
     return file_keys(canonical_paths(files["path"]), dv_ids)
 

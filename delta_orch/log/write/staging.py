@@ -20,7 +20,6 @@ from delta_orch.log.write.commit_checks import (
     ensure_may_remove,
     ensure_may_write_deletion_vectors,
 )
-from delta_orch.log.write.conflict import Intent
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, ensure_file_table, keys_of
 from delta_orch.protocol.actions import CommitInfo, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
 from delta_orch.table.configuration import TableConfiguration
@@ -28,6 +27,7 @@ from delta_orch.table.row_tracking import PRESERVED_TAG
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.write.conflict import Intent
 
 
 @dataclass(slots=True)
@@ -263,6 +263,8 @@ class Staging:
             txns, skipped: The identifiers it records, and those it found recorded.
             isolation_level: None takes the table's.
         """
+        from delta_orch.log.write.conflict import Intent
+
         result = self._result()
         return Intent(
             reads=self._reads,

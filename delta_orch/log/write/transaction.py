@@ -30,7 +30,6 @@ from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit
 from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns
 from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
-from delta_orch.log.write.conflict import Intent, ensure_no_conflict, note_moved_rows, removes_after_compaction
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.log.write.staging import Provenance, Staging
 from delta_orch.protocol.actions import Txn
@@ -40,6 +39,7 @@ from delta_orch.table.row_tracking import with_materialized_columns
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
+    from delta_orch.log.write.conflict import Intent
     from delta_orch.storage.base import FileMeta, StagedFile
 
 __all__ = ["CommitResult", "Transaction"]
@@ -215,6 +215,8 @@ class Transaction(Staging):
         Returns: None where the transaction should try again; a result where it turns out to be over: one of the commits
             is its own, or they leave it nothing to do.
         """
+        from delta_orch.log.write.conflict import ensure_no_conflict, note_moved_rows
+
         for winner in self._winners(version):
             # Also where the store said "exists": that may be the echo of our own request, repeated on the way.
             if winner.commit_info is not None and winner.commit_info.get("txnId") == self._provenance.txn_id:
@@ -268,6 +270,8 @@ class Transaction(Staging):
 
     def _follow_moved_rows(self, winner: Commit, base: CommitBase) -> None:
         """A compaction that came first yields: what it moved and we remove is removed from where it is now."""
+        from delta_orch.log.write.conflict import removes_after_compaction
+
         removes = removes_after_compaction(self._staged, winner, base.table)
         if removes is not None:
             self._staged.removes = removes
