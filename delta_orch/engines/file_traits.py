@@ -11,11 +11,11 @@ from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
 from delta_orch.log.files.arrow_building import bool_array
 from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import read_footer
 from delta_orch.table.column_mapping import ColumnMappingMode
-from delta_orch.table.type_widening import TYPE_CHANGES
 
 _THREADS = 8
 _TYPED_VALUE = "typed_value"

@@ -24,6 +24,16 @@ from delta_orch.protocol.types import (
     StructType,
 )
 
+# Keys in the metadata of a field. Those of column mapping are in `table.column_mapping`.
+CURRENT_DEFAULT = "CURRENT_DEFAULT"
+GENERATION_EXPRESSION = "delta.generationExpression"
+IDENTITY_START = "delta.identity.start"
+IDENTITY_STEP = "delta.identity.step"
+IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
+IDENTITY_ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
+INVARIANTS = "delta.invariants"
+TYPE_CHANGES = "delta.typeChanges"
+
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 # Spark stores char and varchar as string and keeps the declared type in the field's metadata.
 _STRING_LIKE = re.compile(r"(?:var)?char\(\d+\)|string collate .+")

@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
+from delta_orch.protocol.schema import (
+    CURRENT_DEFAULT,
+    GENERATION_EXPRESSION,
+    IDENTITY_ALLOW_EXPLICIT_INSERT,
+    IDENTITY_START,
+    IDENTITY_STEP,
+)
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
-from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, generation_expression
+from delta_orch.table.column_dependencies import generation_expression
 
-CURRENT_DEFAULT = "CURRENT_DEFAULT"
-IDENTITY_START = "delta.identity.start"
-IDENTITY_STEP = "delta.identity.step"
-IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
-IDENTITY_ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
 _LONG = range(-(2**63), 2**63)
 
 

@@ -9,13 +9,11 @@ import orjson
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.tree import columns_of
+from delta_orch.protocol.schema import GENERATION_EXPRESSION, INVARIANTS
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.types import StructField, fields_of
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.property_rules import CONSTRAINT_PREFIX
-
-GENERATION_EXPRESSION = "delta.generationExpression"
-INVARIANTS = "delta.invariants"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,18 @@ from typing import TypeVar
 import orjson
 
 from delta_orch.errors import ProtocolViolationError
+from delta_orch.protocol.schema import (
+    CURRENT_DEFAULT,
+    GENERATION_EXPRESSION,
+    IDENTITY_ALLOW_EXPLICIT_INSERT,
+    IDENTITY_HIGH_WATER_MARK,
+    IDENTITY_START,
+    IDENTITY_STEP,
+    INVARIANTS,
+    TYPE_CHANGES,
+)
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
-from delta_orch.table.type_widening import TYPE_CHANGES
 
 Kind = TypeVar("Kind")
 
@@ -120,9 +129,9 @@ def _details(column: StructField, path: tuple[str, ...]) -> ColumnDetails:
         comment=said.optional("comment", str),
         declared_type=said.optional("__CHAR_VARCHAR_TYPE_STRING", str),
         collations=said.optional("__COLLATIONS", dict) or {},
-        generation_expression=said.optional("delta.generationExpression", str),
+        generation_expression=said.optional(GENERATION_EXPRESSION, str),
         identity=_identity(said),
-        default=said.optional("CURRENT_DEFAULT", str),
+        default=said.optional(CURRENT_DEFAULT, str),
         invariant=_invariant(said),
         physical_name=said.optional(PHYSICAL_NAME, str),
         field_id=said.optional(FIELD_ID, int),
@@ -152,7 +161,7 @@ class _Said:
 
 
 def _identity(said: _Said) -> IdentityDetails | None:
-    start, step = (said.optional(f"delta.identity.{name}", int) for name in ("start", "step"))
+    start, step = said.optional(IDENTITY_START, int), said.optional(IDENTITY_STEP, int)
     if start is None and step is None:
         return None
     if start is None or step is None:
@@ -160,19 +169,19 @@ def _identity(said: _Said) -> IdentityDetails | None:
     return IdentityDetails(
         start,
         step,
-        said.optional("delta.identity.highWaterMark", int),
-        bool(said.optional("delta.identity.allowExplicitInsert", bool)),
+        said.optional(IDENTITY_HIGH_WATER_MARK, int),
+        bool(said.optional(IDENTITY_ALLOW_EXPLICIT_INSERT, bool)),
     )
 
 
 def _invariant(said: _Said) -> str | None:
-    text = said.optional("delta.invariants", str)
+    text = said.optional(INVARIANTS, str)
     if text is None:
         return None
     try:
         return str(orjson.loads(text)["expression"]["expression"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as e:
-        raise said.violation("delta.invariants", f"{text!r} holds no expression: {e}") from None
+        raise said.violation(INVARIANTS, f"{text!r} holds no expression: {e}") from None
 
 
 def _type_change(said: _Said, change: object) -> TypeChange:

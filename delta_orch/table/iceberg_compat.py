@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.schema import data_type_from_json
+from delta_orch.protocol.schema import TYPE_CHANGES, data_type_from_json
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import (
     BYTE,
@@ -26,7 +26,6 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.type_widening import TYPE_CHANGES
 
 _INTEGERS = (BYTE, SHORT, INTEGER, LONG)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
 from delta_orch.protocol.actions import Protocol
+from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START, INVARIANTS, TYPE_CHANGES
 from delta_orch.protocol.types import fields_of
-from delta_orch.table.type_widening import TYPE_CHANGES, ensure_known_type_changes
 
 if TYPE_CHECKING:
     from delta_orch.table.configuration import TableConfiguration
@@ -56,10 +56,10 @@ def has_field_key(key: str) -> Callable[[TableConfiguration], bool]:
 
 
 has_column_mapping = asks_for("delta.columnMapping.mode")
-has_invariants = has_field_key("delta.invariants")
-has_generated_columns = has_field_key("delta.generationExpression")
-has_identity_columns = has_field_key("delta.identity.start")
-has_column_defaults = has_field_key("CURRENT_DEFAULT")
+has_invariants = has_field_key(INVARIANTS)
+has_generated_columns = has_field_key(GENERATION_EXPRESSION)
+has_identity_columns = has_field_key(IDENTITY_START)
+has_column_defaults = has_field_key(CURRENT_DEFAULT)
 
 
 def has_collations(configuration: TableConfiguration) -> bool:
@@ -182,6 +182,8 @@ def ensure_readable(configuration: TableConfiguration) -> None:
         needed.add("columnMapping")
     _refuse("read", needed, lambda f: f.reads or not f.is_active(configuration))
     if TYPE_CHANGES in configuration.metadata.schema_string:
+        from delta_orch.table.type_widening import ensure_known_type_changes
+
         ensure_known_type_changes(configuration.schema)
 
 

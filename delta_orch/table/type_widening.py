@@ -10,7 +10,7 @@ import reprlib
 from dataclasses import replace
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
-from delta_orch.protocol.schema import data_type_from_json
+from delta_orch.protocol.schema import TYPE_CHANGES, data_type_from_json
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import (
     BYTE,
@@ -28,7 +28,6 @@ from delta_orch.protocol.types import (
     fields_of,
 )
 
-TYPE_CHANGES = "delta.typeChanges"
 _MAX_PRECISION = 38
 
 _WIDER: dict[DataType, frozenset[DataType]] = {

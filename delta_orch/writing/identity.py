@@ -17,15 +17,16 @@ import pyarrow as pa
 from delta_orch.engines.base import IdentityValues
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.actions import Metadata
-from delta_orch.protocol.schema import parse_schema, serialize_schema
-from delta_orch.protocol.schema_edit import without_metadata
-from delta_orch.protocol.types import StructField, StructType
-from delta_orch.table.column_definitions import (
+from delta_orch.protocol.schema import (
     IDENTITY_ALLOW_EXPLICIT_INSERT,
     IDENTITY_HIGH_WATER_MARK,
     IDENTITY_START,
     IDENTITY_STEP,
+    parse_schema,
+    serialize_schema,
 )
+from delta_orch.protocol.schema_edit import without_metadata
+from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.column_mapping import physical_path
 from delta_orch.writing.target import WriteTarget
 

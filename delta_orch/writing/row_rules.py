@@ -23,12 +23,11 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, Opaque
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, INVARIANTS
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
-from delta_orch.table.column_definitions import CURRENT_DEFAULT
-from delta_orch.table.column_dependencies import GENERATION_EXPRESSION, INVARIANTS, constraints_of
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.declared_types import place_of_text
 from delta_orch.writing.identity import identity_of, next_values
@@ -99,6 +98,8 @@ def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
                 text = _invariant_text(field)
                 yield RowCheck(f"the invariant of column {field.name}", condition_of(text, schema, field.name))
     if table.supports("checkConstraints"):
+        from delta_orch.table.column_dependencies import constraints_of
+
         for name, text in constraints_of(table.configuration).items():
             yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
 

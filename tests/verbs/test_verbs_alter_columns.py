@@ -18,10 +18,9 @@ from delta_orch.errors import (
 )
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol import types as t
-from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.schema import TYPE_CHANGES, serialize_schema
 from delta_orch.protocol.types import ArrayType, DataType, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
-from delta_orch.table.type_widening import TYPE_CHANGES
 from tests.certain import a, some
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pytest
 from delta_orch import DeltaTable, column
 from delta_orch.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import fields_of
 from delta_orch.table.feature_removal import FileTrait
-from delta_orch.table.type_widening import TYPE_CHANGES
 from delta_orch.verbs.alter import rewriting
 from tests.deleted_rows import delete_first_row
 from tests.harness.row_multiset import ensure_same_rows

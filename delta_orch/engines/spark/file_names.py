@@ -26,6 +26,7 @@ from delta_orch.engines.read_errors import read_error
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import (
     LONG,
     TIMESTAMP,
@@ -40,7 +41,6 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.storage.base import LogStore
 from delta_orch.table.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
-from delta_orch.table.type_widening import TYPE_CHANGES
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.schema import data_type_to_json
+from delta_orch.protocol.schema import CURRENT_DEFAULT, data_type_to_json
 from delta_orch.protocol.schema_edit import (
     ColumnPath,
     Path,
@@ -21,7 +21,7 @@ from delta_orch.protocol.schema_edit import (
 from delta_orch.protocol.table_properties import parse_column_list
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.clustering import logical_path
-from delta_orch.table.column_definitions import CURRENT_DEFAULT, is_generated, is_identity
+from delta_orch.table.column_definitions import is_generated, is_identity
 from delta_orch.table.column_dependencies import ensure_not_depended_on
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.declared_types import with_renamed_place

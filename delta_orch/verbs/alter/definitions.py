@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
+from delta_orch.protocol.schema import CURRENT_DEFAULT
 from delta_orch.protocol.schema_edit import (
     ColumnPath,
     Path,
@@ -20,7 +21,7 @@ from delta_orch.protocol.schema_edit import (
     with_type,
 )
 from delta_orch.protocol.types import DATE, TIMESTAMP_NTZ, DataType, StructField
-from delta_orch.table.column_definitions import CURRENT_DEFAULT, ensure_default, is_generated, is_identity
+from delta_orch.table.column_definitions import ensure_default, is_generated, is_identity
 from delta_orch.table.column_dependencies import ensure_not_depended_on
 from delta_orch.table.iceberg_compat import ensure_iceberg_can_widen
 from delta_orch.table.type_widening import is_widening, with_type_change
