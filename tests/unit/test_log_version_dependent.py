@@ -337,7 +337,7 @@ def test_ids_that_two_writers_give_to_one_file_are_given_once(log: TableLog) -> 
 
     both, second, other = begin(stripped), begin(stripped.slice(1)), begin(stripped.slice(0, 1))
     second.commit()
-    with pytest.raises(ConcurrentAppendError, match="anew"):
+    with pytest.raises(ConcurrentAppendError, match="again, as this one would"):
         both.commit()
     assert other.commit().version == 2
     assert ids_in(log.snapshot()) == [(20, 1), (30, 2)]
