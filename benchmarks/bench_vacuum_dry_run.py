@@ -10,6 +10,8 @@ TITLE = "Vacuum, dry run: 100,000 files in 100 partitions, one of a hundred need
 FILES, PARTITIONS = 100_000, 100
 LEFT_BEHIND = FILES // 100
 
+WARM_UPS = 1
+
 Run = Callable[[Path], object]
 
 
