@@ -36,7 +36,7 @@ class DeltaTable:
     """A Delta table at a location, whether or not it exists yet.
 
     Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
-    method says otherwise: of a write that failed there may be data files that no commit names, which vacuum removes.
+    method says otherwise: of a write that failed there may be data files that no commit names; vacuum removes them.
 
     Methods that commit make one commit, of which everybody sees all or nothing, in the order of versions (PROTOCOL,
     "Delta Table Specification"). They return a `CommitResult` and take
@@ -97,7 +97,7 @@ class DeltaTable:
             TimestampOutOfRangeError: Before the first version, or after the newest.
             CorruptLogError: The log breaks the protocol.
             UnsupportedFeatureError, UnsupportedVersionError: This release might misread the table.
-            InvalidRequestError: Both a version and a timestamp, or one that is neither.
+            InvalidRequestError: Both a version and a timestamp, or a value that is neither.
         """
         if version is not None and timestamp is not None:
             raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
@@ -121,9 +121,9 @@ class DeltaTable:
         (PROTOCOL, "Commit Provenance Information").
 
         Raises:
-            InvalidRequestError: `limit` is no integer from 0.
+            InvalidRequestError: `limit` is not an integer of at least 0.
             TableNotFoundError: No table at the location.
-            CorruptLogError: What a commit says of itself is no JSON.
+            CorruptLogError: The `commitInfo` of a commit is not JSON.
         """
         return self.log.history(limit)
 
@@ -172,7 +172,7 @@ class DeltaTable:
             schema_version: Give the rows the columns of this version instead of those at the end of the range.
 
         Raises:
-            VersionNotFoundError, TimestampOutOfRangeError, InvalidRequestError: The range is none the log holds.
+            VersionNotFoundError, TimestampOutOfRangeError, InvalidRequestError: The log does not hold the range.
             UnsupportedFeatureError: The schema changed incompatibly in the range.
         """
         from delta_orch.change_feed.change_feed import read_changes
@@ -303,7 +303,7 @@ class DeltaTable:
         return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options)
 
     def remove_domain_metadata(self, domain: str, **options: Unpack[CommitOptions]) -> CommitResult:
-        """Remove a metadata domain of your own; `skipped` where there is none of that name. Raises as
+        """Remove a metadata domain of your own; `skipped` if there is no domain of that name. Raises as
         `set_domain_metadata`."""
         from delta_orch.verbs.domain_metadata import remove_domain_metadata
 
@@ -325,7 +325,7 @@ class DeltaTable:
         Args:
             where: A predicate over partition columns.
             target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
-            max_deleted_rows_ratio: Files of which deletion vectors mark a greater part are written anew, however large.
+            max_deleted_rows_ratio: Files are rewritten, whatever their size, if deletion vectors mark more than this.
 
         Returns: `skipped` where there was nothing to merge.
 

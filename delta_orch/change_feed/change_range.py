@@ -33,7 +33,8 @@ def resolve_change_range(table_log: TableLog, latest: Snapshot, asked: ChangeRan
     """The first and the last version. The first is greater only where the range is empty and may be.
 
     Raises:
-        InvalidRequestError: No start or two, two ends, a version that is no integer from 0, an end before the start.
+        InvalidRequestError: No start or two, two ends, a version that is not an integer of at least 0, or an end
+            before the start.
         VersionNotFoundError, TimestampOutOfRangeError: A bound lies after the newest version, or the end before the
             first.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
@@ -18,6 +17,7 @@ from delta_orch.log.read.deletion_vectors import (
     deletion_vector_descriptors,
     read_deletion_vectors,
 )
+from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.data_path import canonical_paths
@@ -141,19 +141,11 @@ def _only_rows(file: pa.Table, rows: BitMap64, num_rows: int) -> pa.Table:
 
 def _num_rows(store: LogStore, files: pa.Table) -> list[int]:
     """The number of rows in each file, deleted ones included; from its footer where its statistics do not say."""
-    counts = [_num_records(text) for text in files.column("stats").to_pylist()]
-    untold = [row for row, count in enumerate(counts) if count is None]
+    counts = record_counts(files).to_pylist()
+    untold = [row for row, count in enumerate(counts) if count is None or not 0 <= count < _MANY_ROWS]
     paths = files.column("path").take(int64_array(untold)).to_pylist()
     read = dict(zip(untold, read_num_rows(store, paths), strict=True))
-    return [read[row] if count is None else count for row, count in enumerate(counts)]
-
-
-def _num_records(stats: str | None) -> int | None:
-    try:
-        found = orjson.loads(stats or "{}").get("numRecords")
-    except (orjson.JSONDecodeError, AttributeError):
-        return None
-    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < _MANY_ROWS else None
+    return [read.get(row, count) for row, count in enumerate(counts)]
 
 
 def _changes_data(files: pa.Table) -> pa.ChunkedArray:

@@ -23,7 +23,7 @@ def append(
     """Add rows; the first append creates the table, and of two first appends the second joins it.
 
     Reads nothing (a blind append), so it never conflicts with another append. Of two that take values of the same
-    identity column one runs anew, behind the values of the other, if its data can be read twice.
+    identity column one runs again, behind the values of the other, if its data can be read twice.
 
     Args:
         schema_mode: `merge` adds the columns that the table does not have, in the same commit.

@@ -18,15 +18,15 @@ def set_domain_metadata(
     """Set the configuration of a domain, whatever it was before. Conflicts with whoever sets or removes the same one.
 
     Raises:
-        InvalidRequestError: The domain is the protocol's own (`delta.…`) or has no name, the configuration is no text,
-            or the table has no metadata domains. Nothing was committed.
+        InvalidRequestError: The domain is the protocol's own (`delta.…`) or has no name, the configuration is not a
+            string, or the table has no metadata domains. Nothing was committed.
         ConcurrentDomainMetadataError: Another commit changed the domain. The table holds that one.
     """
     _ensure_users_own(domain)
     if not isinstance(configuration, str):
         raise InvalidRequestError(
-            f"The configuration of a metadata domain is a text, not {type(configuration).__name__}",
-            remedy="Serialise it, for example as JSON",
+            f"The configuration of a metadata domain is a string, not {type(configuration).__name__}",
+            remedy="Serialize it, for example as JSON",
         )
     transaction = _transaction(log, snapshot, "SET DOMAIN METADATA", domain, options)
     _ensure_domains(snapshot)
@@ -57,7 +57,7 @@ def _transaction(log: TableLog, snapshot: Snapshot, operation: str, domain: str,
 def _ensure_users_own(domain: str) -> None:
     if not isinstance(domain, str) or not domain:
         raise InvalidRequestError(
-            f"A metadata domain has a name, not {domain!r}", remedy="Pass a text such as 'com.example.lineage'"
+            f"A metadata domain has a name, not {domain!r}", remedy="Pass a string such as 'com.example.lineage'"
         )
     if domain.lower().startswith(SYSTEM_PREFIX):
         raise InvalidRequestError(

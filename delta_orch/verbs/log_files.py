@@ -122,7 +122,7 @@ def compact_log(
         raise InvalidRequestError(
             f"There is no version {end} to compact the log up to", remedy=f"The newest version is {newest.version}"
         )
-    # Loaded anew: one that was advanced knows nothing of checkpoints written since.
+    # Loaded again: a snapshot that was advanced does not know later checkpoints.
     snapshot = table_log.snapshot(end)
     start = snapshot.segment.first_commit if start_version is None else start_version
     if start_version is None and start >= end:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +12,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
 from delta_orch.log.files.arrow_building import all_booleans, int64_array
-from delta_orch.log.files.partition_columns import file_partition_keys
+from delta_orch.log.files.partition_columns import file_partition_keys, one_chunk
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -29,18 +28,6 @@ DEFAULT_TARGET_FILE_SIZE_BYTES = 128 * 1024 * 1024
 _PARTS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionPlan:
-    """Which files to merge: each bin holds files of one partition that become one. A bin of a single file holds one
-    with deleted rows, which are left behind."""
-
-    bins: tuple[pa.Table, ...]
-
-    @property
-    def num_files(self) -> int:
-        return sum(b.num_rows for b in self.bins)
-
-
 def optimize(
     log: TableLog,
     snapshot: Snapshot,
@@ -52,7 +39,7 @@ def optimize(
 ) -> CommitResult:
     """Merge files smaller than the target size, partition by partition, in one commit that changes no row.
 
-    Rows that deletion vectors mark are left behind; files with many of them are written anew even where there is
+    Rows that deletion vectors mark are left behind; files with many of them are rewritten even where there is
     nothing to merge them with. The commit says `dataChange` false, so change feeds and streams ignore it. Concurrent
     appends never conflict; a concurrent commit that removes one of the merged files does. Where row tracking is
     enabled, rows keep their ids and commit versions. Run again, it finds nothing left to do unless the rewriting shrank
@@ -61,7 +48,7 @@ def optimize(
     Args:
         where: A predicate over partition columns; other partitions are left alone.
         target_file_size_bytes: By default `delta.targetFileSize`, or 128 MiB.
-        max_deleted_rows_ratio: Files of which a greater part than this is deleted are written anew; 1 leaves them.
+        max_deleted_rows_ratio: Files of which a greater part than this is deleted are rewritten; 1 leaves them.
 
     Returns: `skipped` where there is nothing to merge: then nothing was written.
 
@@ -88,7 +75,7 @@ def optimize(
     }
 
     def compact(write: Write) -> dict[str, int] | None:
-        bins = plan_compaction(snapshot, predicate, size, max_deleted_rows_ratio).bins
+        bins = plan_compaction(snapshot, predicate, size, max_deleted_rows_ratio)
         return compaction_metrics(*write.move(bins)) if bins else None
 
     return run_plan(log, snapshot, WritePlan("OPTIMIZE", parameters, compact, options, engine=engine))
@@ -103,14 +90,17 @@ def plan_compaction(
     where: Expression | None,
     target_file_size_bytes: int,
     max_deleted_rows_ratio: float = 0.05,
-) -> CompactionPlan:
-    """Pack the files below the target size, and those with many deleted rows, into bins of at most that size, never
-    across partitions. Pure."""
+) -> tuple[pa.Table, ...]:
+    """Pack the files below the target size, and those with many deleted rows, into bins of at most that size. Pure.
+
+    Returns: The files of each bin, which are of one partition and become one file. A bin of a single file holds one
+        with deleted rows, which are left behind.
+    """
     files, live_bytes, is_stale = _candidates(snapshot, where, max_deleted_rows_ratio)
     chosen = pc.or_(is_stale, pc.less(live_bytes, _long(target_file_size_bytes)))
     files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
     if not files.num_rows:
-        return CompactionPlan(())
+        return ()
     keyed = pa.table(
         {
             "partition": file_partition_keys(files, snapshot.schema, snapshot.partition_columns),
@@ -125,7 +115,7 @@ def plan_compaction(
     stale = frozenset(pc.indices_nonzero(keyed.column("is_stale")).to_pylist())
     sizes = keyed.column("size").to_pylist()
     bins = pack_bins(partitions.indices.to_pylist(), sizes, target_file_size_bytes, stale)
-    return CompactionPlan(tuple(in_order.slice(start, stop - start) for start, stop in bins))
+    return tuple(in_order.slice(start, stop - start) for start, stop in bins)
 
 
 def _candidates(
@@ -135,10 +125,10 @@ def _candidates(
     # `where` looks at partition columns alone, so what may match does.
     if not snapshot.configuration.supports("deletionVectors"):
         files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
-        return files, _one(files, "size"), all_booleans(False, files.num_rows)
+        return files, one_chunk(files.column("size")), all_booleans(False, files.num_rows)
     files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()
-    size, none = _one(files, "size"), _long(0)
-    deleted = pc.coalesce(pc.struct_field(_one(files, "deletion_vector"), "cardinality"), none)
+    size, none = one_chunk(files.column("size")), _long(0)
+    deleted = pc.coalesce(pc.struct_field(one_chunk(files.column("deletion_vector")), "cardinality"), none)
     # One that does not say how many rows it has (none may, with a deletion vector) counts as full.
     rows = pc.coalesce(record_counts(files), none)
     live_bytes = pc.if_else(
@@ -153,11 +143,6 @@ def _candidates(
 
 def _long(value: int) -> pa.Scalar:
     return int64_array([value])[0]
-
-
-def _one(files: pa.Table, name: str) -> pa.Array:
-    column = files.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def pack_bins(

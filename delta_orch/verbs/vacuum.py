@@ -150,7 +150,7 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
         ProtocolViolationError: A live file has a deletion vector, and the protocol does not list the feature.
     """
     needed, foreign_names = _needed_paths(snapshot, store, expired_ms)
-    # A name that is no Unicode is none a log can hold: it is not this table's.
+    # A log cannot hold a name that is not Unicode, so such a file is not this table's.
     listed = [file for file in store.list_recursive() if file.path.isascii() or _is_unicode(file.path)]
     files = pa.table(
         {

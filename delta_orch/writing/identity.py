@@ -44,7 +44,7 @@ class Identity:
 
 
 def identity_of(field: StructField) -> Identity | None:
-    """What makes a column an identity column; None where it is none.
+    """The definition of an identity column; None for any other column.
 
     Raises:
         ProtocolViolationError: Its definition cannot be used, such as a step of 0.
@@ -78,7 +78,7 @@ def next_values(name: str, identity: Identity) -> IdentityValues:
         raise InvalidRequestError(
             f"The identity column {name} has used up its values",
             cause=f"The next one, {first}, does not fit into 64 bits",
-            remedy="Give the values yourself where the column allows it, or create the table anew",
+            remedy="Give the values yourself where the column allows it, or recreate the table",
             column=name,
         )
     return IdentityValues(name, first, identity.step)

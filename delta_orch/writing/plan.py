@@ -33,6 +33,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Lit
 from delta_orch.expressions.tree import columns_of, conjunction, disjunction
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.files.txn import TxnId
+from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
 from delta_orch.log.write.commit_result import CommitResult
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_RUNS = 20
-"""How often a plan is run anew before it gives up."""
+"""How often a plan runs before it gives up."""
 _LONGEST_PAUSE_S = 0.02
 
 # A remove repeats what the add said, except for the statistics: they are the largest part, and nobody reads them there.
@@ -91,7 +92,7 @@ class WritePlan:
         options: As the caller gave them: `WriteOptions` with a source, otherwise `CommitOptions`.
         source: The caller's rows; None for a verb that takes none. Only a plan with a source creates a table.
         engine: What the caller asked for.
-        is_blind: The plan reads nothing of the table, so it may be run anew behind any other commit.
+        is_blind: The plan reads nothing of the table, so it may run again behind any other commit.
     """
 
     operation: str
@@ -104,12 +105,12 @@ class WritePlan:
 
 
 def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> CommitResult:
-    """Run a plan on a snapshot and commit it; the only place where a write is run anew.
+    """Run a plan on a snapshot and commit it; the only place where a write runs again.
 
-    The commit itself moves behind other commits (`Transaction`). A plan is run anew, with new files, where that cannot
-    help but the rows are the same: another writer took the next values of an identity column, or created the same table
-    and gave its columns other physical names (column mapping). The data must be known to give the same rows twice.
-    Files of earlier runs are orphans.
+    The commit itself moves behind other commits (`Transaction`). A plan runs again, with new files, where that is not
+    enough and the rows stay the same: another writer took the next values of an identity column, or created the same
+    table and gave its columns other physical names (column mapping). The data must be known to give the same rows
+    twice. Files of earlier runs are orphans.
 
     Args:
         snapshot: The newest version; None where there is no table.
@@ -127,7 +128,7 @@ def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Commi
             newest = _new_base(e, log, snapshot, plan)
             if newest is None or run == _MAX_RUNS:
                 raise
-            _LOGGER.info("Version %d came first: the write is run anew", newest.version)
+            _LOGGER.info("Version %d came first: the write runs again", newest.version)
             time.sleep(random.random() * _LONGEST_PAUSE_S * run)
             snapshot = newest
     raise AssertionError("unreachable")
@@ -136,7 +137,7 @@ def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Commi
 def _new_base(
     error: MetadataChangedError, log: TableLog, snapshot: Snapshot | None, plan: WritePlan
 ) -> Snapshot | None:
-    """The version from which the plan may be run anew; None where it may not."""
+    """The version from which the plan may run again; None if it may not."""
     if plan.source is None or not _can_be_read_again(plan.source.data):
         return None
     if snapshot is None:
@@ -468,14 +469,14 @@ def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:
     """`operationMetrics` of a write, under the names of the reference implementation. `numOutputRows` is left out where
     a file does not say how many rows it has."""
     metrics = {"numFiles": adds.num_rows, "numOutputBytes": _total(adds.column("size"))}
-    counts = [stats and orjson.loads(stats).get("numRecords") for stats in adds.column("stats").to_pylist()]
-    if None not in counts:
-        metrics["numOutputRows"] = sum(counts)
+    counts = record_counts(adds)
+    if not counts.null_count:
+        metrics["numOutputRows"] = _total(counts)
     if removed is not None:
         metrics["numRemovedFiles"] = removed.num_rows
         metrics["numRemovedBytes"] = _total(removed.column("size"))
     return metrics
 
 
-def _total(column: pa.ChunkedArray) -> int:
+def _total(column: pa.Array | pa.ChunkedArray) -> int:
     return pc.sum(column).as_py() or 0

@@ -77,8 +77,8 @@ def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:
     """The caller's `txn` argument as `TxnId`s.
 
     Raises:
-        InvalidRequestError: Not a `TxnId` or `(app_id, version)`, an empty app id, a version that is no 64-bit integer
-            ≥ 0, or one app id twice.
+        InvalidRequestError: Not a `TxnId` or `(app_id, version)`, an empty app id, a version that is not a 64-bit
+            integer ≥ 0, or one app id twice.
     """
     if txn is None:
         return ()

@@ -63,8 +63,8 @@ def alter(
         InvalidRequestError and its kinds: A change cannot be; all or none are made.
         ConstraintViolationError: Rows stand against it.
         UnsupportedFeatureError: This release could not write the table afterwards.
-        ConflictError: Another commit changed the table while its rows were read, or time and again. A change that
-            depends on nothing but the table's definition starts anew by itself, from the version that won.
+        ConflictError: Another commit changed the table while its rows were read, or did so repeatedly. A change that
+            depends on the table's definition alone starts again by itself, from the version that won.
     """
     if not changes:
         raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
@@ -95,7 +95,7 @@ def alter(
             # What was read of rows would have to be read again: that is for the caller to decide.
             if attempt == _MAX_RESTARTS - 1 or not _depends_on_definition_alone(draft):
                 raise
-            _LOGGER.info("The alteration starts anew: %s", e)
+            _LOGGER.info("The alteration starts again: %s", e)
             time.sleep(random.random() * _LONGEST_PAUSE_S)
     raise CommitRetriesExhaustedError(
         f"The table was not ready for the alteration after {_MAX_RESTARTS} attempts",

@@ -28,31 +28,33 @@ from delta_orch.verbs.alter.table_changes import (
 
 
 def ensure_text(value: object, what: str) -> str:
-    """Raise InvalidRequestError unless the value is a text."""
+    """Raise InvalidRequestError unless the value is a string."""
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{what} must be a text, not {value!r}")
+        raise InvalidRequestError(f"{what} must be a string, not {value!r}")
     return value
 
 
 def ensure_texts(values: Iterable[object], what: str) -> tuple[str, ...]:
-    """The values as a tuple; raises InvalidRequestError unless each is a text."""
+    """The values as a tuple; raises InvalidRequestError unless each is a string."""
     return tuple(ensure_text(value, what) for value in values)
 
 
 def ensure_properties(properties: object) -> dict[str, str]:
-    """Properties as a dictionary of texts; numbers and booleans become such.
+    """Properties as a dictionary of strings; numbers and booleans become strings.
 
     Raises:
-        InvalidPropertyError: No mapping, a name that is no text or empty, or a value of another kind.
+        InvalidPropertyError: Not a mapping, a name that is empty or not a string, or a value of another type.
     """
     if not isinstance(properties, Mapping):
         raise InvalidPropertyError(f"Properties must be a mapping of names to values, not {properties!r}")
     checked = {}
     for key, value in properties.items():
         if not isinstance(key, str) or not key:
-            raise InvalidPropertyError(f"The name of a property must be a text, not {key!r}")
+            raise InvalidPropertyError(f"The name of a property must be a string, not {key!r}")
         if not isinstance(value, str | bool | int | float):
-            raise InvalidPropertyError(f"The property {key} must have a text as its value, not {value!r}", property=key)
+            raise InvalidPropertyError(
+                f"The property {key} must have a string as its value, not {value!r}", property=key
+            )
         checked[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return checked
 
@@ -61,14 +63,16 @@ def field_of(data_type: object, nullable: bool = True, comment: str | None = Non
     """A column without a name, of a type or its text.
 
     Raises:
-        SchemaMismatchError: It is no type.
+        SchemaMismatchError: It is not a type.
     """
     if isinstance(data_type, str):
         declared, metadata = parse_declared_type(data_type)
     elif isinstance(data_type, DataType):
         declared, metadata = data_type, {}
     else:
-        raise SchemaMismatchError(f"{data_type!r} is no type", remedy="Write it as in Spark SQL: bigint, array<string>")
+        raise SchemaMismatchError(
+            f"{data_type!r} is not a type", remedy="Write it as in Spark SQL: bigint, array<string>"
+        )
     given = {**metadata} if comment is None else {**metadata, "comment": ensure_text(comment, "A comment")}
     return StructField("", declared, bool(nullable), given)
 
@@ -109,7 +113,7 @@ class Alteration:
     def set_properties(self, properties: Mapping[str, str]) -> Alteration:
         """Set table properties, and what they ask for: the protocol grows by the features they need.
 
-        Unknown `delta.*` keys and values that are none of their kind are refused. `delta.feature.<name>` with the value
+        Unknown `delta.*` keys and invalid values are refused. `delta.feature.<name>` with the value
         `supported` adds a feature.
         """
         return self._also(SetProperties(ensure_properties(properties)))
@@ -135,8 +139,8 @@ class Alteration:
 
     def drop_feature(self, name: str, *, truncate_history: bool = False) -> Alteration:
         """Remove a table feature. What in the table still needs the user's decision is named; files that only readers
-        of the feature understand (`columnMapping`, `typeWidening`, `deletionVectors`, `variantShredding`) are written
-        anew by `commit`, rows and row ids unchanged.
+        of the feature understand (`columnMapping`, `typeWidening`, `deletionVectors`, `variantShredding`) are rewritten
+        by `commit`, rows and row ids unchanged.
 
         Where older versions may need the feature, `checkpointProtection` takes its place until they are gone.
 
@@ -193,7 +197,7 @@ class Alteration:
         elif isinstance(columns, Sequence) and all(isinstance(field, StructField) for field in columns):
             new = tuple(NewColumn((field.name,), field) for field in columns)
         else:
-            raise InvalidRequestError(f"{columns!r} are no columns", remedy="Pass {name: type}, or a list of column()")
+            raise InvalidRequestError(f"{columns!r} are not columns", remedy="Pass {name: type}, or a list of column()")
         if not new:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
         return self._also(AddColumns(new))

@@ -121,7 +121,7 @@ class ChangeType(ChangeColumn):
         if (before, self.data_type) == (DATE, TIMESTAMP_NTZ) and path[0] in draft.table.metadata.partition_columns:
             raise InvalidRequestError(
                 f"The partition column {name} cannot become {self.data_type}",
-                cause="The log spells its values as dates, which are no timestamps",
+                cause="The log spells its values as dates, not as timestamps",
                 column=".".join(path),
             )
         ensure_iceberg_can_widen(draft.table.properties, name, before, self.data_type)
@@ -149,7 +149,7 @@ class SetDefault(ChangeColumn):
             return self._changed(draft, _without_default)
         if len(path) > 1:
             raise InvalidRequestError(
-                f"{quote_path(path)} is no top-level column: it has no default of its own",
+                f"{quote_path(path)} is not a top-level column and cannot have a default of its own",
                 remedy=f"Set the default of {quote_path(path[:1])}",
             )
         if is_generated(field) or is_identity(field):

@@ -44,11 +44,11 @@ class Draft:
         proofs: What the rows must satisfy.
         relies_on_files: The change is only right for the files the snapshot has.
         relies_on_version: The change names the version it will be, so nothing may come in between.
-        unwanted: What no file may hold once the change stands; those that do are written anew with it.
+        unwanted: What no file may hold once the change stands; files that do are rewritten with it.
         mapped_schema: The columns as files name them, where the change ends column mapping.
         widened_schema: The columns with the history of their types, where the change ends type widening.
-        truncates: Features of which the history, too, shall hold nothing any more.
-        needs_checkpoint: Readers that lack a feature which has gone shall not have to look at what was before.
+        truncates: Features whose traces must leave the history, too.
+        needs_checkpoint: A checkpoint follows, so that readers without a dropped feature need not read what was before.
     """
 
     snapshot: Snapshot

@@ -36,7 +36,7 @@ _POLICY = "delta.checkpointPolicy"
 def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: Draft, options: CommitOptions) -> bool:
     """Do what the draft needs to be done before.
 
-    Returns: Whether anything was committed: then the draft is to be made anew.
+    Returns: Whether anything was committed: then the draft must be made again.
 
     Raises as `give_rows_ids`, `take_row_ids`; ConflictError, StorageError.
     """
@@ -105,7 +105,7 @@ def truncate_history(
     """Clean up the versions that hold traces of the draft's features, as far as they are older than
     `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day). The newest version holds none.
 
-    Returns: Whether anything was committed or cleaned up: then the draft is to be made anew.
+    Returns: Whether anything was committed or cleaned up: then the draft must be made again.
 
     Raises:
         InvalidRequestError: Some are younger; the message says until when. The table stays prepared.

@@ -1,4 +1,4 @@
-"""Writing files anew that hold what the table is about to do without: other names, older types, deletion vectors,
+"""Rewriting files that hold what the table is about to do without: other names, older types, deletion vectors,
 shredded variants. The rows stay what they are, and so do their ids; the commit says `dataChange` false of the files.
 """
 
@@ -16,13 +16,10 @@ from delta_orch.engines.footer_statistics import read_footer_statistics
 from delta_orch.log.files.arrow_building import all_booleans, int64_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.files.partition_columns import one_chunk
-from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.data_path import encode_path
-from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.protocol.types import StructType, fields_of, holds_variant
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 from delta_orch.table.column_mapping_ids import MAX_COLUMN_ID
@@ -30,6 +27,7 @@ from delta_orch.table.feature_removal import FileTrait
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.optimize import compaction_metrics
+from delta_orch.verbs.vacuum import vector_paths
 from delta_orch.writing.moved_rows import RowCopies, stage_moved, unsplit
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.rehearsal import RehearsalEngine
@@ -61,7 +59,7 @@ class FileRewriter:
         self._dry_run = dry_run
         self._basis: _Basis | None = None
         # `ADD_SCHEMA`, and the key of the file that each was made of.
-        self._made = _with_sources(ADD_SCHEMA.empty_table(), pa.nulls(0, pa.string()))
+        self._made = ADD_SCHEMA.empty_table().append_column(_SOURCE, pa.nulls(0, pa.string()))
 
     def stage(self, transaction: Transaction, draft: Draft) -> bool:
         """Rewrite the files of the draft's snapshot that hold what is unwanted, and stage what replaces them.
@@ -88,7 +86,8 @@ class FileRewriter:
 
     def _rewrite(self, draft: Draft, files: pa.Table, copies: RowCopies) -> None:
         """Make what is not made yet."""
-        basis = _Basis(_target(draft).write_spec(), *_as_read(draft))
+        target = WriteTarget(draft.snapshot.store, draft.table, draft.clustering)
+        basis = _Basis(target.write_spec(), *_as_read(draft))
         if basis != self._basis:
             self._basis, self._made = basis, self._made.slice(0, 0)
         spec = copies.spec(unsplit(basis.spec))
@@ -115,15 +114,7 @@ def _rewritten(engine: Engine, plans: list[ScanPlan], spec: WriteSpec, sources: 
         parts = [engine.rewrite([plan], spec) for plan in plans]
         made = pa.concat_tables(parts)
         sources = sources.take(int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
-    return _with_sources(made, sources)
-
-
-def _with_sources(adds: pa.Table, sources: pa.Array) -> pa.Table:
-    return adds.append_column(_SOURCE, sources)
-
-
-def _target(draft: Draft) -> WriteTarget:
-    return WriteTarget(draft.snapshot.store, draft.table, draft.clustering)
+    return made.append_column(_SOURCE, sources)
 
 
 def _as_read(draft: Draft) -> tuple[StructType, ColumnMappingMode]:
@@ -201,11 +192,5 @@ def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
     """The files of deletion vectors that the newest version or a tombstone names, and no tombstone of their own yet:
     clients that know none must not take them for garbage while versions that need them can be read."""
     tombstones = snapshot.tombstones(["path", "deletion_vector"])
-    found: set[str] = set()
-    for some in (files, tombstones):
-        for vector in deletion_vector_descriptors(some):
-            if vector is not None and vector.storage_type == "u":
-                found.add(encode_path(relative_path(vector)))
-            elif vector is not None and vector.storage_type == "p":
-                found.add(vector.path_or_inline_dv)
+    found = {*vector_paths(files).to_pylist(), *vector_paths(tombstones).to_pylist()}
     return sorted(found - set(tombstones.column("path").to_pylist()))

@@ -57,7 +57,7 @@ def give_rows_ids(
 ) -> int:
     """Add the feature `rowTracking` where it is missing, then give ids to all files that have none.
 
-    Other writers go on meanwhile. Where one of them removes a file of a batch, the batch is put together anew. The
+    Other writers go on meanwhile. Where one of them removes a file of a batch, the batch is put together again. The
     statistics of files that do not say how many records they have gain that number, from the files' own footers.
 
     Args:
@@ -70,7 +70,7 @@ def give_rows_ids(
         InvalidRequestError: Row tracking is suspended (`delta.rowTrackingSuspended`). Nothing was written.
         UnsupportedFeatureError: This release could not write the table afterwards.
         MissingFileError, StorageError: A footer cannot be read. Batches committed before stay, and do no harm.
-        ConflictError: Others changed the table's metadata, or were faster time and again.
+        ConflictError: Others changed the table's metadata, or were faster repeatedly.
     """
     return _until_done(lambda told: _give_some(log, read_snapshot(), told, files_per_commit), options)
 
@@ -84,14 +84,14 @@ def take_row_ids(
     """Suspend row tracking, then take the ids from all files. Arguments and result as of `give_rows_ids`.
 
     Raises:
-        ConflictError: Others changed the table's metadata, or were faster time and again. Row tracking may be
+        ConflictError: Others changed the table's metadata, or were faster repeatedly. Row tracking may be
             suspended, and some of the ids gone.
     """
     return _until_done(lambda told: _take_some(log, read_snapshot(), told, files_per_commit), options)
 
 
 def _until_done(commit_some: Callable[[CommitOptions], bool], options: CommitOptions) -> int:
-    """Make commits until there is none to make. One that meets a conflict is made anew, `_MAX_CONFLICTS` times."""
+    """Commit until nothing is left to do. A commit that meets a conflict is made again, `_MAX_CONFLICTS` times."""
     told = provenance_only(options)
     commits = conflicts = 0
     while True:
@@ -103,7 +103,7 @@ def _until_done(commit_some: Callable[[CommitOptions], bool], options: CommitOpt
             conflicts += 1
             if conflicts == _MAX_CONFLICTS:
                 raise
-            _LOGGER.info("A batch of files is put together anew: %s", e)
+            _LOGGER.info("A batch of files is put together again: %s", e)
 
 
 def _give_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_per_commit: int) -> bool:

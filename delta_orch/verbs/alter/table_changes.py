@@ -75,7 +75,7 @@ class UnsetProperties:
         for key in self.keys:
             if is_protocol_request(key):
                 raise InvalidPropertyError(
-                    f"{key} is no property that could be removed", remedy="Use drop_feature(name)", property=key
+                    f"{key} is not a property that can be removed", remedy="Use drop_feature(name)", property=key
                 )
             found = find_property(configuration, key)
             if found is not None:
