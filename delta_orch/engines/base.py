@@ -188,7 +188,7 @@ class RowCheck:
 
 @dataclass(frozen=True, slots=True)
 class LengthCheck:
-    """Texts that must not be longer than their column was declared (`varchar(5)`); null is no text.
+    """Texts that must not be longer than their column was declared (`varchar(5)`). Null passes.
 
     Attributes:
         path: From a column through fields of structs, `element`, `key` and `value` to the texts, as the schema spells
@@ -263,7 +263,7 @@ class WriteSpec:
         compression: Parquet codec, in the protocol's spelling (`zstd`, `snappy`, `uncompressed`, …).
         column_mapping: How data files name the columns. Files, statistics and partition values get the physical names
             (`table.column_mapping`), files also field ids; everything above speaks logical names.
-        extra_columns: Columns of the relation that are none of the table's (`_row-id-col-…`): written after all others
+        extra_columns: Columns of the relation that the table does not have (`_row-id-col-…`): written after all others
             under exactly their names, without statistics, checks or field ids.
         change_type: The files hold a last column `_change_type` with this value, so that a `cdc` action may name them.
         directory: Where below the table's root the files lie; `_change_data` for files that are nothing but changes.

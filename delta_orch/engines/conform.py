@@ -104,7 +104,7 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
 
 def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path: str) -> pa.Array:
     if not pa.types.is_struct(array.type):
-        raise pa.ArrowInvalid(f"{array.type} is no struct")
+        raise pa.ArrowInvalid(f"{array.type} is not a struct")
     names = NamePositions([field.name for field in array.type])
     # `flatten` makes the fields of null structs null, which a field that is NOT NULL must not be.
     children = array.flatten()
@@ -142,7 +142,7 @@ def _blank_below(parent: pa.Array, values: pa.Array) -> pa.Array:
 
 def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str) -> pa.Array:
     if not pa.types.is_map(array.type):
-        raise pa.ArrowInvalid(f"{array.type} is no map")
+        raise pa.ArrowInvalid(f"{array.type} is not a map")
     keys = conform_column(array.keys, target.key_type, lossless=lossless, path=f"{path}.key")
     items = conform_column(array.items, target.item_type, lossless=lossless, path=f"{path}.value")
     offsets, mask = offsets_and_mask(array)
@@ -156,7 +156,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
         offsets, mask = offsets_and_mask(array)
         return pa.ListArray.from_arrays(offsets, values, type=target, mask=mask)
     if not hasattr(array.type, "value_field"):
-        raise pa.ArrowInvalid(f"{array.type} is no list")
+        raise pa.ArrowInvalid(f"{array.type} is not a list")
     # Large lists, fixed-size lists and list views share no layout: rebuild from lengths.
     lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), _ticks(0))
     ends = pc.cast(pc.cumulative_sum(lengths), pa.int32())

@@ -32,7 +32,7 @@ class NamePositions:
 
 
 class Candidates(tuple[pa.Field, ...]):
-    """The columns of a file, or the fields of a struct in it, for whoever looks up many of them."""
+    """The columns of a file, or the fields of a struct in it, to look up many of them."""
 
     @cached_property
     def names(self) -> NamePositions:

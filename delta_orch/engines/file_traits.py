@@ -1,4 +1,4 @@
-"""What files hold that only those who know a table feature can read, as far as their footers tell."""
+"""What files hold that takes a table feature to read, according to their footers."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ def find_named_column(name: str, schema: StructType) -> StructField | None:
 
 
 def column_not_found(name: object, schema: StructType, what: str) -> ColumnNotFoundError:
-    """The error for a name that is none of the schema's; it names the likeliest one."""
+    """The error for a name that is not in the schema. It suggests the most similar name."""
     parent = schema.find(name.split(".")[0].strip("`")) if isinstance(name, str) and "." in name else None
     if parent is not None and isinstance(parent.data_type, StructType):
         return ColumnNotFoundError(
-            f"{what} names {name!r}, which is no column of its own",
+            f"{what} names {name!r}, which is not a top-level column",
             cause=f"It looks like a field inside the column {parent.name!r}",
             remedy=f"Name {parent.name!r}",
             column=name,

@@ -71,7 +71,7 @@ def translate_arrow_expression(expression: pc.Expression, schema: StructType) ->
     """Translate as much as can be.
 
     Raises:
-        InvalidExpressionError: It is no predicate over the table's columns in their Arrow types.
+        InvalidExpressionError: It is not a predicate over the table's columns in their Arrow types.
     """
     arrow_schema = schema_to_arrow(schema)
     _ensure_fits(expression, arrow_schema)
@@ -204,7 +204,7 @@ class _Reader:
 
     def _column(self, reference: Message) -> Column:
         if set(reference) - {1, 4}:
-            raise _Unknown("a reference that is no column")
+            raise _Unknown("a reference that is not a column")
         path: list[str] = []
         segment: bytes | None = _bytes(parse_message(_bytes(reference, 1)), 2)
         current: DataType = self._schema
@@ -212,7 +212,7 @@ class _Reader:
             step = parse_message(segment)
             index = _integer(step, 1)
             if not isinstance(current, StructType) or index >= len(current):
-                raise _Unknown("a column that is no field of a struct")
+                raise _Unknown("a column that is not a field of a struct")
             path.append(current.fields[index].name)
             current = current.fields[index].data_type
             segment = _bytes(parse_message(_bytes(step, 2)), 2) if 2 in step else None
@@ -252,7 +252,7 @@ class _Reader:
     def _starts_with(self, operand: bytes, prefix: bytes) -> Expression:
         literal = self._operand(prefix)
         if not isinstance(literal, Literal) or not isinstance(literal.value, str):
-            raise _Unknown("a prefix that is no constant")
+            raise _Unknown("a prefix that is not a constant")
         return StartsWith(self._column_of_type(operand, (STRING,)), literal.value)
 
 
@@ -334,5 +334,5 @@ def _all_bytes(message: Message, number: int) -> list[bytes]:
 def _integer(message: Message, number: int) -> int:
     values = message.get(number, (0,))
     if not isinstance(values[-1], int):
-        raise _Unknown(f"field {number} is no number")
+        raise _Unknown(f"field {number} is not a number")
     return values[-1]

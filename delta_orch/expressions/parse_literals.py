@@ -54,7 +54,7 @@ _TEMPORAL = {
 
 
 def parse_literal(tree: Tree) -> Literal | None:
-    """The constant a tree stands for, None if it is none that can be known here.
+    """The constant that a tree stands for. None where it is not a constant, or not one that can be known here.
 
     Integers and decimals without a suffix stay untyped (`data_type` None); a double is typed, a string is not.
 
@@ -97,7 +97,7 @@ def _number(text: str) -> Literal:
     try:
         value_decimal = Decimal(text)
     except InvalidOperation:
-        raise InvalidExpressionError(f"{text!r} is no number", value=text) from None
+        raise InvalidExpressionError(f"{text!r} is not a number", value=text) from None
     return Literal(value_decimal, decimal_type_of(value_decimal))
 
 
@@ -119,7 +119,7 @@ def _binary(text: str) -> Literal:
     try:
         return Literal(bytes.fromhex(text if len(text) % 2 == 0 else "0" + text), BINARY)
     except ValueError:
-        raise InvalidExpressionError(f"X'{text}' is no hexadecimal constant", value=text) from None
+        raise InvalidExpressionError(f"X'{text}' is not a hexadecimal constant", value=text) from None
 
 
 def _cast(tree: Tree) -> Literal | None:

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as reading a message takes: fields by number, nothing by name."""
+"""Reading the wire format of protocol buffers: fields go by number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
 def parse_message(data: bytes) -> Message:
-    """The fields of one message. Raises ValueError where it is none."""
+    """The fields of one message. Raises ValueError where the bytes are not a message."""
     fields: dict[int, list[int | bytes]] = {}
     position = 0
     while position < len(data):

@@ -75,7 +75,7 @@ def resolve_expression(expression: Expression, schema: StructType) -> Expression
 
     Raises:
         ColumnNotFoundError: A column is not in the schema; the message names the closest ones.
-        InvalidExpressionError: Spark would refuse it too: types that cannot be compared, a string that is no date, a
+        InvalidExpressionError: Spark would refuse it too: types that cannot be compared, a string that is not a date, a
             predicate that is not boolean.
     """
     return _Resolver(schema).predicate(expression)
@@ -105,7 +105,7 @@ def ensure_partition_predicate(where: Expression, partition_columns: Sequence[st
     others = sorted({c.path[0] for c in columns_of(where)} - set(partition_columns))
     if others:
         raise InvalidExpressionError(
-            f"{what} uses {', '.join(others)}, which {'is no partition column' if len(others) == 1 else 'are none'}",
+            f"{what} uses columns that do not partition the table: {', '.join(others)}",
             remedy=f"Use only partition columns ({', '.join(partition_columns) or 'this table has none'})",
             columns=others,
         )
@@ -147,7 +147,7 @@ def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...]
     if close:
         remedy = f"Did you mean {', '.join(close)}?"
     else:
-        remedy = f"Columns of {where}: {', '.join(names[:20])}" if names else f"{'.'.join(parents)} is no struct"
+        remedy = f"Columns of {where}: {', '.join(names[:20])}" if names else f"{'.'.join(parents)} is not a struct"
     return ColumnNotFoundError(
         f"There is no column {name!r} in {where}", remedy=remedy, column=".".join(path), close_matches=close
     )
@@ -181,7 +181,7 @@ class _Resolver:
                 return self._in(node)
             case StartsWith():
                 return self._starts_with(node)
-        raise InvalidExpressionError(f"{type(node).__name__} is no expression", type=type(node).__name__)
+        raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)
 
     def _column(self, column: Column) -> tuple[Column, DataType | None]:
         path, data_type = find_column(column.path, self._schema)
@@ -195,7 +195,7 @@ class _Resolver:
             return _NULL
         if data_type != BOOLEAN:
             raise InvalidExpressionError(
-                f"The column {'.'.join(column.path)} is no predicate",
+                f"The column {'.'.join(column.path)} is not a predicate",
                 cause=f"Its type is {data_type}, not boolean",
                 remedy="Compare it with a value",
                 column=".".join(column.path),
@@ -228,7 +228,7 @@ class _Resolver:
     def _comparison(self, node: Comparison) -> Expression:
         if node.op not in (*OPERATORS, "<=>"):
             raise InvalidExpressionError(
-                f"{node.op!r} is no comparison", remedy=f"Use {', '.join((*OPERATORS, '<=>'))}"
+                f"{node.op!r} is not a comparison", remedy=f"Use {', '.join((*OPERATORS, '<=>'))}"
             )
         left, right = node.left, node.right
         if isinstance(left, Column) and isinstance(right, Column):
@@ -301,7 +301,7 @@ class _Resolver:
 def _boolean_literal(literal: Literal) -> Literal:
     if literal.value is not None and not isinstance(literal.value, bool):
         raise InvalidExpressionError(
-            f"The constant {literal.value!r} is no predicate", remedy="Compare it with a column", value=literal.value
+            f"The constant {literal.value!r} is not a predicate", remedy="Compare it with a column", value=literal.value
         )
     return Literal(literal.value, BOOLEAN)
 

@@ -56,7 +56,7 @@ _DOUBLE = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?"
 
 def _not_a(text: str, data_type: DataType) -> InvalidExpressionError:
     return InvalidExpressionError(
-        f"The string {text!r} is no {data_type}",
+        f"The string {text!r} is not a valid {data_type}",
         remedy=f"Write a value that Spark can cast to {data_type}",
         value=text,
         type=str(data_type),
@@ -173,10 +173,10 @@ def round_to_float(value: float) -> float:
 
 
 def decimal_type_of(value: Decimal) -> DecimalType:
-    """The type Spark gives a decimal constant: just the digits it has. Raises InvalidExpressionError beyond 38."""
+    """The type Spark gives a decimal constant: exactly its digits. Raises InvalidExpressionError for more than 38."""
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise InvalidExpressionError(f"{value} is no decimal", value=str(value))
+        raise InvalidExpressionError(f"{value} is not a decimal", value=str(value))
     scale = max(-exponent, 0)
     precision = max(len(digits) + max(exponent, 0), scale, 1)
     if precision > MAX_DECIMAL_DIGITS:

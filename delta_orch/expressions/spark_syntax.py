@@ -56,7 +56,7 @@ def parse_predicate(text: str) -> Expression:
         ) from error
     except UnicodeEncodeError as error:
         shown = ascii(_shorten(text))
-        raise InvalidExpressionError(f"The expression {shown} holds what is no Unicode", cause=str(error)) from None
+        raise InvalidExpressionError(f"The expression {shown} is not valid Unicode", cause=str(error)) from None
     except RecursionError:
         raise InvalidExpressionError(
             f"The expression {_shorten(text)} is nested too deeply",
@@ -358,8 +358,8 @@ def _map_like(tree: Tree) -> Expression | None:
 
 
 def like_parts(tree: Tree) -> tuple[Tree, str, str, bool] | None:
-    """What is matched, the pattern, the escape character, and whether NOT stands before LIKE; None if the pattern is no
-    constant. With ESCAPE, sqlglot keeps the NOT inside."""
+    """What is matched, the pattern, the escape character, and whether NOT stands before LIKE; None if the pattern is
+    not a constant. With ESCAPE, sqlglot keeps the NOT inside."""
     from sqlglot import exp
 
     escape = "\\"

@@ -151,7 +151,7 @@ class _Translator:
                 raise UnsupportedExpressionError(
                     f"Arrow cannot evaluate {text!r}", remedy="Use an engine: DuckDB or Spark", expression=text
                 )
-        raise InvalidExpressionError(f"{type(node).__name__} is no expression", type=type(node).__name__)
+        raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)
 
     def _operand(self, node: Expression) -> pc.Expression:
         if isinstance(node, Column):

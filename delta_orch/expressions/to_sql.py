@@ -110,7 +110,7 @@ class _Printer:
                 return sql
             case Coerced(predicate):
                 return self.print(predicate)
-        raise InvalidExpressionError(f"{type(node).__name__} is no expression", type=type(node).__name__)
+        raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)
 
     def _operand(self, node: Expression) -> str:
         text = self.print(node)

@@ -92,7 +92,7 @@ def _resolve_name(name: object, schema: StructType) -> Path:
 
 
 def _parse_path(text: str) -> Path:
-    """The names between the dots; empty where the text is no such path."""
+    """The names between the dots. Empty where the text is not such a path."""
     try:
         paths = parse_column_list(text)
     except ValueError:

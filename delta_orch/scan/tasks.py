@@ -55,10 +55,10 @@ def split_scan(plan: ScanPlan, max_bytes: int) -> list[ScanTask]:
     """The plan in pieces, its files in their order. See `Scan.tasks`.
 
     Raises:
-        InvalidRequestError: `max_bytes` is no integer from 1.
+        InvalidRequestError: `max_bytes` is not an integer of at least 1.
     """
     if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
-        raise InvalidRequestError(f"max_bytes must be an integer from 1, not {max_bytes!r}")
+        raise InvalidRequestError(f"max_bytes must be an integer of at least 1, not {max_bytes!r}")
     return [ScanTask(replace(plan, files=_part(plan.files, *part))) for part in _parts(_sizes(plan.files), max_bytes)]
 
 

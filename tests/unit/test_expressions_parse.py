@@ -156,7 +156,7 @@ def test_parse(text: str, expected: Expression) -> None:
         ("a = ?", "parameter"),
         ("a = :x", "parameter"),
         ("a = 300Y", "does not fit byte"),
-        ("a = DATE '2013-02-30'", "no date"),
+        ("a = DATE '2013-02-30'", "not a valid date"),
         ("a = 123456789012345678901234567890123456789", "39 digits"),
     ],
 )

@@ -93,9 +93,9 @@ def test_names_that_cannot_be(nested: DeltaTable) -> None:
         (["a.`c.d`.z", "`a`.b", "a.`c.d`.Z"], InvalidRequestError, "twice"),
         (["a.c.d"], ColumnNotFoundError, "Did you mean c.d"),
         (["a.nowhere"], ColumnNotFoundError, "Columns of the struct a: b, c.d"),
-        (["id.x"], ColumnNotFoundError, "id is no struct"),
+        (["id.x"], ColumnNotFoundError, "id is not a struct"),
         (["list.q"], ColumnNotFoundError, "inside an array or a map"),
-        (["a.`c.d`.`x"], ColumnNotFoundError, "no column of its own"),
+        (["a.`c.d`.`x"], ColumnNotFoundError, "not a top-level column"),
         (["a..b"], ColumnNotFoundError, None),
     ):
         with pytest.raises(error, match=text):

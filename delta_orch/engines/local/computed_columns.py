@@ -64,7 +64,7 @@ def _default(column: ComputedColumn, schema: StructType) -> Filler:
 
 
 def _fitted(literal: Literal, data_type: DataType) -> pa.Array:
-    """A constant as a column; text as Spark reads it where the column is none."""
+    """A constant as a column. Text for a column of another type is read as Spark reads it."""
     if isinstance(literal.value, str) and data_type != STRING:
         comparison = fit_comparison("=", Column(("value",)), data_type, literal)
         if isinstance(comparison, Comparison) and isinstance(comparison.right, Literal):

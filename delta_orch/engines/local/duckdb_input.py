@@ -77,7 +77,7 @@ def duckdb_relation(relation: LocalRelation, connection: Connection | None = Non
 
 
 class _Rows:
-    """Rows for whoever speaks Arrow's C stream interface; read anew each time."""
+    """Rows behind Arrow's C stream interface, read anew each time."""
 
     def __init__(self, relation: LocalRelation) -> None:
         self._relation = relation

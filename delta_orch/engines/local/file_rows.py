@@ -167,4 +167,4 @@ def _take(ahead: deque[Part], count: int) -> Iterator[Part]:
 
 def _ensure_length(found: int, told: int) -> None:
     if found != told:
-        raise pa.ArrowInvalid(f"Row groups have {found} rows where the footer tells of {told}")
+        raise pa.ArrowInvalid(f"Row groups have {found} rows, and the footer says {told}")

@@ -224,7 +224,7 @@ def _gregorian(rows: pa.Table, footer: ParquetFooter) -> pa.Table:
 
 
 def _ensure_text(rows: pa.Table) -> None:
-    """Arrow takes strings from a file as they are; what is no UTF-8 must not leave this engine as text.
+    """Check that strings are UTF-8: Arrow takes them from a file as they are.
 
     Raises:
         pyarrow.ArrowInvalid: There is such a string.

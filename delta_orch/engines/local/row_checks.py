@@ -64,7 +64,7 @@ def _ensure_variants(batch: pa.RecordBatch, schema: StructType) -> None:
                 ensure_variants(batch.column(index), field.data_type)
             except InvalidVariantError as e:
                 raise SchemaMismatchError(
-                    f"The column {field.name} holds a value that is no variant",
+                    f"The column {field.name} holds a value that is not a variant",
                     cause=e.cause or e.problem,
                     remedy="Make variants of JSON text with delta_orch.protocol.variant.arrays.json_to_variant",
                     column=field.name,

@@ -134,7 +134,7 @@ def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
     """One typed column a partition column, one row a file.
 
     Raises:
-        ProtocolViolationError: A value in the log is none of the column's type.
+        ProtocolViolationError: A value in the log does not have the column's type.
     """
     fields = [_partition_field(plan.schema, name) for name in names]
     strings = partition_strings(plan.files.column("partition_values"), [physical_name(field) for field in fields])

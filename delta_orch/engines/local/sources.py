@@ -55,7 +55,7 @@ def relation_of(data: Data) -> LocalRelation:
         first = pa.RecordBatchReader.from_stream(data)
         return _relation(first.schema, _first_then(first, lambda: _stream(data)))
     raise InvalidRequestError(
-        f"A {type(data).__name__} is no data to write",
+        f"A {type(data).__name__} is not data that can be written",
         remedy="Pass an Arrow table or reader, a pandas or Polars DataFrame, or a Spark DataFrame",
         type=type(data).__name__,
     )

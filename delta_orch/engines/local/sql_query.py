@@ -45,7 +45,7 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation]) -> DuckD
     """Translate one query over named relations; their names match without regard to case.
 
     Raises:
-        InvalidExpressionError: It is no query, or Spark would refuse it.
+        InvalidExpressionError: It is not a query, or Spark refuses it.
         ColumnNotFoundError: It names a column that is not there.
         UnsupportedExpressionError: It is valid, but not proven to mean the same in DuckDB.
     """

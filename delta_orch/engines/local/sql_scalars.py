@@ -140,7 +140,7 @@ class Scalars:
         return Typed(self.predicate(node), BOOLEAN)
 
     def boolean(self, tree: Tree) -> str:
-        """A predicate. Raises InvalidExpressionError if it is none."""
+        """A predicate. Raises InvalidExpressionError if it is of another type."""
         return _as_boolean(self.scalar(tree), lambda: tree.sql(dialect="spark"))
 
     def scalar(self, tree: Tree) -> Typed:
@@ -217,7 +217,7 @@ class Scalars:
     def like(self, tree: Tree) -> Typed:
         parts = like_parts(tree)
         if parts is None:
-            raise unsupported(f"{describe(tree)}: the pattern is no constant")
+            raise unsupported(f"{describe(tree)}: the pattern is not a constant")
         subject, pattern, escape, negated = parts
         _ensure_valid_pattern(pattern, escape)
         operator = "NOT LIKE" if negated else "LIKE"
