@@ -38,6 +38,9 @@ MANY_FILES = 100
 class DeltaLakeIOManager(dg.ConfigurableIOManager):
     """Keeps each asset in a Delta table below `root_uri`: `["bronze", "flights"]` in `{root_uri}/bronze/flights`.
 
+    An output of an op that is no asset is in `{root_uri}/{job}/{node}/{output}`, and below that in a folder for each
+    mapping key. The next run of the job replaces it.
+
     Every write is one commit that happens at most once for a run and its retries; a partitioned asset replaces exactly
     the partitions of its run. An asset says in its definition metadata which column its partitions are about:
 
@@ -258,10 +261,10 @@ def table_path(context: dg.InputContext | dg.OutputContext | None, settings: Ass
             remedy="Load it from an asset, or read the table through a DeltaTableResource",
         )
     if context.has_asset_key:
-        prefix, name = tuple(context.asset_key.path[:-1]), context.asset_key.path[-1]
+        prefix, place = tuple(context.asset_key.path[:-1]), [context.asset_key.path[-1]]
     else:
-        prefix, name = (), settings.table or context.name
-    path = (*((settings.schema,) if settings.schema else prefix), name)
+        prefix, place = (), _place_of_output(context, settings)
+    path = (*((settings.schema,) if settings.schema else prefix), *place)
     for part in path:
         if part in ("", ".", "..") or "/" in part or "\\" in part:
             raise InvalidRequestError(
@@ -270,6 +273,16 @@ def table_path(context: dg.InputContext | dg.OutputContext | None, settings: Ass
                 remedy="Use another name",
             )
     return path
+
+
+def _place_of_output(context: dg.InputContext | dg.OutputContext, settings: AssetSettings) -> list[str]:
+    """The folders of an op's output: what is left out of them, two ops, jobs or mapped steps would share."""
+    assert isinstance(context, dg.OutputContext)
+    # The step `load[key]` is the op `load`, mapped; an op that maps others has a key for each output.
+    node, _, step_key = context.step_key.partition("[")
+    keys = (step_key.rstrip("]"), context.mapping_key)
+    place = (settings.table,) if settings.table else (context.job_name, node, context.name)
+    return [part for part in (*place, *keys) if part]
 
 
 def _warn_of_many_files(

@@ -8,6 +8,7 @@ Output metadata goes before definition metadata, that before the configuration. 
 | `partition_format` | definition | `strftime` format of a string or integer column that does not hold the key itself |
 | `partition_by` | definition | partition columns of the new table, by default those of `partition_expr` |
 | `schema` | definition | the folder of the table, instead of the asset key's prefix |
+| `table` | definition of an op's output | the folder of the table, instead of job, node and output |
 | `columns` | definition of an input | which columns to load |
 | `mode` | definition, output | as the configuration's |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |

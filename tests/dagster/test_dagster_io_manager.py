@@ -293,7 +293,74 @@ def test_op_outputs_are_tables_too(lake: Lake) -> None:
         load(extract())
 
     assert etl.execute_in_process(instance=lake.instance).success
-    assert len(list(lake.root.rglob("_delta_log"))) >= 1
+    assert lake.rows("scratch", "etl", "extract", "result") == [{"n": 1}, {"n": 2}]
+    assert lake.rows("etl", "load", "result") == [{"n": 2}]
+
+
+def numbers_of(count: int) -> pa.Table:
+    return pa.table({"n": list(range(count))})
+
+
+def test_outputs_of_the_same_name_are_tables_of_their_own(lake: Lake) -> None:
+    """Two ops, one op twice, an op in a graph, and another job: all outputs are called `result`."""
+    seen: dict[str, int] = {}
+
+    @dg.op
+    def one() -> pa.Table:
+        return numbers_of(1)
+
+    @dg.op
+    def two() -> pa.Table:
+        return numbers_of(2)
+
+    @dg.op
+    def see(context: dg.OpExecutionContext, first: pa.Table, second: pa.Table, third: pa.Table) -> None:
+        seen.update({"one": first.num_rows, "again": second.num_rows, "two": third.num_rows})
+
+    @dg.graph
+    def inner() -> Any:
+        return two()
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        see(one(), one.alias("again")(), inner())
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def other() -> None:
+        two.alias("one")()
+
+    assert etl.execute_in_process(instance=lake.instance).success
+    assert seen == {"one": 1, "again": 1, "two": 2}
+    assert other.execute_in_process(instance=lake.instance).success
+    places = {("etl", "one"): 1, ("etl", "again"): 1, ("etl", "inner.two"): 2, ("other", "one"): 2}
+    assert {place: len(lake.rows(*place, "result")) for place in places} == places
+
+
+def test_mapped_outputs_are_tables_of_their_own(lake: Lake) -> None:
+    @dg.op(out=dg.DynamicOut())
+    def split() -> Any:
+        for count in (1, 2, 3):
+            yield dg.DynamicOutput(numbers_of(count), mapping_key=f"k{count}")
+
+    @dg.op
+    def double(rows: pa.Table) -> pa.Table:
+        return pa.concat_tables([rows, rows])
+
+    @dg.op(out=dg.Out(metadata={"table": "named"}))
+    def named(rows: pa.Table) -> pa.Table:
+        return rows
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        parts = split()
+        parts.map(double)
+        parts.map(named)
+
+    assert etl.execute_in_process(instance=lake.instance).success
+    for count in (1, 2, 3):
+        assert len(lake.rows("etl", "split", "result", f"k{count}")) == count
+        assert len(lake.rows("etl", "double", "result", f"k{count}")) == 2 * count
+        assert len(lake.rows("named", f"k{count}")) == count
 
 
 # Partitions, one test a failure of others
