@@ -1,6 +1,6 @@
 """The metadata `schema_mode` of an asset: its table's schema follows its value."""
 
-from __future__ import annotations
+# No postponed annotations in this file: Dagster reads them as they are.
 
 from pathlib import Path
 
