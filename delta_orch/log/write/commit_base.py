@@ -99,19 +99,6 @@ class CommitBase:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FittedActions:
-    """The actions of one attempt.
-
-    Attributes:
-        staged: As they are to be written.
-        in_commit_timestamp_ms: For `commitInfo`; None where the table has none.
-    """
-
-    staged: StagedActions
-    in_commit_timestamp_ms: int | None
-
-
 def depends_on_version(staged: StagedActions, result: TableConfiguration) -> bool:
     """Whether `fit_to_version` gives something else for another version.
 
@@ -127,13 +114,15 @@ def depends_on_version(staged: StagedActions, result: TableConfiguration) -> boo
 
 def fit_to_version(
     staged: StagedActions, base: CommitBase | None, result: TableConfiguration, *, version: int, now_ms: int
-) -> FittedActions:
+) -> tuple[StagedActions, int | None]:
     """The actions as they must be in `version`.
 
     Args:
         base: The version before it; None where the commit creates the table.
         result: The table as it is after the commit.
         now_ms: When the commit is tried.
+
+    Returns: The actions, and the in-commit timestamp; None where the table has none.
 
     Raises:
         InvalidRequestError: A file lacks its number of records, on a table that tracks rows.
@@ -143,9 +132,9 @@ def fit_to_version(
     if staged.num_added and result.assigns_row_ids:
         fitted = _with_row_ids(fitted, base, version)
     if not result.enables("inCommitTimestamp"):
-        return FittedActions(fitted, None)
+        return fitted, None
     timestamp_ms = now_ms if base is None else max(now_ms, base.timestamp_ms + 1)
-    return FittedActions(_with_enablement(fitted, base, version, timestamp_ms), timestamp_ms)
+    return _with_enablement(fitted, base, version, timestamp_ms), timestamp_ms
 
 
 def _with_row_ids(staged: StagedActions, base: CommitBase | None, version: int) -> StagedActions:

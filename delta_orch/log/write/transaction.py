@@ -355,18 +355,19 @@ class Transaction(Staging):
     def _serialize(self, version: int) -> bytes:
         result = self._result()
         now_ms = self._now_ms = time.time_ns() // 1_000_000
-        fitted = fit_to_version(self._staged, self._base, result, version=version, now_ms=now_ms)
-        self._in_commit_timestamp_ms = fitted.in_commit_timestamp_ms
+        fitted, in_commit_timestamp_ms = fit_to_version(
+            self._staged, self._base, result, version=version, now_ms=now_ms
+        )
+        self._fitted, self._in_commit_timestamp_ms = fitted, in_commit_timestamp_ms
         info = self._provenance.commit_info(
             now_ms=now_ms,
             read_version=None if self.snapshot is None else self.snapshot.version,
             isolation_level=self._isolation_level or result.properties.isolation_level,
             is_blind_append=self._reads.is_empty and not self._staged.num_removed,
-            in_commit_timestamp_ms=fitted.in_commit_timestamp_ms,
+            in_commit_timestamp_ms=in_commit_timestamp_ms,
             tracks_rows=result.assigns_row_ids,
         )
-        self._fitted = fitted.staged
-        return serialize_actions([info]) + fitted.staged.serialize(self._txn_actions(), now_ms)
+        return serialize_actions([info]) + fitted.serialize(self._txn_actions(), now_ms)
 
     def _txn_actions(self) -> tuple[Txn, ...]:
         return tuple(Txn(txn.app_id, txn.version, self._now_ms) for txn in self._txns)
