@@ -155,14 +155,17 @@ def _wait_for(process: subprocess.Popen[bytes], sign: re.Pattern[str]) -> str:
     found: list[str] = []
     ready = threading.Event()
 
+    output = process.stdout
+
     def read() -> None:
-        while chunk := os.read(descriptor, 65536):
-            if found:
-                continue
-            said.append(chunk)
-            if match := sign.search(b"".join(said).decode(errors="replace")):
-                found.append(match[1])
-                ready.set()
+        with output:
+            while chunk := os.read(descriptor, 65536):
+                if found:
+                    continue
+                said.append(chunk)
+                if match := sign.search(b"".join(said).decode(errors="replace")):
+                    found.append(match[1])
+                    ready.set()
         ready.set()
 
     threading.Thread(target=read, daemon=True, name="emulator-output").start()
