@@ -36,7 +36,7 @@ def append(
         ConstraintViolationError: A row breaks a rule of the table. Nothing was committed; orphan files may stay.
         ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
     """
-    mode = parse_schema_mode(schema_mode)
+    mode = None if schema_mode is None else parse_schema_mode(schema_mode)
     if mode is SchemaMode.OVERWRITE:
         raise InvalidRequestError(
             'schema_mode="overwrite" replaces the schema, and an append keeps the rows that have it',

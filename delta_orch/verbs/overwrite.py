@@ -57,7 +57,7 @@ def overwrite(
         ConstraintViolationError: A row lies outside `replace_where` or breaks NOT NULL. Nothing was committed.
         ConflictError: Another commit changed what is replaced.
     """
-    mode = parse_schema_mode(schema_mode)
+    mode = None if schema_mode is None else parse_schema_mode(schema_mode)
     is_dynamic = _is_dynamic(partition_overwrite_mode, replace_where)
     if mode is SchemaMode.OVERWRITE and (is_dynamic or replace_where is not None):
         raise _schema_overwrite_refused(
