@@ -22,7 +22,7 @@ from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.log.files.arrow_building import int64_array, string_map_array
 from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -135,7 +135,7 @@ class ChangeFeed:
 def _without_repeats(files: pa.Table) -> Iterable[pa.Table]:
     """The files in as few tables as possible of which none holds a path twice."""
     # Grouping imports Arrow's query engine and with it pandas: only where there is something to group.
-    while pc.count_distinct(files.column("path")).as_py() < files.num_rows:
+    while pc.count_distinct(FileTable(files).path).as_py() < files.num_rows:
         numbered = files.append_column("row", int64_array(range(files.num_rows)))
         first = numbered.group_by("path").aggregate([("row", "min")]).column("row_min")
         chosen = pc.is_in(numbered.column("row"), value_set=first.combine_chunks())
@@ -157,11 +157,11 @@ def _with_constants(files: pa.Table, *, with_change_type: bool) -> pa.Table:
         values[COMMIT_TIMESTAMP.name] = _timestamp_text(row["commit_timestamp_ms"])
         maps.append(values)
     columns = {
-        "path": files.column("path"),
+        "path": FileTable(files).path,
         "partition_values": string_map_array(maps),
-        "size": files.column("size"),
+        "size": FileTable(files).size,
         "modification_time": files.column("commit_timestamp_ms"),
-        "deletion_vector": files.column("deletion_vector"),
+        "deletion_vector": FileTable(files).deletion_vector,
     }
     return pa.Table.from_arrays(
         [columns.get(f.name, pa.nulls(files.num_rows, f.type)) for f in ADD_SCHEMA], schema=ADD_SCHEMA
@@ -302,7 +302,7 @@ def _versions_of_schemas(snapshot: Snapshot, commits: Sequence[Commit], *, is_ch
 
 def _removes_rows(commit: Commit) -> bool:
     """Whether it removes files for more than to rearrange their rows."""
-    flags = commit.removes.column("data_change")
+    flags = FileTable(commit.removes).data_change
     return bool(pc.any(pc.or_kleene(flags, flags.is_null())).as_py())
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int32_array, int64_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
 
@@ -57,9 +58,10 @@ def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> Table
         now_ms: Milliseconds since the epoch, by default the clock's.
     """
     target = snapshot.properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
-    sizes = snapshot.files(["size"]).column("size")
+    sizes = FileTable(snapshot.files(["size"])).size
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     checkpoint = snapshot.segment.checkpoint
+    deleted_ms = FileTable(snapshot.tombstones(["deletion_timestamp"])).deletion_timestamp
     return TableHealth(
         version=snapshot.version,
         num_files=snapshot.num_files,
@@ -70,7 +72,7 @@ def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> Table
         commits_since_checkpoint=len(snapshot.segment.commits),
         checkpoint_version=None if checkpoint is None else checkpoint.version,
         num_expired_tombstones=_count_below(
-            pc.fill_null(snapshot.tombstones(["deletion_timestamp"]).column("deletion_timestamp"), int64_array([0])[0]),
+            pc.fill_null(deleted_ms, int64_array([0])[0]),
             now - snapshot.properties.deleted_file_retention_ms,
         ),
     )
@@ -132,7 +134,7 @@ def count_rows(files: pa.Table) -> int | None:
     """
     if files.num_rows == 0:
         return 0
-    stats = files.column("stats")
+    stats = FileTable(files).stats
     if stats.null_count:
         return None
     total = 0
@@ -141,7 +143,7 @@ def count_rows(files: pa.Table) -> int | None:
         if counts is None or len(counts) != len(chunk) or counts.null_count:
             return None
         total += pc.sum(counts).as_py() or 0
-    deleted = pc.sum(pc.struct_field(files.column("deletion_vector"), "cardinality")).as_py() or 0
+    deleted = pc.sum(pc.struct_field(FileTable(files).deletion_vector, "cardinality")).as_py() or 0
     return total - int(deleted)
 
 

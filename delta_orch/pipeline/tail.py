@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from delta_orch.change_feed.changed_files import read_changed_files
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -159,7 +160,7 @@ def _whole_table(
 def changes_data(commit: Commit) -> bool:
     """Whether any file action carries `dataChange = true`; compaction only moves rows from file to file."""
     return commit.cdc.num_rows > 0 or any(
-        files.num_rows > 0 and pc.any(files.column("data_change")).as_py() for files in (commit.adds, commit.removes)
+        files.num_rows > 0 and pc.any(FileTable(files).data_change).as_py() for files in (commit.adds, commit.removes)
     )
 
 

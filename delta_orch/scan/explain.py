@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from delta_orch.expressions.nodes import And, Coerced, Column, Expression, Not, Opaque, Or
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.scan.predicate import ScanPredicate
@@ -30,7 +31,7 @@ class FileCount:
 
     @classmethod
     def of(cls, files: pa.Table) -> FileCount:
-        return cls(files.num_rows, int(pc.sum(files.column("size")).as_py() or 0))
+        return cls(files.num_rows, int(pc.sum(FileTable(files).size).as_py() or 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from delta_orch.engines.base import Engine, Relation, ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_range
+from delta_orch.log.files.file_columns import FileTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,4 +78,4 @@ def _part(files: pa.Table, start: int, stop: int) -> pa.Table:
 
 
 def _sizes(files: pa.Table) -> list[int]:
-    return [size or 0 for size in files.column("size").to_pylist()]
+    return [size or 0 for size in FileTable(files).size.to_pylist()]

@@ -19,6 +19,7 @@ from delta_orch.errors import (
     ProtocolViolationError,
     StorageError,
 )
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.listing import list_log
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vector
 from delta_orch.log.read.log_check import Problem, check_log, problem_of
@@ -56,7 +57,7 @@ def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordB
     problems: list[Problem] = []
     known: list[tuple[str, int]] = []
     locations: list[str] = []
-    for path, size in zip(chunk["path"].to_pylist(), chunk["size"].to_pylist(), strict=True):
+    for path, size in zip(FileTable(chunk).path.to_pylist(), FileTable(chunk).size.to_pylist(), strict=True):
         try:
             locations.append(store.resolve(path))
             known.append((path, size))
@@ -93,8 +94,8 @@ def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem
     Args:
         files: `FILE_CHECK_COLUMNS`.
     """
-    with_vector = files.filter(files["deletion_vector"].is_valid())
-    paths = with_vector["path"].to_pylist()
+    with_vector = files.filter(FileTable(files).deletion_vector.is_valid())
+    paths = FileTable(with_vector).path.to_pylist()
     try:
         descriptors = deletion_vector_descriptors(with_vector)
     except DeltaError as e:
@@ -190,8 +191,8 @@ def fsck(table_log: TableLog, version: int | None = None, *, check_files: bool =
         num_compactions=len(listing.compactions),
         checksum_fields=checksum_fields,
         num_files=None if files is None else files.num_rows,
-        size_bytes=None if files is None else int(pc.sum(files["size"]).as_py() or 0),
-        num_deletion_vectors=None if files is None else len(files) - files["deletion_vector"].null_count,
+        size_bytes=None if files is None else int(pc.sum(FileTable(files).size).as_py() or 0),
+        num_deletion_vectors=None if files is None else len(files) - FileTable(files).deletion_vector.null_count,
         files_checked=check_files and files is not None,
         problems=tuple(sorted(problems, key=lambda p: p.severity != "error")),
     )
@@ -223,7 +224,7 @@ def _check_state(snapshot: Snapshot, problems: list[Problem]) -> pa.Table | None
 
 
 def _files_twice(files: pa.Table) -> Iterator[Problem]:
-    counts = pc.value_counts(canonical_paths(files["path"]).combine_chunks())
+    counts = pc.value_counts(canonical_paths(FileTable(files).path).combine_chunks())
     for row in counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist():
         yield Problem(
             "error",

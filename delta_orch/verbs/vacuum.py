@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_scalar
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -89,8 +90,8 @@ def vacuum(
     expired_ms = time.time_ns() // 1_000_000 - retention_ms
     store = table_log.store
     doomed = _unneeded_files(snapshot, store, expired_ms)
-    size_bytes = pc.sum(doomed.column("size")).as_py() or 0
-    result = VacuumResult(tuple(doomed.column("path").to_pylist()), size_bytes, dry_run, retention_ms)
+    size_bytes = pc.sum(FileTable(doomed).size).as_py() or 0
+    result = VacuumResult(tuple(FileTable(doomed).path.to_pylist()), size_bytes, dry_run, retention_ms)
     if dry_run or not result.paths:
         return result
     _record(
@@ -159,7 +160,7 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
             "time": int64_array([file.modification_time_ms for file in listed]),
         }
     )
-    paths = files.column("path").combine_chunks()
+    paths = FileTable(files).path.combine_chunks()
     if pc.any(pc.ends_with(paths, ".crc")).as_py():
         # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
         paths = pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
@@ -168,7 +169,7 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
     directories, names = (pc.list_element(parts, place) for place in int64_array([0, 1]))
     directories = directories.dictionary_encode()
-    inner_tables = _inner_tables(files.column("path"))
+    inner_tables = _inner_tables(FileTable(files).path)
     kept = [
         _is_hidden(directory[1:], snapshot.partition_columns) or _is_below(directory[1:], inner_tables)
         for directory in directories.dictionary.to_pylist()
@@ -193,7 +194,7 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
     """
     columns = ["path", "deletion_vector"]
     live, tombstones = snapshot.files(columns), snapshot.tombstones([*columns, "deletion_timestamp"])
-    if live.column("deletion_vector").null_count < live.num_rows and not snapshot.configuration.supports(
+    if FileTable(live).deletion_vector.null_count < live.num_rows and not snapshot.configuration.supports(
         "deletionVectors"
     ):
         raise ProtocolViolationError(
@@ -202,9 +203,9 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
             remedy="Find the commit that added them; nothing was deleted",
         )
     # A tombstone that does not say when it was written is as old as can be.
-    unexpired = tombstones.filter(pc.greater(tombstones.column("deletion_timestamp"), int64_array([expired_ms])[0]))
+    unexpired = tombstones.filter(pc.greater(FileTable(tombstones).deletion_timestamp, int64_array([expired_ms])[0]))
     spelled = [
-        *(chunk for files in (live, unexpired) for chunk in files.column("path").chunks),
+        *(chunk for files in (live, unexpired) for chunk in FileTable(files).path.chunks),
         *(vector_paths(files) for files in (live, unexpired)),
     ]
     root = store.data_filesystem()[1].rstrip("/") + "/"

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from delta_orch.engines.base import IdentityValues
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import (
     IDENTITY_ALLOW_EXPLICIT_INSERT,
@@ -90,7 +91,7 @@ def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[I
     marks: dict[str, int] = {}
     for values in identities:
         path = physical_path(target.schema, (values.name,))
-        used = [_bound(stats, path, values.step > 0) for stats in adds.column("stats").to_pylist()]
+        used = [_bound(stats, path, values.step > 0) for stats in FileTable(adds).stats.to_pylist()]
         if used:
             marks[values.name] = max(used) if values.step > 0 else min(used)
     if not marks:

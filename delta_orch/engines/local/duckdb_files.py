@@ -25,6 +25,7 @@ from delta_orch.engines.read_errors import reading
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import (
     DATE,
     TIMESTAMP,
@@ -119,7 +120,7 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
     wanted = _wanted(plan)
     if not wanted or not plan.files.num_rows or plan.row_tracking is not None or plan.arrow_filter is not None:
         return None
-    paths = [plan.store.resolve(path) for path in plan.files.column("path").to_pylist()]
+    paths = [plan.store.resolve(path) for path in FileTable(plan.files).path.to_pylist()]
     is_local = isinstance(plan.store.data_filesystem()[0], pafs.LocalFileSystem)
     if not is_local or any(_PATTERN_CHARACTERS.intersection(path) or not path.startswith("/") for path in paths):
         return None
@@ -148,7 +149,7 @@ class _Builder:
         self._wanted = wanted
         self._stored = [w for w in wanted if w.steps[0].name not in plan.partition_columns]
         self._constants = _constants(plan, [w.name for w in wanted if w.steps[0].name in plan.partition_columns])
-        vectors = plan.files.column("deletion_vector")
+        vectors = FileTable(plan.files).deletion_vector
         self._has_vectors = vectors.null_count < len(vectors)
         self._has_times = any(t in _TIMES for w in wanted for t in types_of(w.steps[-1].data_type))
         self._kinds: list[_Kind] = []

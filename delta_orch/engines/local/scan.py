@@ -21,6 +21,7 @@ from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import columns_of
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.protocol.arrow_types import schema_to_arrow
@@ -92,7 +93,7 @@ def _are_small(plan: ScanPlan) -> bool:
     """Whether the plan has many files of few bytes, on this machine."""
     files = plan.files.num_rows
     is_local = isinstance(plan.store.data_filesystem()[0], pafs.LocalFileSystem)
-    return is_local and files >= _MANY_FILES and pc.sum(plan.files.column("size")).as_py() < files * WHOLE_BYTES
+    return is_local and files >= _MANY_FILES and pc.sum(FileTable(plan.files).size).as_py() < files * WHOLE_BYTES
 
 
 def _groups(tasks: Iterator[FileTask]) -> Iterator[list[FileTask]]:
@@ -118,7 +119,7 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
     values = partition_constants(plan, names)
     vectors = deletion_vector_descriptors(plan.files)
     row_ids, versions = (_tracking_column(plan, name) for name in ("base_row_id", "default_row_commit_version"))
-    for index, path in enumerate(plan.files.column("path").to_pylist()):
+    for index, path in enumerate(FileTable(plan.files).path.to_pylist()):
         constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}
         yield FileTask(plan.store.resolve(path), constants, vectors[index], row_ids[index], versions[index])
 
@@ -137,7 +138,7 @@ def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
         ProtocolViolationError: A value in the log does not have the column's type.
     """
     fields = [_partition_field(plan.schema, name) for name in names]
-    strings = partition_strings(plan.files.column("partition_values"), [physical_name(field) for field in fields])
+    strings = partition_strings(FileTable(plan.files).partition_values, [physical_name(field) for field in fields])
     columns = [
         partition_column_to_arrow(column.combine_chunks(), field.data_type)
         for column, field in zip(strings.columns, fields, strict=True)

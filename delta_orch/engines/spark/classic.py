@@ -21,6 +21,7 @@ from delta_orch.engines.spark.frames import with_position
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, READ_OPTIONS, SparkHost
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.log.files.arrow_building import int32_array, string_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType
@@ -211,10 +212,10 @@ def _file_rows(files: ScanFiles) -> str:
     return _join_rows(
         [
             files.partition_index.cast(pa.string()),
-            pc.fill_null(one_chunk(columns.column("size")), 0).cast(pa.string()),
-            pc.fill_null(one_chunk(columns.column("modification_time")), 0).cast(pa.string()),
+            pc.fill_null(one_chunk(FileTable(columns).size), 0).cast(pa.string()),
+            pc.fill_null(one_chunk(FileTable(columns).modification_time), 0).cast(pa.string()),
             # A raw line break would end the row. The JVM decodes its escape.
-            pc.replace_substring(one_chunk(columns.column("path")), pattern="\n", replacement="%0A"),
+            pc.replace_substring(one_chunk(FileTable(columns).path), pattern="\n", replacement="%0A"),
         ]
     )
 

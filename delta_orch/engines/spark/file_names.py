@@ -25,6 +25,7 @@ from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in
 from delta_orch.engines.read_errors import read_error
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import (
@@ -90,14 +91,14 @@ def _files_of_other_writers(plan: ScanPlan) -> pa.Array:
     stored = (f.data_type for f in plan.schema if f.name.lower() not in partitions)
     if not any(inner in _TIMESTAMPS for data_type in stored for inner in types_of(data_type)):
         return int64_array([])
-    is_known = pc.match_substring_regex(one_chunk(plan.files.column("path")), _DELTA_WRITERS_NAME)
+    is_known = pc.match_substring_regex(one_chunk(FileTable(plan.files).path), _DELTA_WRITERS_NAME)
     return pc.indices_nonzero(pc.invert(is_known))
 
 
 def _ask(plan: ScanPlan, physical: StructType, rows: Sequence[int]) -> list[StructType]:
     if not rows:
         return []
-    paths = plan.files.column("path").take(int64_array(rows)).to_pylist()
+    paths = FileTable(plan.files).path.take(int64_array(rows)).to_pylist()
     return each_file(lambda path: _ask_one(plan, physical, path), paths)
 
 

@@ -30,6 +30,7 @@ from delta_orch.engines.spark.host import READ_OPTIONS, SparkHost
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.files.arrow_building import string_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.data_path import decode_path, is_absolute
 from delta_orch.protocol.types import BOOLEAN, STRING, StructField, StructType
@@ -129,7 +130,7 @@ class PortableHost(SparkHost):
 
 def _decoded_paths(files: ScanFiles) -> list[str]:
     root = unquote(files.root_uri)
-    return [_decoded_path(root, path) for path in files.files.column("path").to_pylist()]
+    return [_decoded_path(root, path) for path in FileTable(files.files).path.to_pylist()]
 
 
 def _decoded_path(root: str, log_path: str) -> str:

@@ -31,6 +31,7 @@ from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import children_of, columns_of
 from delta_orch.log.files.arrow_building import int64_range
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.types import (
     DOUBLE,
@@ -89,7 +90,7 @@ def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
     """The rows that no deletion vector marks, under the names files have, positioned under row tracking. Only files
     with a deletion vector pay for it."""
     tracked = plan.row_tracking is not None
-    vectors = plan.files.column("deletion_vector") if "deletion_vector" in plan.files.column_names else None
+    vectors = FileTable(plan.files).deletion_vector if "deletion_vector" in plan.files.column_names else None
     if vectors is None or vectors.null_count == len(vectors):
         return host.scan_files(prepare_scan(plan, names), positioned=tracked)
     marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
@@ -121,7 +122,7 @@ def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
     """
     vectors = read_deletion_vectors(store, deletion_vector_descriptors(files))
     row_counts = each_file(
-        lambda path: int(read_footer(store, path).metadata.num_rows), files.column("path").to_pylist()
+        lambda path: int(read_footer(store, path).metadata.num_rows), FileTable(files).path.to_pylist()
     )
     words = [_words(vector.row_indexes(n)) for n, vector in zip(row_counts, vectors, strict=True) if vector is not None]
     offsets = np.concatenate(([0], np.cumsum([len(w) for w in words])))

@@ -16,6 +16,7 @@ from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import field_of, plain_schema
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.log.files.arrow_building import int64_array, int64_range
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -67,7 +68,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
         UnsupportedStoreError: Spark cannot reach the store.
         ProtocolViolationError: A partition value does not fit its type, or a path leads out of the table.
     """
-    ensure_paths_inside(plan.store, plan.files.column("path"))
+    ensure_paths_inside(plan.store, FileTable(plan.files).path)
     plain = plain_schema(names)
     partition_names = [physical_name(field_of(plan.schema, name)) for name in plan.partition_columns]
     partition_schema = StructType(tuple(field_of(plain, name) for name in partition_names))
@@ -89,15 +90,15 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
         files=_with_sizes(plan.store, plan.files.select(["path", "size", "modification_time"])),
         pushed=None
         if plan.prune is None
-        else PushedFilters(plan.store.uri, plan.prune, plan.files.column("path"), names, plan.schema),
+        else PushedFilters(plan.store.uri, plan.prune, FileTable(plan.files).path, names, plan.schema),
     )
 
 
 def _file_constants(plan: ScanPlan, numbered: bool) -> dict[str, pa.Array | pa.ChunkedArray]:
     constants: dict[str, pa.Array | pa.ChunkedArray] = {}
     if plan.row_tracking is not None:
-        constants[BASE_ROW_ID] = plan.files.column("base_row_id")
-        constants[COMMIT_VERSION] = plan.files.column("default_row_commit_version")
+        constants[BASE_ROW_ID] = FileTable(plan.files).base_row_id
+        constants[COMMIT_VERSION] = FileTable(plan.files).default_row_commit_version
     if numbered:
         constants[NUMBER_COLUMN] = int64_range(0, plan.files.num_rows)
     return constants
@@ -119,12 +120,12 @@ def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
 
 def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
     """Spark reads no further than the size it is given. If the log has no size, or zero, the store is asked."""
-    sizes = pc.fill_null(one_chunk(files.column("size")), 0)
+    sizes = pc.fill_null(one_chunk(FileTable(files).size), 0)
     unknown = pc.indices_nonzero(pc.less_equal(sizes, 0)).to_pylist()
     if not unknown:
         return files
     filesystem, _ = store.data_filesystem()
-    paths = [store.resolve(files.column("path")[i].as_py()) for i in unknown]
+    paths = [store.resolve(FileTable(files).path[i].as_py()) for i in unknown]
     found = sizes.to_pylist()
     for i, info in zip(unknown, filesystem.get_file_info(paths), strict=True):
         # A missing file must be opened to be reported.
@@ -165,7 +166,7 @@ def distinct_partitions(files: pa.Table, partition_schema: StructType) -> tuple[
     code = int64_array([0] * files.num_rows)
     if not len(partition_schema):
         return pa.Table.from_arrays([], schema=pa.schema([])), code
-    texts = partition_strings(files.column("partition_values"), partition_schema.names)
+    texts = partition_strings(FileTable(files).partition_values, partition_schema.names)
     for column in texts.columns:
         encoded = one_chunk(column).dictionary_encode(null_encoding="encode")
         digits = encoded.indices.cast(pa.int64())

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import bool_array, string_array, string_scalar
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Action, Add, DeletionVectorDescriptor
 
@@ -135,13 +136,13 @@ def _add_fields(batch: pa.RecordBatch) -> pa.StringArray:
     data_change = _column(batch, "data_change")
     return _concatenate(
         _constant('{"add":{"path":'),
-        _quoted(batch.column("path")),
+        _quoted(FileTable(batch).path),
         _constant(',"partitionValues":'),
-        _json_map(batch.column("partition_values")),
+        _json_map(FileTable(batch).partition_values),
         _constant(',"size":'),
-        _plain(batch.column("size")),
+        _plain(FileTable(batch).size),
         _constant(',"modificationTime":'),
-        _plain(batch.column("modification_time")),
+        _plain(FileTable(batch).modification_time),
         _constant(',"dataChange":'),
         _constant("true") if data_change is None else _plain(pc.coalesce(data_change, true)),
         _optional(batch, "stats", _quoted),
@@ -159,7 +160,7 @@ def serialize_tombstones(files: pa.Table) -> bytes:
 def _tombstone_fields(batch: pa.RecordBatch) -> pa.StringArray:
     return _concatenate(
         _constant('{"remove":{"path":'),
-        _quoted(batch.column("path")),
+        _quoted(FileTable(batch).path),
         _optional(batch, "deletion_timestamp", _plain),
         _optional(batch, "data_change", _plain),
         _optional(batch, "extended_file_metadata", _plain),
@@ -174,7 +175,7 @@ def _tombstone_fields(batch: pa.RecordBatch) -> pa.StringArray:
 def _remove_fields(batch: pa.RecordBatch, constant: str) -> pa.StringArray:
     return _concatenate(
         _constant('{"remove":{"path":'),
-        _quoted(batch.column("path")),
+        _quoted(FileTable(batch).path),
         string_scalar(constant),
         _optional(batch, "partition_values", _json_map),
         _optional(batch, "size", _plain),
@@ -186,11 +187,11 @@ def _remove_fields(batch: pa.RecordBatch, constant: str) -> pa.StringArray:
 def _change_fields(batch: pa.RecordBatch) -> pa.StringArray:
     return _concatenate(
         _constant('{"cdc":{"path":'),
-        _quoted(batch.column("path")),
+        _quoted(FileTable(batch).path),
         _constant(',"partitionValues":'),
-        _json_map(batch.column("partition_values")),
+        _json_map(FileTable(batch).partition_values),
         _constant(',"size":'),
-        _plain(batch.column("size")),
+        _plain(FileTable(batch).size),
         _constant(',"dataChange":false}}\n'),
     )
 

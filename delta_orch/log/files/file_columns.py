@@ -7,6 +7,45 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+
+class _Column:
+    """A column of a `FileTable`, under the name of the attribute."""
+
+    def __set_name__(self, owner: type[FileTable], name: str) -> None:
+        self._name = name
+
+    def __get__(self, files: FileTable, owner: type[FileTable]) -> pa.ChunkedArray:
+        return files.table.column(self._name)
+
+
+class FileTable:
+    """A table of files, or a batch of one, with its columns as attributes: `FileTable(adds).path`.
+
+    One name for each column of `ADD_SCHEMA`, `REMOVE_SCHEMA` and `CDC_SCHEMA`, which have their types. An attribute
+    raises KeyError where the table was read without that column.
+    """
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: pa.Table | pa.RecordBatch) -> None:
+        self.table = table
+
+    path = _Column()
+    dv_id = _Column()
+    partition_values = _Column()
+    size = _Column()
+    modification_time = _Column()
+    data_change = _Column()
+    stats = _Column()
+    tags = _Column()
+    deletion_vector = _Column()
+    base_row_id = _Column()
+    default_row_commit_version = _Column()
+    clustering_provider = _Column()
+    deletion_timestamp = _Column()
+    extended_file_metadata = _Column()
+
+
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
 DELETION_VECTOR_TYPE = pa.struct(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.log.files.arrow_building import int64_range, string_array, string_scalar
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
 from delta_orch.protocol.types import STRING, StructType
 from delta_orch.table.column_mapping import physical_path
@@ -74,7 +75,7 @@ def file_partition_strings(files: pa.Table, schema: StructType, partition_column
         partition_columns: Logical names, which the columns get; the log knows them by their physical ones.
     """
     physical = [physical_path(schema, [name])[0] for name in partition_columns]
-    return partition_strings(files.column("partition_values"), physical).rename_columns(list(partition_columns))
+    return partition_strings(FileTable(files).partition_values, physical).rename_columns(list(partition_columns))
 
 
 def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:

@@ -14,7 +14,7 @@ from delta_orch.errors import (
     MissingFileError,
     StorageError,
 )
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FileTable
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import (
     FIRST_OFFSET,
@@ -37,7 +37,7 @@ def deletion_vector_descriptors(files: pa.Table) -> list[DeletionVectorDescripto
     """The descriptors of a table of files (`file_columns.ADD_SCHEMA`), None for a file without one."""
     if "deletion_vector" not in files.column_names:
         return [None] * files.num_rows
-    column = files.column("deletion_vector")
+    column = FileTable(files).deletion_vector
     if column.null_count == len(column):
         return [None] * files.num_rows
     return [None if row is None else _descriptor(row) for row in column.to_pylist()]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from delta_orch.log.files.arrow_building import int64_range, string_array, string_scalar
 from delta_orch.log.files.commit_reader import LogActions
-from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.data_path import canonical_paths
 
@@ -100,8 +100,8 @@ def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> Tai
         _constant(_BEFORE_ALL, before.tombstones.num_rows),
         *(_later(run.remove_order, start) for run, start in zip(runs, starts, strict=False)),
     )
-    paths = _concat(canonical_paths(adds["path"]), canonical_paths(removes["path"]))
-    keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
+    paths = _concat(canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path))
+    keys = file_keys(paths, _concat(FileTable(adds).dv_id, FileTable(removes).dv_id))
     newest = _first_of_each(keys, pc.array_sort_indices(orders, order="descending"))
     is_winner = pc.is_in(int64_range(0, len(keys)), value_set=newest)
     return TailFiles(
@@ -114,15 +114,15 @@ def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> Tai
 def names_a_file_twice(actions: LogActions) -> bool:
     """Whether two file actions are of one logical file."""
     adds, removes = actions.adds, actions.removes
-    paths = _concat(canonical_paths(adds["path"]), canonical_paths(removes["path"]))
-    keys = file_keys(paths, _concat(adds["dv_id"], removes["dv_id"]))
+    paths = _concat(canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path))
+    keys = file_keys(paths, _concat(FileTable(adds).dv_id, FileTable(removes).dv_id))
     return len(keys.unique()) < len(keys)
 
 
 def _touched(runs: Sequence[LogActions]) -> TouchedFiles:
     files = [*(run.adds for run in runs), *(run.removes for run in runs)]
-    paths = _concat(*(canonical_paths(table["path"]) for table in files))
-    vectors = _concat(*(table["dv_id"] for table in files))
+    paths = _concat(*(canonical_paths(FileTable(table).path) for table in files))
+    vectors = _concat(*(FileTable(table).dv_id for table in files))
     return TouchedFiles(pc.unique(paths), pc.unique(file_keys(paths, vectors)), vectors.null_count < len(vectors))
 
 

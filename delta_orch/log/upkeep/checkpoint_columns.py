@@ -18,7 +18,7 @@ from delta_orch.log.files.arrow_building import (
     string_map_array,
     struct_array,
 )
-from delta_orch.log.files.file_columns import STRING_MAP
+from delta_orch.log.files.file_columns import STRING_MAP, FileTable
 from delta_orch.log.files.partition_columns import one_chunk, partition_strings
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
 from delta_orch.protocol.actions import CheckpointMetadata, Sidecar
@@ -161,7 +161,7 @@ class CheckpointColumns:
         if self.parsed_partitions is not None:
             values[PARTITION_VALUES_PARSED] = self._parse_partitions(files, self.parsed_partitions)
         if self.parsed_stats is not None:
-            values[STATS_PARSED] = parse_stats(files["stats"], self.parsed_stats)
+            values[STATS_PARSED] = parse_stats(FileTable(files).stats, self.parsed_stats)
         return struct_array(self._add_type, [values[field.name] for field in self._add_type])
 
     def removes(self, files: pa.Table) -> pa.StructArray:
@@ -172,7 +172,7 @@ class CheckpointColumns:
         return struct_array(wanted, [values[field.name] for field in wanted])
 
     def _parse_partitions(self, files: pa.Table, wanted: pa.StructType) -> pa.StructArray:
-        texts = partition_strings(files["partition_values"], [field.name for field in wanted])
+        texts = partition_strings(FileTable(files).partition_values, [field.name for field in wanted])
         children = []
         for field in wanted:
             column = self.partition_schema.find(field.name)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from delta_orch.errors import DeltaError
 from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns, rows_of
 from delta_orch.storage.os_errors import storage_error
 
@@ -55,7 +56,7 @@ def unexpired(tombstones: Iterable[pa.Table], expired_ms: int) -> Iterator[pa.Ta
     limit = int64_array([expired_ms])[0]
     for rows in tombstones:
         # One that does not say when it was written counts as written at the epoch.
-        yield rows.filter(pc.greater(rows["deletion_timestamp"], limit))
+        yield rows.filter(pc.greater(FileTable(rows).deletion_timestamp, limit))
 
 
 def file_rows(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import FileExistsInStoreError
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.checkpoint_stream import iter_live
 from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
 from delta_orch.log.write.commit_result import Committed
@@ -101,7 +102,7 @@ class StateCounter:
     def watch(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Pass on the live files of the version, all of them once, in any pieces."""
         for files in tables:
-            self._sizes.add(_int64(files["size"]))
+            self._sizes.add(_int64(FileTable(files).size))
             if self._has_vectors:
                 self._deleted.add(_deleted_records(files))
             yield files
@@ -182,7 +183,7 @@ def _may_add_again(adds: Sequence[pa.Table], removes: Sequence[pa.Table]) -> boo
     lack them, without any data change and without removing the file. Then the files cannot be counted from here."""
     if any(files.num_rows for files in removes):
         return False
-    flags = (files.column("data_change") for files in adds if "data_change" in files.column_names)
+    flags = (FileTable(files).data_change for files in adds if "data_change" in files.column_names)
     return any(chunk.false_count for column in flags for chunk in column.chunks)
 
 
@@ -318,12 +319,12 @@ def _iter_file_columns(snapshot: Snapshot, names: Sequence[str]) -> Iterable[pa.
 def _deleted_records(files: pa.Table) -> tuple[Numbers, int]:
     if "deletion_vector" not in files.column_names:
         return np.zeros(files.num_rows, np.int64), 0
-    vectors = files["deletion_vector"]
+    vectors = FileTable(files).deletion_vector
     return _int64(pc.struct_field(vectors, ["cardinality"])), len(vectors) - vectors.null_count
 
 
 def _sizes(tables: Sequence[pa.Table]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *(_int64(files["size"]) for files in tables)])
+    return np.concatenate([np.zeros(0, np.int64), *(_int64(FileTable(files).size) for files in tables)])
 
 
 def _int64(column: pa.ChunkedArray) -> Numbers:

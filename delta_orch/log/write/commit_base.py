@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
@@ -202,7 +202,7 @@ def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
                 "A new file does not say how many records it has",
                 cause="The table tracks rows: their ids are counted on from file to file",
                 remedy="Give numRecords in the statistics of every file",
-                path=files.column("path").filter(counts.is_null())[0].as_py(),
+                path=FileTable(files).path.filter(counts.is_null())[0].as_py(),
             )
         total = pc.sum(counts).as_py()
         if mark + total > _LARGEST:

@@ -31,7 +31,7 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.write.commit_options import SERIALIZABLE, SNAPSHOT_ISOLATION
@@ -120,7 +120,7 @@ def _ensure_other_identifiers(intent: Intent, winner: Commit) -> None:
 
 
 def _ensure_row_ids(winner: Commit) -> None:
-    without = _first_path(winner.adds, winner.adds.column("base_row_id").is_null())
+    without = _first_path(winner.adds, FileTable(winner.adds).base_row_id.is_null())
     if without is not None:
         cause = f"it added the file {without} without row ids, and this one needs all rows to have them"
         raise _conflict(ConcurrentAppendError, winner, cause, path=without)
@@ -134,7 +134,7 @@ def _ensure_files_untouched(intent: Intent, winner: Commit) -> None:
         cause = f"it removed the file {path}, as this one would"
         raise _conflict(ConcurrentDeleteDeleteError, winner, cause + _yielding(intent), path=path)
     if len(intent.added_again):
-        hit = pc.is_in(canonical_paths(winner.adds["path"]), value_set=intent.added_again)
+        hit = pc.is_in(canonical_paths(FileTable(winner.adds).path), value_set=intent.added_again)
         if (path := _first_path(winner.adds, hit)) is not None:
             cause = f"it added the file {path} again, as this one would"
             raise _conflict(ConcurrentAppendError, winner, cause, path=path)
@@ -169,7 +169,7 @@ def note_moved_rows(intent: Intent, winner: Commit) -> None:
     that removes those conflicts."""
     if intent.reads.is_empty or not intent.changes_data:
         return
-    flags = winner.adds.column("data_change")
+    flags = FileTable(winner.adds).data_change
     moved = winner.adds.filter(pc.and_kleene(pc.invert(flags), flags.is_valid()))
     if not moved.num_rows:
         return
@@ -215,12 +215,12 @@ def _first_read(intent: Intent, files: pa.Table) -> str | None:
 
 
 def _first_path(files: pa.Table, hit: pa.Array) -> str | None:
-    paths = files.column("path").filter(hit)
+    paths = FileTable(files).path.filter(hit)
     return paths[0].as_py() if len(paths) else None
 
 
 def _data_changes(files: pa.Table) -> pa.Table:
-    flags = files.column("data_change")
+    flags = FileTable(files).data_change
     return files.filter(pc.or_kleene(flags, flags.is_null()))
 
 
@@ -264,7 +264,7 @@ def removes_after_compaction(
     ours = pa.concat_arrays([keys_of(files) for files in changing])
     gone = keys_of(winner.removes)
     is_ours = pc.is_in(gone, value_set=ours)
-    if not is_ours.true_count or winner.removes.column("partition_values").null_count:
+    if not is_ours.true_count or FileTable(winner.removes).partition_values.null_count:
         return None
     touched = file_partition_keys(winner.removes, table.schema, table.partition_columns)
     emptied = pc.unique(touched.filter(is_ours))
@@ -282,5 +282,5 @@ def removes_after_compaction(
 def _only_moves_rows(winner: Commit) -> bool:
     if not winner.removes.num_rows:
         return False
-    flags = [files.column("data_change") for files in (winner.adds, winner.removes)]
+    flags = [FileTable(files).data_change for files in (winner.adds, winner.removes)]
     return not any(pc.any(pc.or_kleene(flag, flag.is_null())).as_py() for flag in flags)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import all_booleans, string_array
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_array
 from delta_orch.log.read.skipping.record_counts import record_counts, with_wide_bounds
 from delta_orch.protocol.actions import DeletionVectorDescriptor
@@ -116,7 +116,7 @@ def with_deletion_vectors(files: pa.Table, vectors: Sequence[DeletionVectorDescr
     columns = {
         "dv_id": string_array([vector.unique_id for vector in vectors]),
         "deletion_vector": deletion_vector_array(vectors),
-        "stats": string_array([with_wide_bounds(stats) for stats in files.column("stats").to_pylist()]),
+        "stats": string_array([with_wide_bounds(stats) for stats in FileTable(files).stats.to_pylist()]),
         "data_change": all_booleans(True, files.num_rows),
     }
     arrays = [columns.get(name, files.column(name)) for name in ADD_SCHEMA.names]

@@ -25,6 +25,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.txn import Recorded, TxnId, ensure_follows, stale_among
 from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
 from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
@@ -193,7 +194,7 @@ class Transaction(Staging):
         """Write the commit. None where the version is taken, or where nobody knows: then look."""
         try:
             if self._file is None:
-                after = [path for files in self._just_written for path in files["path"].to_pylist()]
+                after = [path for files in self._just_written for path in FileTable(files).path.to_pylist()]
                 self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version), after=after)
                 self._just_written.clear()
             return self._file.put_if_absent(commit_path(version))

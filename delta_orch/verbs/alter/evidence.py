@@ -11,6 +11,7 @@ from delta_orch.engines.base import Engine, ScanPlan
 from delta_orch.errors import ColumnNotFoundError, ConstraintViolationError, InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.stats_columns import parse_stats
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
@@ -73,7 +74,7 @@ def ensure_files_have_statistics(snapshot: Snapshot, columns: Sequence[Path]) ->
     Raises:
         InvalidRequestError: A file lacks them. Nothing was changed.
     """
-    texts = snapshot.files(["stats"]).column("stats")
+    texts = FileTable(snapshot.files(["stats"])).stats
     if not columns or not len(texts):
         return
     counts = parse_stats(texts, pa.struct([pa.field("nullCount", _counts_type(columns))]))
@@ -114,7 +115,7 @@ def ensure_files_fit_iceberg(snapshot: Snapshot, table: TableConfiguration) -> N
         return
     files = snapshot.files(["dv_id", "stats"])
     problem = None
-    if files.column("dv_id").null_count < files.num_rows:
+    if FileTable(files).dv_id.null_count < files.num_rows:
         problem = "Some of its files have deletion vectors"
     elif begins_v1 and snapshot.partition_columns:
         problem = "Its files do not hold the values of the partition columns"

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.footer_statistics import read_footer_statistics
 from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.log.files.arrow_building import string_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.record_counts import record_counts, with_record_count
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -173,13 +174,13 @@ def set_properties(log: TableLog, snapshot: Snapshot, asked: Mapping[str, str], 
 def _with_ids(snapshot: Snapshot) -> pa.Table:
     files = snapshot.files()
     return files.filter(
-        pc.or_(files["base_row_id"].is_valid(), files["default_row_commit_version"].is_valid())
+        pc.or_(FileTable(files).base_row_id.is_valid(), FileTable(files).default_row_commit_version.is_valid())
     ).combine_chunks()
 
 
 def _without_ids(snapshot: Snapshot) -> pa.Table:
     files = snapshot.files()
-    lacking = pc.or_(files["base_row_id"].is_null(), files["default_row_commit_version"].is_null())
+    lacking = pc.or_(FileTable(files).base_row_id.is_null(), FileTable(files).default_row_commit_version.is_null())
     return files.filter(lacking).combine_chunks()
 
 
@@ -188,8 +189,8 @@ def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
     uncounted = pc.indices_nonzero(record_counts(files).is_null()).to_pylist()
     if not uncounted:
         return files
-    paths = files.column("path").to_pylist()
-    stats = files.column("stats").to_pylist()
+    paths = FileTable(files).path.to_pylist()
+    stats = FileTable(files).stats.to_pylist()
     filesystem, _ = snapshot.store.data_filesystem()
     footers = read_footer_statistics(filesystem, [snapshot.store.resolve(paths[row]) for row in uncounted], ())
     for row, count in zip(uncounted, footers.column("num_records").to_pylist(), strict=True):

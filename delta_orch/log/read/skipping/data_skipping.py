@@ -22,6 +22,7 @@ from delta_orch.expressions.nodes import (
 )
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.arrow_building import all_booleans, narrowed_mask
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.column_bounds import ColumnBounds
 from delta_orch.log.read.skipping.file_statistics import leaf_type, read_bounds
 from delta_orch.log.read.skipping.outcomes import Outcomes, all_of, any_of
@@ -69,7 +70,7 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
     if not columns or "stats" not in files.column_names:
         return FileMatch(by_partition.true, by_partition.all_true())
     rest = files.filter(by_partition.true)
-    bounds = read_bounds(rest["stats"], columns)
+    bounds = read_bounds(FileTable(rest).stats, columns)
     by_statistics = may_match(PartitionValues.of_files(rest, schema), where, schema, partition_columns, bounds)
     # Files that statistics rule out lose their mark; the rows of `rest` are the marked ones, in order.
     left = narrowed_mask(by_partition.true, by_statistics)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Literal
 from delta_orch.log.files.arrow_building import bool_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.literal_scalar import literal_array, literal_scalar
 from delta_orch.log.files.partition_columns import one_chunk, partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -73,7 +74,7 @@ class PartitionValues:
     @classmethod
     def of_files(cls, files: pa.Table, schema: StructType) -> PartitionValues:
         """Of files with a column `partition_values`."""
-        return cls.of_maps(one_chunk(files["partition_values"]), schema)
+        return cls.of_maps(one_chunk(FileTable(files).partition_values), schema)
 
     def column(self, name: str) -> pa.Array:
         """One partition column. Raises as `partition_column`."""

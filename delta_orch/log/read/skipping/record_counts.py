@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from delta_orch.log.files.arrow_building import int32_array, int64_array, string_scalar
+from delta_orch.log.files.file_columns import FileTable
 
 _SCHEMA = pa.schema([("numRecords", pa.int64())])
 _MIN_BLOCK_BYTES = 1 << 20
@@ -21,7 +22,7 @@ def record_counts(files: pa.Table) -> pa.Array:
     where the statistics do not say."""
     if "stats" not in files.column_names:
         return pa.nulls(files.num_rows, pa.int64())
-    column = files.column("stats")
+    column = FileTable(files).stats
     counts = [_counts(chunk) for chunk in column.chunks if len(chunk)]
     return pa.concat_arrays(counts) if counts else int64_array([])
 
