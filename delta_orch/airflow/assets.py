@@ -42,7 +42,7 @@ def asset_uri_of_table(table_uri: str) -> str:
     parts = urlsplit(table_uri)
     if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
         raise InvalidRequestError(
-            f"{table_uri!r} is no absolute table URI",
+            f"{table_uri!r} is not an absolute table URI",
             cause="An asset is known to all DAGs, so its address cannot depend on a connection or a working directory",
             remedy="Pass a URI with a scheme, or a path starting with /",
         )

@@ -50,7 +50,7 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
     def table(self, table_uri: str) -> DeltaTable:
         """The table at a URI, a path, a `delta://` asset URI, or a name below the connection's `table_root`.
 
-        Nothing is read yet; a location without a table is no error here.
+        Nothing is read yet; a location without a table is not an error here.
 
         Raises:
             InvalidRequestError: The connection's extra cannot be understood, or `table_uri` is relative while the

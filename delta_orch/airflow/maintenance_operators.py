@@ -99,7 +99,7 @@ def parse_target_size(size: int | str) -> int:
     """`134217728`, `"134217728"` and `"128MB"` are the same.
 
     Raises:
-        InvalidRequestError: It is no size above 0.
+        InvalidRequestError: It is not a size above 0.
     """
     from delta_orch.protocol.table_properties import parse_size_bytes
 
@@ -108,7 +108,7 @@ def parse_target_size(size: int | str) -> int:
     except ValueError:
         size_bytes = 0
     if size_bytes == 0:
-        raise InvalidRequestError(f"target_size={size!r} is no file size", remedy="Pass bytes, or text like '128MB'")
+        raise InvalidRequestError(f"target_size={size!r} is not a file size", remedy="Pass bytes, or text like '128MB'")
     return size_bytes
 
 
@@ -117,5 +117,5 @@ def _parse_hours(hours: float | str) -> float:
         return float(hours)
     except ValueError as error:
         raise InvalidRequestError(
-            f"retention_hours={hours!r} is no number", remedy="Pass a number of hours, e.g. 168"
+            f"retention_hours={hours!r} is not a number", remedy="Pass a number of hours, e.g. 168"
         ) from error

@@ -23,7 +23,7 @@ class TaskRun:
         task_id: With the task groups it is in.
         map_index: -1 for a task that is not mapped.
         run_id: The DAG run's.
-        try_number: 1 for the first attempt. Two attempts differ in nothing else, so it is no part of the identity.
+        try_number: 1 for the first attempt. It is not part of the identity.
         partition_key: The DAG run's, where it has one.
         data_interval: Start and end; None for runs without a logical date.
         ordered_at: Where the run stands in time: a later run may replace what an earlier one wrote, not the reverse.

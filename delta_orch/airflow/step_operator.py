@@ -111,8 +111,8 @@ class DeltaStepOperator(DeltaTableOperator):
 def task_spark_session(spark_conf: Mapping[str, str] | None, app_name: str) -> Iterator[SparkSession | None]:
     """A session for the duration of a task, or None where `spark_conf` is None.
 
-    A session that is running already is used as it is and left running: whoever started it may need it, and its
-    configuration is its owner's. Only a session started here is stopped at the end.
+    A session that is already running is used as it is and left running: it belongs to whoever started it. Only a
+    session started here is stopped at the end.
 
     Args:
         spark_conf: Settings of a session to start, `spark.master` or `spark.remote` among them.

@@ -30,7 +30,7 @@ P = ParamSpec("P")
 _COLUMN = argument("column", "COLUMN", "A column; s.a for a field. Put names with dots in `backticks`.")
 _TYPE = argument("data_type", "TYPE", "As in Spark SQL: bigint, array<string>, …")
 _NAME = argument("name", "NAME")
-_IF_EXISTS = flag("--if-exists", "No error where there is none.")
+_IF_EXISTS = flag("--if-exists", "Do nothing where it does not exist.")
 _PLACE = (
     flag("--first", "Before all its siblings."),
     argument("--after", "COLUMN", "Behind this sibling."),

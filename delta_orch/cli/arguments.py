@@ -59,7 +59,7 @@ def count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What every command is about: a table, for some commands one version of it, and the form of the answer."""
+    """The arguments of every command: a table, for some commands a version of it, and the form of the answer."""
 
     uri: str
     storage_option: Sequence[str]

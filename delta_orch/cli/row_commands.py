@@ -147,7 +147,7 @@ def json_value(value: Cell, data_type: DataType) -> Cell:
     with all their digits.
 
     Raises:
-        InvalidVariantError: A variant is none.
+        InvalidVariantError: The bytes are not a variant.
     """
     from base64 import b64encode
     from datetime import datetime

@@ -1,4 +1,4 @@
-"""Assets that process what is new in another table, and commit how far they got together with their rows."""
+"""Assets that process the changes of another table, and commit their cursor together with their rows."""
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
@@ -54,16 +54,16 @@ def delta_asset(
         return enrich(batch.scan().to_arrow())
     ```
 
-    The cursor lives in the written table's log, so a run that is repeated after its commit finds nothing to do, and so
-    does one that comes when the source has not changed: it materializes the version that is there, with
-    `delta/skipped`, and commits nothing. With `max_versions` one run processes one batch.
+    The cursor is in the log of the written table. A run that is repeated after its commit, or that finds an unchanged
+    source, commits nothing and materializes the present version with `delta/skipped`. With `max_versions` one run
+    processes one batch.
 
     Args:
         incremental_from: The table to read: a resource, or the key of one.
         table: The table to write, as above. It is created by the first run.
         write: `append` adds the rows; `dynamic` replaces the partitions they lie in; `touched_partitions` replaces
-            exactly the partitions of the batch, by columns of the same names, so that rows deleted from the source
-            leave, too; `overwrite` replaces all.
+            exactly the partitions of the batch, by columns of the same names, which also removes rows that were
+            deleted from the source; `overwrite` replaces all.
         consumer: See `IncrementalReader`, as `bootstrap`, `on_recreated` and `max_versions`.
         bootstrap: See `IncrementalReader`.
         on_recreated: See `IncrementalReader`.
@@ -83,11 +83,11 @@ def delta_asset(
             own.
     """
     if write not in _MODES:
-        raise InvalidRequestError(f"There is no write={write!r}", remedy=f"Use one of {', '.join(_MODES)}")
+        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(_MODES)}")
     if "partitions_def" in asset_arguments:
         raise InvalidRequestError(
             "An incremental asset has no partitions",
-            cause="What it processes is told by its cursor",
+            cause="Its cursor decides what it processes",
             remedy="Leave partitions_def out",
         )
     mode = parse_schema_mode(schema_mode)

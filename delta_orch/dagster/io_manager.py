@@ -1,4 +1,4 @@
-"""Delta tables as the place where assets are kept."""
+"""The IO manager that keeps assets in Delta tables."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
 
 MANY_FILES = 100
-"""More files than that for one partition are worth a word."""
+"""A run that writes more files than this for one partition logs a warning."""
 
 
 class DeltaLakeIOManager(dg.ConfigurableIOManager):
     """Keeps each asset in a Delta table below `root_uri`: `["bronze", "flights"]` in `{root_uri}/bronze/flights`.
 
-    An output of an op that is no asset is in `{root_uri}/{job}/{node}/{output}`, and below that in a folder for each
-    mapping key. The next run of the job replaces it.
+    An output of an op that is not an asset is in `{root_uri}/{job}/{node}/{output}`, with a folder for each mapping
+    key. The next run of the job replaces it.
 
     Every write is one commit that happens at most once for a run and its retries; a partitioned asset replaces exactly
     the partitions of its run. An asset says in its definition metadata which column its partitions are about:
@@ -103,7 +103,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """Write one output. See `output_write.write_output` for what is guaranteed."""
         if obj is None:
             raise InvalidRequestError(
-                f"Step {context.step_key} returned None, which is no table",
+                f"Step {context.step_key} returned None, which is not a table",
                 remedy="Return rows; for a step that writes elsewhere annotate its return type as None",
             )
         settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode)
@@ -172,8 +172,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         *,
         is_tied: bool,
     ) -> None:
-        """Refuse what nothing would check: where the table is partitioned by other columns than the run, a commit is
-        for all of the run's partitions or for none, and rows may lie in any of them."""
+        """Refuse a write that nothing would check: in a table partitioned by other columns, the transaction ids cannot
+        be limited to partitions, and rows may lie in any of them."""
         about = ", ".join(selection.columns)
         if self.idempotency != "off" and len(selection.keys) > 1 and not is_tied:
             raise InvalidRequestError(
@@ -215,7 +215,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     # Reading
 
     def load_input(self, context: dg.InputContext) -> object:
-        """Load the partitions of an input that the run is about, or all of an input without partitions.
+        """Load the run's partitions of an input, or all of an input without partitions.
 
         Raises:
             TableNotFoundError: Nothing has been written there yet.
@@ -223,7 +223,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """
         upstream = context.upstream_output
         definition = plain_metadata(None if upstream is None else upstream.definition_metadata)
-        # How it is written does not matter here, and may be another IO manager's word.
+        # The mode does not matter for reading, and may be one of another IO manager.
         definition.pop("mode", None)
         settings = parse_settings(definition, None, "overwrite")
         annotation = context.dagster_type.typing_type
@@ -276,7 +276,7 @@ def table_path(context: dg.InputContext | dg.OutputContext | None, settings: Ass
 
 
 def _place_of_output(context: dg.InputContext | dg.OutputContext, settings: AssetSettings) -> list[str]:
-    """The folders of an op's output: what is left out of them, two ops, jobs or mapped steps would share."""
+    """The folders of an op's output. Two jobs, ops or mapped steps never share one."""
     assert isinstance(context, dg.OutputContext)
     # The step `load[key]` is the op `load`, mapped; an op that maps others has a key for each output.
     node, _, step_key = context.step_key.partition("[")

@@ -58,7 +58,7 @@ def build_delta_maintenance_assets(
     """
     if unknown := sorted(set(deps or {}) - set(tables)):
         raise InvalidRequestError(
-            f"deps names {', '.join(unknown)}, which is none of the tables",
+            f"deps names {', '.join(unknown)}, which is not one of the tables",
             remedy=f"The tables are {', '.join(tables)}",
         )
     chosen = policy or MaintenancePolicy()

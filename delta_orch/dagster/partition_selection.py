@@ -17,7 +17,7 @@ from delta_orch.protocol.types import StructField, StructType
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension of an asset's partitions and the column it is about."""
+    """One dimension of an asset's partitions and the column that holds it."""
 
     column: str
     text_format: str | None = None
@@ -43,7 +43,7 @@ class PartitionSelection:
 
         Raises:
             ColumnNotFoundError: The table has no such column.
-            InvalidRequestError: A key cannot be told to mean one value of the column.
+            InvalidRequestError: A key does not mean exactly one value of the column.
         """
         fields = self._fields(schema)
         per_dimension = [self._distinct(index) for index in range(len(self.dimensions))]
@@ -101,7 +101,7 @@ def select_partitions(
         if names != ("",):
             wanted = '"partition_expr": {' + ", ".join(f'"{name}": "column"' for name in names) + "}"
         raise InvalidRequestError(
-            f"Asset {asset} has partitions, but its metadata does not say which column each is about",
+            f"Asset {asset} has partitions, but its metadata does not say which column holds them",
             cause=f"partition_expr is {dict(partition_expr) if partition_expr else 'missing'}",
             remedy=f"Define the asset with metadata={{{wanted}}}",
             asset=asset,

@@ -26,7 +26,7 @@ class DagsterRun:
     """What of a run goes into transaction ids and commits.
 
     Attributes:
-        root_run_id: The first run of a chain of retries and re-executions; the run itself where it is none of these.
+        root_run_id: The first run of a chain of retries and re-executions, or the run itself.
         root_run_created: When that one was created, timezone-aware.
     """
 
@@ -40,7 +40,7 @@ class DagsterRun:
         """Who writes.
 
         Args:
-            step: The asset key's parts, or what stands for them where an op's output is no asset.
+            step: The asset key's parts, or the parts that name the output of an op.
         """
         writer = dagster_writer(self.code_location, step)
         return RunIdentity(writer, dagster_version(self.root_run_created), self.root_run_id)

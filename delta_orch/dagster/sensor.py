@@ -51,7 +51,7 @@ def build_delta_log_sensor(
     data (compaction, table properties) are passed over. The cursor is `{table id}:{version}`. A tick that finds nothing
     new costs one HEAD request; about once an hour, and after a pause, it costs two.
 
-    A table that was recreated, or whose unseen commits were cleaned up, counts as new altogether.
+    After the table was recreated, or unseen commits were cleaned up, everything counts as new.
 
     Args:
         name: Of the sensor.
@@ -151,7 +151,7 @@ def _single(values: Values, column: str | None) -> object:
     found = [value for name, value in values.items() if column is not None and name.lower() == column.lower()]
     if not found:
         raise InvalidRequestError(
-            f"partition_expr {column!r} is no partition column of the table",
+            f"partition_expr {column!r} is not a partition column of the table",
             remedy=f"The partition columns are {', '.join(values) or 'none'}",
         )
     return found[0]
@@ -194,7 +194,7 @@ def _partitioned_result(
     is_dynamic = isinstance(partitions_def, dg.DynamicPartitionsDefinition)
     known = keys if is_dynamic else [key for key in keys if _has_key(partitions_def, key)]
     if len(known) < len(keys):
-        context.log.info("%d touched partitions are none of the sensor's partitions", len(keys) - len(known))
+        context.log.info("%d touched partitions are not among the sensor's partitions", len(keys) - len(known))
     if not known:
         return _skip(f"Versions {_range(batch)} touch none of the partitions.", batch.cursor)
     requests = [dg.RunRequest(run_key=f"{batch.run_key}:{key}", partition_key=key, tags=dict(tags)) for key in known]
@@ -208,7 +208,7 @@ def _has_key(partitions_def: dg.PartitionsDefinition[str], key: str) -> bool:
     try:
         return partitions_def.has_partition_key(key)
     except ValueError:
-        # A time partition's key that is no point in time.
+        # A key that is not a point in time.
         return False
 
 

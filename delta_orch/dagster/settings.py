@@ -1,6 +1,6 @@
-"""What one asset says about its table: definition metadata, output metadata and the IO manager's configuration.
+"""The settings of one asset: definition metadata, output metadata and the IO manager's configuration.
 
-Output metadata goes before definition metadata, that before the configuration. The keys:
+Output metadata overrides definition metadata, which overrides the configuration. The keys:
 
 | key | on | meaning |
 |---|---|---|
@@ -77,7 +77,7 @@ def parse_mode(mode: object) -> OutputMode:
             mode=mode,
         )
     if mode not in MODES:
-        raise InvalidRequestError(f"There is no mode {mode!r}", remedy=f"Use one of {', '.join(MODES)}", mode=mode)
+        raise InvalidRequestError(f"mode {mode!r} does not exist", remedy=f"Use one of {', '.join(MODES)}", mode=mode)
     return cast(OutputMode, mode)
 
 
@@ -87,7 +87,7 @@ def parse_columns(value: object, key: str) -> tuple[str, ...] | None:
         return None
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise InvalidRequestError(f"The metadata {key!r} is no list of column names", cause=f"It is {value!r}")
+        raise InvalidRequestError(f"The metadata {key!r} is not a list of column names", cause=f"It is {value!r}")
     return tuple(names)
 
 
@@ -103,7 +103,7 @@ def _plain(value: object) -> object:
 def _text(metadata: Mapping[str, object], key: str) -> str | None:
     value = metadata.get(key)
     if value is not None and not isinstance(value, str):
-        raise InvalidRequestError(f"The metadata {key!r} is no text", cause=f"It is {value!r}")
+        raise InvalidRequestError(f"The metadata {key!r} is not a string", cause=f"It is {value!r}")
     return value or None
 
 
@@ -114,6 +114,6 @@ def _by_dimension(metadata: Mapping[str, object], key: str) -> Mapping[str, str]
     by_dimension = {"": value} if isinstance(value, str) else value
     if not isinstance(by_dimension, Mapping) or not all(isinstance(text, str) for text in by_dimension.values()):
         raise InvalidRequestError(
-            f"The metadata {key!r} is neither a text nor a text for each dimension", cause=f"It is {value!r}"
+            f"The metadata {key!r} is neither a string nor a string for each dimension", cause=f"It is {value!r}"
         )
     return dict(by_dimension)

@@ -1,8 +1,8 @@
 """Reading a table in steps, exactly once: what has changed since the target's own last commit.
 
 The cursor, "`target` has read `source` up to version n", is a transaction identifier in the *target's* log, committed
-together with the rows it accounts for. There is no second place that could disagree: losing the orchestrator's
-database, killing a step after its commit, or moving a pipeline to another orchestrator changes nothing.
+together with the rows it accounts for. No second place could disagree: losing the orchestrator's database,
+killing a step after its commit, or moving a pipeline to another orchestrator changes nothing.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class IncrementalReader:
         if not self.source.log.has_version(start):
             raise self._history_gone(start, latest.version)
         end = latest.version if self.max_versions is None else self._last_version_of_batch(start, latest.version)
-        # Whether an update is told as one or as a delete and an insert is the same to an incremental step.
+        # An incremental step does not care whether an update is one change, or a delete and an insert.
         feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
         if feed.is_empty:
             return None

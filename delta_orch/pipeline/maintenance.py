@@ -1,4 +1,4 @@
-"""What the log alone tells of a table: its health, the policy that says when maintenance is due, its rows."""
+"""What the log alone says about a table: its health, its number of rows; and the policy for maintenance."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _count_below(values: pa.ChunkedArray, limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePolicy:
-    """From when on maintenance is worth a run.
+    """The limits from which maintenance is worth a run.
 
     Attributes:
         min_compactable_files: Compact once so many files could be merged; at least 2.

@@ -1,8 +1,8 @@
 """From an orchestrator's partitions to predicates over a table's columns.
 
-A predicate made here decides which rows a run replaces, so it is exact or it is refused: where a partition key cannot
-be told to mean one value (or one range) of the column's type, the functions raise; nothing falls back to a wider one.
-The writers check in addition that every written row satisfies it.
+A predicate made here decides which rows a run replaces, so it is exact or refused. The functions raise where a key does
+not mean exactly one value or one range of the column's type. Nothing falls back to a wider predicate. The writers also
+check that every written row satisfies it.
 
 | column | time window | single key |
 |---|---|---|

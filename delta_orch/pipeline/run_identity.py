@@ -42,7 +42,7 @@ class RunIdentity:
         writer: The step: what its app ids begin with. See `dagster_writer` and `airflow_writer`.
         version: Where the run stands among the runs of the step: retries share it, later runs have a higher one.
         run_id: The run's, the same for its retries.
-        partition: What the run is about, where its orchestrator says so: a partition key or a data interval.
+        partition: The partition key or data interval of the run, where the orchestrator has one for the whole run.
     """
 
     writer: str

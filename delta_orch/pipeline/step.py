@@ -87,7 +87,7 @@ class Step:
         table: The table, which need not exist yet.
         mode: See `Mode`.
         txns: Who writes, for the table. A step with none always writes.
-        where: The rows the step is about: `overwrite` replaces them, `error` and `ignore` look for them. None: all.
+        where: Selects rows: `overwrite` replaces them, `error` and `ignore` look for them. None selects all.
         creates_only: `error` and `ignore` look for a table instead of rows.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
@@ -105,10 +105,10 @@ class Step:
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
 
     def run(self, rows: Callable[[], object]) -> StepReport:
-        """Get the rows and commit them; neither where the work is recorded, or there is data in the way.
+        """Get the rows and commit them. Do neither where the work is recorded, or `error` or `ignore` found data.
 
         Args:
-            rows: Gives what `DeltaTable.append` takes. None is an error: a forgotten `return` is no empty result.
+            rows: Gives what `DeltaTable.append` takes. None is an error, because it is likely a missing `return`.
 
         Raises:
             TableExistsError: Mode `error` found data.
@@ -242,7 +242,7 @@ def ensure_table_for(
     schema of `data` is read; a reader is not advanced.
 
     Raises:
-        SchemaMismatchError, InvalidPropertyError, ColumnNotFoundError: Such a table cannot be. There is none.
+        SchemaMismatchError, InvalidPropertyError, ColumnNotFoundError: No table can be made of the data.
         TableExistsError: Another writer has just created one that does not fit.
     """
     if not table.exists():

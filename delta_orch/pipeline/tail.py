@@ -39,7 +39,7 @@ def parse_cursor(text: str) -> TailCursor:
     """The inverse of `str(cursor)`.
 
     Raises:
-        InvalidRequestError: The text is no cursor.
+        InvalidRequestError: The text is not a cursor.
     """
     table_id, separator, version = text.rpartition(":")
     if not separator or not version.lstrip("-").isdecimal():
@@ -57,7 +57,7 @@ class TailBatch:
         cursor: Where the next poll goes on.
         previous: Where this one started.
         data_changed: Whether any of them changed data. Compaction and changes of properties do not.
-        operations: `commitInfo.operation` of each commit that is there, in order, no name twice.
+        operations: The distinct values of `commitInfo.operation`, in order.
         partitions: The distinct partitions in which data changed: one typed column a partition column. No columns for a
             table that is not partitioned.
         recreated: The table has another id than the cursor, or less history: everything in it counts as new.

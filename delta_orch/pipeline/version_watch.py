@@ -1,4 +1,4 @@
-"""Has a table moved on? What whoever waits for a version or a time asks, at one metadata request a time."""
+"""Waiting for a version of a table, or for a commit after a time, at one metadata request a check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WatchGoal:
         """From an operator's arguments, which templates may have rendered to text.
 
         Raises:
-            InvalidRequestError: Not exactly one is given, the version is no integer ≥ -1, or the timestamp is not
+            InvalidRequestError: Not exactly one is given, the version is not an integer ≥ -1, or the timestamp is not
                 ISO 8601 with a time zone.
         """
         if (after_version is None) == (after_timestamp is None):
@@ -118,7 +118,7 @@ def _parse_version(value: int | str) -> int:
         version = None
     if version is None or isinstance(value, bool) or version < -1:
         raise InvalidRequestError(
-            f"after_version={value!r} is no table version", remedy="Pass an integer ≥ 0, or -1 to wait for the table"
+            f"after_version={value!r} is not a table version", remedy="Pass an integer ≥ 0, or -1 to wait for the table"
         )
     return version
 
@@ -130,7 +130,7 @@ def _parse_timestamp_ms(value: datetime | str) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise InvalidRequestError(
-            f"after_timestamp={value!r} is no moment in time",
+            f"after_timestamp={value!r} is not a moment in time",
             remedy="Pass a timezone-aware datetime, or ISO 8601 with an offset such as {{ data_interval_end }}",
         )
     # In integers: a float of seconds does not hold every millisecond.

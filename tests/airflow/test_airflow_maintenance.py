@@ -100,7 +100,7 @@ def test_sizes(text: int | str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "big", "0", 0, -1, "1.5MB", "1PB"])
 def test_wrong_sizes_are_refused(text: int | str) -> None:
-    with pytest.raises(InvalidRequestError, match="no file size"):
+    with pytest.raises(InvalidRequestError, match="not a file size"):
         parse_target_size(text)
 
 

@@ -113,7 +113,7 @@ def test_relative_uri_is_no_asset() -> None:
     from delta_orch.airflow.assets import asset_uri_of_table
     from delta_orch.errors import InvalidRequestError
 
-    with pytest.raises(InvalidRequestError, match="no absolute table URI"):
+    with pytest.raises(InvalidRequestError, match="not an absolute table URI"):
         asset_uri_of_table("flights")
 
 

@@ -261,12 +261,12 @@ def test_version_far_ahead_is_waited_for(tmp_path: Path) -> None:
     [
         ((None, None), "exactly one"),
         ((1, datetime.now(UTC)), "exactly one"),
-        (("soon", None), "no table version"),
-        ((-2, None), "no table version"),
-        ((True, None), "no table version"),
-        ((None, datetime(2024, 1, 1)), "no moment in time"),
-        ((None, "2024-01-01T00:00:00"), "no moment in time"),
-        ((None, "yesterday"), "no moment in time"),
+        (("soon", None), "not a table version"),
+        ((-2, None), "not a table version"),
+        ((True, None), "not a table version"),
+        ((None, datetime(2024, 1, 1)), "not a moment in time"),
+        ((None, "2024-01-01T00:00:00"), "not a moment in time"),
+        ((None, "yesterday"), "not a moment in time"),
     ],
 )
 def test_wrong_goals_are_refused(arguments: Any, problem: str) -> None:

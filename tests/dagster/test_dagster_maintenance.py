@@ -102,5 +102,5 @@ def test_automation(table: DeltaTable) -> None:
 
 
 def test_deps_of_an_unknown_table(table: DeltaTable) -> None:
-    with pytest.raises(InvalidRequestError, match="none of the tables"):
+    with pytest.raises(InvalidRequestError, match="not one of the tables"):
         build(table, deps={"flight": "flights"})

@@ -285,7 +285,7 @@ def test_partitions_of_a_table_that_has_none(table: DeltaTable) -> None:
 
 def test_a_column_that_is_no_partition_column(table: DeltaTable) -> None:
     table.append(rows("2013-01-01"), partition_by=["day"])
-    with pytest.raises(InvalidRequestError, match="is no partition column"):
+    with pytest.raises(InvalidRequestError, match="is not a partition column"):
         Ticks(build(table, partitions_def=DAYS, partition_expr="n", start="beginning"))()
 
 
