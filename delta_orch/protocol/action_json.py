@@ -24,39 +24,25 @@ from delta_orch.protocol.actions import (
     Sidecar,
     Txn,
 )
+from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, REMOVE_FIELDS
 
 _METADATA_KEYS = frozenset(
     {"id", "name", "description", "format", "schemaString", "partitionColumns", "configuration", "createdTime"}
 )
 _PROTOCOL_KEYS = frozenset({"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"})
-# What the log calls the fields of file actions, in the order in which they are written.
-_TRACKED_FIELDS = {
-    "stats": "stats",
-    "tags": "tags",
-    "deletionVector": "deletion_vector",
-    "baseRowId": "base_row_id",
-    "defaultRowCommitVersion": "default_row_commit_version",
-}
-_ADD_FIELDS = {
-    "path": "path",
-    "partitionValues": "partition_values",
-    "size": "size",
-    "modificationTime": "modification_time",
-    "dataChange": "data_change",
-    **_TRACKED_FIELDS,
-    "clusteringProvider": "clustering_provider",
-}
-_REMOVE_FIELDS = {
-    "path": "path",
-    "deletionTimestamp": "deletion_timestamp",
-    "dataChange": "data_change",
-    "extendedFileMetadata": "extended_file_metadata",
-    "partitionValues": "partition_values",
-    "size": "size",
-    **_TRACKED_FIELDS,
-}
-_CDC_FIELDS = {name: _ADD_FIELDS[name] for name in ("path", "partitionValues", "size", "dataChange", "tags")}
-_FILE_KEYS = frozenset({*_ADD_FIELDS, *_REMOVE_FIELDS})
+_SPELLED = {**ADD_FIELDS, **REMOVE_FIELDS}
+_FILE_KEYS = frozenset(_SPELLED.values())
+_TRACKED = ("stats", "tags", "deletion_vector", "base_row_id", "default_row_commit_version")
+_ORDER: Mapping[type, tuple[str, ...]] = {
+    Add: (
+        "path", "partition_values", "size", "modification_time", "data_change", *_TRACKED, "clustering_provider",
+    ),
+    Remove: (
+        "path", "deletion_timestamp", "data_change", "extended_file_metadata", "partition_values", "size", *_TRACKED,
+    ),
+    AddCdcFile: ("path", "partition_values", "size", "data_change", "tags"),
+}  # fmt: skip
+"""The fields of file actions, in the order in which they are written."""
 
 
 def parse_action(obj: JsonObject) -> Action | None:
@@ -209,12 +195,8 @@ def serialize_action(action: Action) -> bytes:
             body = {"domain": action.domain, "configuration": action.configuration, "removed": action.removed}
         case CommitInfo():
             body = dict(action.values)
-        case Add():
-            body = _file_to_json(action, _ADD_FIELDS)
-        case Remove():
-            body = _file_to_json(action, _REMOVE_FIELDS)
-        case AddCdcFile():
-            body = _file_to_json(action, _CDC_FIELDS)
+        case Add() | Remove() | AddCdcFile():
+            body = _file_to_json(action)
         case CheckpointMetadata():
             body = _present(version=action.version, tags=action.tags)
         case Sidecar():
@@ -283,9 +265,9 @@ def deletion_vector_to_json(dv: DeletionVectorDescriptor) -> dict[str, JsonValue
     }
 
 
-def _file_to_json(action: Add | Remove | AddCdcFile, fields: Mapping[str, str]) -> dict[str, JsonValue]:
-    """The fields of a file action as the log spells them, in this order."""
-    return {**_present(**{key: getattr(action, name) for key, name in fields.items()}), **action.extra}
+def _file_to_json(action: Add | Remove | AddCdcFile) -> dict[str, JsonValue]:
+    values = {_SPELLED[name]: getattr(action, name) for name in _ORDER[type(action)]}
+    return {**_present(**values), **action.extra}
 
 
 def _present(**fields: object) -> dict[str, JsonValue]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -178,13 +179,54 @@ class DeletionVector:
 
     def inline_descriptor(self) -> DeletionVectorDescriptor:
         """A descriptor of storage type `i` that holds the vector itself."""
-        data = self.serialize()
-        text = z85_encode(data + b"\0" * (-len(data) % 4))
-        return DeletionVectorDescriptor("i", text, len(data), self.cardinality)
+        return SerializedVector(self.serialize(), self.cardinality).inline_descriptor()
 
     def serialize(self) -> bytes:
         """The bitmap's bytes, magic number first: what inline descriptors encode and files store."""
         return struct.pack("<i", MAGIC) + bytes(self.bitmap.serialize())
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedVector:
+    """A vector as the bytes that a file or an inline descriptor holds."""
+
+    data: bytes
+    cardinality: int
+
+    @classmethod
+    def of(cls, vector: DeletionVector) -> SerializedVector:
+        """The smallest form: runs of rows are kept as runs."""
+        vector.bitmap.run_optimize()
+        return cls(vector.serialize(), vector.cardinality)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it takes in a file, size and checksum included."""
+        return len(self.data) + _HEADER_BYTES + _CHECKSUM_BYTES
+
+    def inline_descriptor(self) -> DeletionVectorDescriptor:
+        """A descriptor of storage type `i`, padded as base85 needs it; `sizeInBytes` tells where the data ends."""
+        text = z85_encode(self.data + b"\0" * (-len(self.data) % 4))
+        return DeletionVectorDescriptor("i", text, len(self.data), self.cardinality)
+
+
+def serialize_vector_file(vectors: Sequence[SerializedVector]) -> tuple[bytes, list[int]]:
+    """The content of a file, and for each vector its offset: that of its size, which its data and checksum follow."""
+    parts, offsets, position = [struct.pack(">B", FILE_FORMAT_VERSION)], [], 1
+    for vector in vectors:
+        offsets.append(position)
+        parts += [struct.pack(">i", len(vector.data)), vector.data, struct.pack(">I", zlib.crc32(vector.data))]
+        position += vector.stored_bytes
+    return b"".join(parts), offsets
+
+
+def stored_descriptor(
+    vector: SerializedVector, file_id: UUID, offset: int, prefix: str = ""
+) -> DeletionVectorDescriptor:
+    """A descriptor of storage type `u`: the file is `prefix`/deletion_vector_<file_id>.bin below the table's root
+    (`relative_path`)."""
+    path = prefix + z85_encode(file_id.bytes)
+    return DeletionVectorDescriptor("u", path, len(vector.data), vector.cardinality, offset)
 
 
 def _corrupt(what: str, descriptor: DeletionVectorDescriptor, detail: str | None = None) -> CorruptDeletionVectorError:

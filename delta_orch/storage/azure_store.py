@@ -10,7 +10,7 @@ from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected, size_of
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected
 from delta_orch.storage.storage_options import StoreOptions, account_of
 
 _NO_CREDENTIALS = (
@@ -105,7 +105,7 @@ class AzureStore(ObjectStore):
         return self._upload(bucket, key, data, overwrite=True)
 
     def _upload(self, bucket: str, key: str, data: Content, **options: Sdk) -> FileMeta:
-        size = size_of(data)
+        size = len(data)
         answer = self._blob(bucket, key).upload_blob(data, length=size, **options, **self._timeouts)
         return FileMeta(key, size, int(answer["last_modified"].timestamp() * 1000))
 

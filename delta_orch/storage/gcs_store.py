@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected, size_of
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected
 
 _NO_CREDENTIALS = (
     "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"
@@ -95,7 +95,7 @@ class GcsStore(ObjectStore):
     def _upload(self, bucket: str, key: str, data: Content, **condition: int) -> FileMeta:
         blob = self._bucket(bucket).blob(key)
         # One attempt: whether a lost one has taken effect is not the SDK's to decide.
-        size, file = size_of(data), io.BytesIO(data) if isinstance(data, bytes) else data
+        size, file = len(data), io.BytesIO(data) if isinstance(data, bytes) else data
         blob.upload_from_file(file, rewind=True, size=size, retry=None, **condition, **self._timeout)
         return _meta(blob)
 

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import logging
+import mmap
 import os
 import posixpath
 import random
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -52,8 +53,8 @@ _BUSY_ATTEMPTS = 10
 _LONGEST_PAUSE_S = 2.0
 
 
-Content = bytes | BinaryIO
-"""What an object is made of. A file is read from its beginning, by every attempt."""
+Content = bytes | mmap.mmap
+"""What an object is made of. A mapped file is read from its beginning by every attempt."""
 
 _LARGE_BYTES = 8 * 1024 * 1024
 
@@ -449,46 +450,11 @@ def before(start_key: str, prefix: str) -> str:
 
 def content_of(data: bytes | memoryview) -> Content:
     """Large content that is not in memory yet (a mapped file) is read while it is sent."""
-    if isinstance(data, bytes) or len(data) < _LARGE_BYTES:
+    mapped = data.obj if isinstance(data, memoryview) else None
+    if not isinstance(mapped, mmap.mmap) or len(data) != len(mapped) or len(data) < _LARGE_BYTES:
         return bytes(data)
-    return io.BufferedReader(_ViewReader(data), _LARGE_BYTES // 8)
-
-
-class _ViewReader(io.RawIOBase):
-    """A memoryview as a file."""
-
-    def __init__(self, view: memoryview) -> None:
-        super().__init__()
-        self._view = view
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
-        return self._at
-
-    def readinto(self, buffer: Sdk) -> int:
-        part = self._view[self._at : self._at + len(buffer)]
-        buffer[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-
-def size_of(content: Content) -> int:
-    """Bytes; a file is left at its beginning."""
-    if isinstance(content, bytes):
-        return len(content)
-    size = content.seek(0, io.SEEK_END)
-    content.seek(0)
-    return size
+    mapped.seek(0)
+    return mapped
 
 
 def never_connected(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from typing import ClassVar
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.locations import ObjectLocation
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, before, size_of
+from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, before
 from delta_orch.storage.storage_options import StoreOptions
 
 _ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)
@@ -146,10 +146,10 @@ class S3Store(ObjectStore):
         return found, answer.get("NextContinuationToken")
 
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
-        return self._written(bucket, key, self._put(bucket, key, data, IfNoneMatch="*"), size_of(data))
+        return self._written(bucket, key, self._put(bucket, key, data, IfNoneMatch="*"), len(data))
 
     def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
-        return self._written(bucket, key, self._put(bucket, key, data), size_of(data))
+        return self._written(bucket, key, self._put(bucket, key, data), len(data))
 
     def _put(self, bucket: str, key: str, data: Content, **condition: str) -> Sdk:
         return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)

@@ -71,10 +71,6 @@ def _flag(name: str, value: OptionValue) -> bool:
     raise _wrong(name, "true or false")
 
 
-def _not(name: str, value: OptionValue) -> bool:
-    return not _flag(name, value)
-
-
 def _number(name: str, value: OptionValue) -> int | float:
     try:
         number = float(value)

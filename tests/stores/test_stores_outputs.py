@@ -27,6 +27,18 @@ def test_output_of_any_length_is_created_once_and_whole(store: LogStore) -> None
     assert sorted(file.path for file in store.list_recursive()) == ["d/empty", "d/other", "d/streamed"]
 
 
+def test_a_large_output_is_created_whole_after_a_name_was_taken(store: LogStore) -> None:
+    """It is sent from the file it was written to, from the beginning each time."""
+    content = bytes(range(256)) * 36 * 1024
+    store.put_if_absent("d/taken", b"1")
+    with store.stage_output("d") as output:
+        output.sink.write(content)
+        with pytest.raises(FileExistsInStoreError):
+            output.put_if_absent("d/taken")
+        assert output.put_if_absent("d/large").size == len(content)
+    assert store.read_bytes("d/large") == content
+
+
 def test_what_can_be_made_again_is_created_once(store: LogStore) -> None:
     assert store.put_regenerable("d/a", b"1").size == 1
     with pytest.raises(FileExistsInStoreError):

@@ -17,8 +17,13 @@ from delta_orch.errors import CorruptDeletionVectorError, InvalidRequestError, S
 from delta_orch.log.read.deletion_vectors import read_deletion_vectors
 from delta_orch.log.write.deletion_vector_writer import INLINE_BYTES, write_deletion_vectors
 from delta_orch.protocol.action_json import parse_deletion_vector
-from delta_orch.protocol.deletion_vector import DeletionVector, relative_path
-from delta_orch.protocol.deletion_vector_file import SerializedVector, serialize_vector_file, stored_descriptor
+from delta_orch.protocol.deletion_vector import (
+    DeletionVector,
+    SerializedVector,
+    relative_path,
+    serialize_vector_file,
+    stored_descriptor,
+)
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore

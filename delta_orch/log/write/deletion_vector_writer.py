@@ -16,8 +16,13 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_array
 from delta_orch.log.read.skipping.record_counts import record_counts, with_wide_bounds
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.deletion_vector import DeletionVector, relative_path
-from delta_orch.protocol.deletion_vector_file import SerializedVector, serialize_vector_file, stored_descriptor
+from delta_orch.protocol.deletion_vector import (
+    DeletionVector,
+    SerializedVector,
+    relative_path,
+    serialize_vector_file,
+    stored_descriptor,
+)
 from delta_orch.storage.base import LogStore
 
 INLINE_BYTES = 64
