@@ -44,13 +44,14 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _EXACT = Context(prec=76)
 _INTEGER_BITS = {LONG: 64, INTEGER: 32, SHORT: 16, BYTE: 8}
 _SPECIAL_FLOATS = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf, "inf": math.inf, "-inf": -math.inf}
-_TIMESTAMP = re.compile(
+# Compiled on first use.
+_TIMESTAMP = (
     r"(?P<date>\d{4,6}-\d{1,2}-\d{1,2})"
     r"(?:[ T](?P<h>\d{1,2}):(?P<m>\d{1,2})(?::(?P<s>\d{1,2})(?:\.(?P<f>\d{1,9}))?)?)?"
     r"\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?"
 )
 # What Hive escapes in directory names: control characters and what would break a path or a name=value pair.
-_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_ESCAPED = r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]"
 
 
 def serialize_partition_value(value: PartitionValue, data_type: DataType) -> str | None:
@@ -170,7 +171,7 @@ def _parse_decimal(text: str, data_type: DecimalType) -> Decimal:
 
 def _parse_timestamp(text: str) -> datetime:
     """A naive datetime in UTC."""
-    m = _TIMESTAMP.fullmatch(text.strip())
+    m = re.fullmatch(_TIMESTAMP, text.strip())
     if m is None:
         raise ValueError("expected yyyy-MM-dd[ HH:mm:ss[.ffffff]][Z]")
     day = date(*(int(part) for part in m["date"].split("-")))
@@ -247,4 +248,4 @@ def partition_directory(names: Sequence[str], values: Iterable[str | None]) -> s
 
 
 def _escape(text: str) -> str:
-    return _ESCAPED.sub(lambda m: f"%{ord(m[0]):02X}", text)
+    return re.sub(_ESCAPED, lambda m: f"%{ord(m[0]):02X}", text)

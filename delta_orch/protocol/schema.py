@@ -34,9 +34,9 @@ IDENTITY_ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
 INVARIANTS = "delta.invariants"
 TYPE_CHANGES = "delta.typeChanges"
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_DECIMAL = r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"
 # Spark stores char and varchar as string and keeps the declared type in the field's metadata.
-_STRING_LIKE = re.compile(r"(?:var)?char\(\d+\)|string collate .+")
+_STRING_LIKE = r"(?:var)?char\(\d+\)|string collate .+"
 # Types are walked by recursion, here and wherever they are used.
 _MAX_DEPTH = 100
 _ALIASES = {"null": "void", "int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
@@ -113,7 +113,7 @@ def _named_type(name: str) -> DataType:
         return PRIMITIVE_TYPES[name]
     if name == "decimal":
         return DecimalType(10, 0)
-    if m := _DECIMAL.fullmatch(name):
+    if m := re.fullmatch(_DECIMAL, name):
         precision, scale = int(m[1]), int(m[2])
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
             raise ProtocolViolationError(
@@ -121,7 +121,7 @@ def _named_type(name: str) -> DataType:
                 cause="A decimal has 1 to 38 digits, and at most that many of them after the decimal point",
             )
         return DecimalType(precision, scale)
-    if _STRING_LIKE.fullmatch(name):
+    if re.fullmatch(_STRING_LIKE, name):
         return PRIMITIVE_TYPES["string"]
     raise UnsupportedFeatureError(
         f"The table has a column of type {name!r}, which this release does not read",

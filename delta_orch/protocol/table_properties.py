@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delta_orch.errors import InvalidPropertyError
 
@@ -25,8 +25,9 @@ _UNIT_MS: Mapping[str, float] = {
     "day": _DAY_MS,
     "week": 7 * _DAY_MS,
 }
-_INTERVAL_PART = re.compile(r"(-?\d+)\s*([a-z]+?)s?(?=\s|$)")
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+# Compiled on first use: most tables set no such property.
+_INTERVAL_PART = r"(-?\d+)\s*([a-z]+?)s?(?=\s|$)"
+_SIZE = r"(\d+)\s*([kmgt]?)i?b?"
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -38,8 +39,8 @@ def parse_interval_ms(text: str) -> int:
         ValueError: Not such an interval.
     """
     body = text.strip().lower().removeprefix("interval").strip()
-    parts = _INTERVAL_PART.findall(body)
-    if not parts or _INTERVAL_PART.sub("", body).strip() or any(unit not in _UNIT_MS for _, unit in parts):
+    parts = re.findall(_INTERVAL_PART, body)
+    if not parts or re.sub(_INTERVAL_PART, "", body).strip() or any(unit not in _UNIT_MS for _, unit in parts):
         raise ValueError(f"{text!r} is not an interval of weeks, days, hours, minutes or seconds")
     total = sum(int(n) * _UNIT_MS[unit] for n, unit in parts)
     if total < 0:
@@ -49,10 +50,10 @@ def parse_interval_ms(text: str) -> int:
 
 def parse_size_bytes(text: str) -> int:
     """`134217728`, `128mb`, `1g` → bytes. Raises ValueError."""
-    m = _SIZE.fullmatch(text.strip())
+    m = re.fullmatch(_SIZE, text.strip().lower())
     if m is None:
         raise ValueError(f"{text!r} is not a size in bytes")
-    return int(m[1]) * _SIZE_FACTOR[m[2].lower()]
+    return int(m[1]) * _SIZE_FACTOR[m[2]]
 
 
 def parse_boolean(text: str) -> bool:
@@ -117,8 +118,7 @@ def _format_version(text: str) -> str:
     return version
 
 
-@dataclass(frozen=True, slots=True)
-class _Property:
+class _Property(NamedTuple):
     """How one key is read, and which attribute of `TableProperties` it fills; None for keys that are only validated."""
 
     attribute: str | None

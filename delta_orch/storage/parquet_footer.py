@@ -232,9 +232,10 @@ def _check_where_named(walk: ThriftWalk, groups: int, columns: Sequence[_Leaf], 
 def _metadata_begin(footer: bytes, before: int, path: int) -> int | None:
     """Where a chunk's physical type stands, if its metadata begins with that and a list of encodings, up to `path`."""
     begin = footer.rfind(b"\x1c\x15", before, path) + 2
-    # Each encoding takes a byte.
     is_usual = begin > 1 and path - begin > 2 and footer[begin + 1] == 0x19 and footer[begin + 2] & 15 in INTEGERS
-    return begin if is_usual and path - begin - 3 == footer[begin + 2] >> 4 < 15 else None
+    # The type and each encoding take a byte.
+    is_usual = is_usual and path - begin - 3 == footer[begin + 2] >> 4 < 15 and footer[begin:path].isascii()
+    return begin if is_usual else None
 
 
 def _ensure_sound_row_group(walk: ThriftWalk, columns: Sequence[_Leaf]) -> None:
@@ -262,7 +263,7 @@ def _ensure_sound_metadata(walk: ThriftWalk, leaf: _Leaf, raw_type: int | None =
     Args:
         raw_type: The physical type as the bytes have it, if the walk is behind it and the encodings.
     """
-    physical_type = None if raw_type is None else raw_type >> 1
+    physical_type = None if raw_type is None else raw_type >> 1 ^ -(raw_type & 1)
     for field in walk.fields(0 if raw_type is None else _CHUNK_PATH - 1):
         if field == _CHUNK_TYPE and walk.kind in INTEGERS:
             physical_type = walk.integer()

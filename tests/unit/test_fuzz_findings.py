@@ -287,13 +287,14 @@ WIDE = pa.table({f"c{i}": pa.array(range(8)).cast([pa.int64(), pa.string(), pa.i
 
 def test_only_the_columns_that_are_asked_for_are_checked() -> None:
     # The first row group of c4 claims another physical type.
-    damaged = with_footer(
-        parquet_bytes(WIDE),
-        b"\x15\x0c\x19\x35\x00\x06\x10\x19\x18\x02c4",
-        b"\x15\x02\x19\x35\x00\x06\x10\x19\x18\x02c4",
-    )
+    encodings_and_path = b"\x19\x35\x00\x06\x10\x19\x18\x02c4"
+    damaged = with_footer(parquet_bytes(WIDE), b"\x15\x0c" + encodings_and_path, b"\x15\x02" + encodings_and_path)
     footer = read_footer(pa.BufferReader(damaged))
     footer.ensure_sound_chunks([0, 3, 5])
+    # Its type is −7: 6 with the other sign.
+    negative = with_footer(parquet_bytes(WIDE), b"\x15\x0c" + encodings_and_path, b"\x15\x0d" + encodings_and_path)
+    with pytest.raises(pa.ArrowInvalid, match="physical type -7"):
+        read_footer(pa.BufferReader(negative)).ensure_sound_chunks([4])
     for leaves in ([4], [0, 4], None):
         with pytest.raises(pa.ArrowInvalid, match="physical type"):
             footer.ensure_sound_chunks(leaves)
