@@ -68,7 +68,7 @@ def relative_path(descriptor: DeletionVectorDescriptor) -> str:
     The last twenty characters are the base85 form of a UUID, what stands before them is a directory prefix.
 
     Raises:
-        CorruptDeletionVectorError: They are none.
+        CorruptDeletionVectorError: They are not an encoded UUID.
     """
     text = descriptor.path_or_inline_dv
     prefix, encoded = text[:-_UUID_CHARS], text[-_UUID_CHARS:]

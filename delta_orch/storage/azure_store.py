@@ -20,7 +20,7 @@ _NO_CREDENTIALS = (
 
 
 class AzureStore(ObjectStore):
-    """Names are listed in the order of UTF-16, another than that of code points beyond U+FFFF; a log's are ASCII."""
+    """Azure lists names in UTF-16 order, which differs from code point order beyond U+FFFF. A log's names are ASCII."""
 
     label: ClassVar[str] = "Azure"
 
@@ -28,7 +28,7 @@ class AzureStore(ObjectStore):
         super().__init__(location.with_account(account_of(options.library)), options)
 
     def _connect(self) -> Sdk:
-        # The synchronous client: aiohttp, on which adlfs stands, repeats a PUT of its own accord, and tells nobody.
+        # The synchronous client: aiohttp, which adlfs uses, repeats a PUT silently.
         from azure.storage.blob import BlobServiceClient
 
         filesystem = self.filesystem
@@ -46,7 +46,7 @@ class AzureStore(ObjectStore):
             if self.location.suffix != PUBLIC_AZURE:
                 library.setdefault("account_host", f"{self.location.account}.blob.{self.location.suffix}")
         _leave_connections_to_the_parent()
-        # Looking at a container first is a right that not everyone has who may read and write its blobs.
+        # Not everyone who may read and write blobs may also look at their container.
         library.setdefault("assume_container_exists", True)
         return AzureBlobFileSystem(
             **library, use_listings_cache=False, default_cache_type="none", default_fill_cache=False
@@ -166,8 +166,8 @@ class AzureStore(ObjectStore):
 
 @cache
 def _leave_connections_to_the_parent() -> None:
-    """adlfs closes its connections when the process ends, and waits for a thread that does so. A forked child has no
-    such thread, and would wait for ever."""
+    """adlfs closes its connections when the process ends, and waits for the thread that does it. A forked child has no
+    such thread and would wait forever."""
     from adlfs import AzureBlobFileSystem
 
     def keep_open() -> None:

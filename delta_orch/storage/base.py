@@ -1,5 +1,5 @@
-"""What the core needs of a place that holds files. Paths are relative to the table's root, `/`-separated, not
-URL-encoded; the implementations live beside this file, one a kind of store."""
+"""The interface of a store. Paths are relative to the table's root, separated by `/`, and not URL-encoded. The
+implementations are in the modules beside this one, one for each kind of store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StagedFile(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Drop it; no error where it is gone."""
+        """Drop it. No error if it is gone already."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +95,7 @@ class LogStore(ABC):
         """Every file below `directory`, in no order. For vacuum."""
 
     def ensure_can_commit(self) -> None:  # noqa: B027 - a store that can has nothing to do
-        """Know before any data is written whether `put_if_absent` is there at all.
+        """Check, before any data is written, that the store supports `put_if_absent`.
 
         Raises:
             UnsupportedStoreError: The store has no exclusive create.
@@ -116,19 +116,20 @@ class LogStore(ABC):
         """
 
     def put_regenerable(self, path: str, data: bytes) -> FileMeta:
-        """As `put_if_absent`, for what can be made again and nothing relies on: after a crash of the machine it may be
-        gone, or there and empty. Costs as little as the store allows."""
+        """As `put_if_absent`, for files that can be made again and that nothing relies on.
+
+        After a crash of the machine the file may be gone or empty. Costs as little as the store allows.
+        """
         return self.put_if_absent(path, data)
 
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
-        """Make `data` ready to be created in `directory`, under a name that is not known yet.
+        """Prepare `data` to be created in `directory`, under a name that is not known yet.
 
-        A commit keeps its content while it looks for a free version: what can be done once is done here.
+        A commit keeps its content while it looks for a free version. Work that is needed only once is done here.
 
         Args:
-            after: Files that `data` names, as the log spells them, written and closed: once this returns they are as
-                durable as `data`, and so are their names. Here is where a store of which that is not true by itself
-                waits for them.
+            after: Files that `data` names, as the log spells them, written and closed. When this returns, they and
+                their names are as durable as `data`: a store that does not guarantee this by itself waits for them.
 
         Raises:
             StorageError: e.g. a full disk. `data` was not written.
@@ -149,15 +150,14 @@ class LogStore(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Remove the file; one that is gone already is no error. Only vacuum and cleanup call it."""
+        """Remove the file. A missing file is no error. Only vacuum and cleanup call it."""
 
     @abstractmethod
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         """Arrow's file system for data files and the root path in it."""
 
     def hadoop_options(self) -> dict[str, str]:
-        """Options of Spark's readers and writers that say to Hadoop what the storage options say here. They may hold
-        secrets."""
+        """Options for Spark's readers and writers: the storage options in Hadoop's names. They may hold secrets."""
         return {}
 
     @abstractmethod
@@ -169,7 +169,7 @@ class LogStore(ABC):
 
 
 class _BufferedFile(StagedFile):
-    """For stores where a file gets its name together with its content."""
+    """For stores that create a name and its content in one request."""
 
     def __init__(self, store: LogStore, data: bytes | memoryview) -> None:
         self._store = store
@@ -183,8 +183,7 @@ class _BufferedFile(StagedFile):
 
 
 class _SpooledOutput(StagedOutput):
-    """For stores that take a file in one request: it grows on the local disk first, and is mapped, not read, to be
-    sent."""
+    """For stores that take a file in one request: it is first written to the local disk, then mapped and sent."""
 
     def __init__(self, store: LogStore) -> None:
         import tempfile

@@ -112,7 +112,7 @@ class LegacyCalendar:
 def legacy_calendar(metadata: pq.FileMetaData) -> LegacyCalendar | None:
     """What has to be moved of a file, None where nothing has. The names of its columns, not its values, are looked at.
 
-    A file that does not say which Spark wrote it is taken at its word.
+    A file that does not name the Spark release that wrote it needs no move.
     """
     said = metadata.metadata or {}
     version = said.get(_VERSION)
@@ -131,7 +131,7 @@ def legacy_calendar(metadata: pq.FileMetaData) -> LegacyCalendar | None:
 
 
 def _moved(array: pa.Array, exact_from: int, move: Callable[[Days], Days]) -> pa.Array:
-    """The values below a bound moved; the very same array where there are none."""
+    """The values below a bound are moved. Returns the same array if there are none."""
     ticks = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
     lowest = pc.min(ticks).as_py()
     if lowest is None or lowest >= exact_from:

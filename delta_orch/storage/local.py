@@ -132,7 +132,7 @@ class LocalStore(LogStore):
         files = list(dict.fromkeys(self.resolve(path) for path in after))
         directories = directories_of(self.root, files)
         if is_new and files:
-            # Whoever wrote the first files has made the table's directory, too, and perhaps those above it.
+            # The writer of the first files has also made the table's directory, and perhaps those above it.
             directories |= readable_parents(self.root)
         try:
             sync_all([*files, temporary, *directories])
@@ -385,7 +385,7 @@ def sync_all(paths: Iterable[str]) -> None:
     except RuntimeError:
         import logging
 
-        logging.getLogger(__name__).debug("No more threads to be had: %d wait for the disk", others + 1)
+        logging.getLogger(__name__).debug("No more threads available: %d wait for the disk", others + 1)
     found = [_work(pending), *(outcomes.get() for _ in range(others))]
     for failure in found:
         if failure is not None:

@@ -1,7 +1,7 @@
-"""Credentials stay out of the logs of the libraries that are handed them.
+"""Credentials stay out of the logs of the stores' libraries.
 
-At DEBUG the SDKs write down the requests they sign, and with them session tokens. What is known to be secret is cut
-out of their records, wherever those are going.
+At DEBUG level the SDKs log the requests they sign, including session tokens. Known secrets are removed from their log
+records before any handler sees them.
 """
 
 from __future__ import annotations

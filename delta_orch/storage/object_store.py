@@ -1,8 +1,7 @@
-"""What the object stores of the clouds have in common: objects appear whole, under names that only look like paths.
+"""What the clouds' object stores have in common: an object appears whole, under a name that only looks like a path.
 
-Every request of a commit goes to the SDK itself, not through fsspec's picture of directories: what a failed request
-may have done is decided by what the SDK says about it, and no listing is ever answered from a cache. Data files go
-through fsspec's file system of the same store.
+A commit sends its requests through the SDK, not through fsspec: the SDK's error tells what a failed request may have
+done, and no listing comes from a cache. Data files are written through fsspec's file system of the same store.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class ObjectStore(LogStore):
 
     @abstractmethod
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
-        """One conditional request that creates the object, if there is none."""
+        """One conditional request that creates the object if it does not exist."""
 
     @abstractmethod
     def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
@@ -155,14 +154,14 @@ class ObjectStore(LogStore):
 
     @abstractmethod
     def _remove(self, bucket: str, key: str) -> None:
-        """Delete the object; no error where there is none."""
+        """Delete the object. A missing object is no error."""
 
     @abstractmethod
     def _failure(self, error: Exception) -> Failure:
         """What an error of `sdk_errors` means."""
 
     def _is_exclusive(self) -> bool:
-        """Whether `_create` is what it says. Where that is not known of an endpoint, it is tried out."""
+        """Whether `_create` is exclusive. If that is unknown of an endpoint, it is tested."""
         return True
 
     # The store
@@ -355,7 +354,7 @@ class ObjectStore(LogStore):
         return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"{self.label} answers {answer}")
 
     def missing_bucket(self, full: str) -> Failure:
-        """What it means that there is nothing where something is to be listed or written."""
+        """The failure of a listing or a write because the bucket does not exist."""
         return Failure(
             FailureKind.REFUSED, f"There is no bucket {full.partition('/')[0]}", "Create it, or correct the location"
         )

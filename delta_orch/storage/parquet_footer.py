@@ -1,8 +1,9 @@
 """Footers of Parquet files, and whether they are safe to look into.
 
 Arrow reports most damage as an error. But it ends the process when it is asked for a column chunk that contradicts the
-file's schema, or for statistics that are too short for their type: those calls cannot report an error. So the chunks of
-the columns that somebody asks for are checked first.
+file's schema, or for statistics that are too short for their type: those calls cannot report an error. So the chunks
+are checked first, for the columns that are asked for. The check finds damage. It does not defend against a file that
+was made to deceive it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tables on S3, and on what speaks its protocol (`delta-orch[s3]`).
+"""Tables on S3 and on servers that speak its protocol (`delta-orch[s3]`).
 
-Exclusive creation is a PUT with `If-None-Match: *`. Amazon S3 has it everywhere; of other endpoints it is not known,
-and one that does not know the condition would overwrite: so the first commit to one tries it out.
+Exclusive creation is a PUT with `If-None-Match: *`. Amazon S3 supports it everywhere. Another endpoint may ignore the
+condition and overwrite the object, so the first commit to it tests the condition.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class S3Store(ObjectStore):
         super().__init__(location, options)
 
     def _connect(self) -> Sdk:
-        # The synchronous client: aiohttp, on which s3fs stands, repeats a PUT of its own accord, and tells nobody.
+        # The synchronous client: aiohttp, which s3fs uses, repeats a PUT silently.
         from botocore import UNSIGNED
         from botocore.config import Config
         from botocore.session import Session
@@ -155,7 +155,7 @@ class S3Store(ObjectStore):
         return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)
 
     def _written(self, bucket: str, key: str, answer: Sdk, size: int) -> FileMeta:
-        """S3 tells the time of an object only to those who ask; the object stands, whatever becomes of the question."""
+        """S3 does not return an object's time with a PUT. The object exists even if the request for its time fails."""
         try:
             found = self._find(bucket, key)
         except self.sdk_errors:
@@ -191,7 +191,7 @@ class S3Store(ObjectStore):
         return None if not host or host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else str(configured)
 
     def _try_exclusive(self) -> bool:
-        """Create an object until it exists, and once more. Its name is new, so that nobody's object is put at risk."""
+        """Create an object until it exists, and then once more. Its name is new, so no existing object is at risk."""
         bucket, key = self.location.bucket, self._key(f"_delta_log/.exclusive-create-{uuid.uuid4()}.tmp")
         try:
             created = 0
@@ -218,7 +218,7 @@ class S3Store(ObjectStore):
         try:
             self._remove(bucket, key)
         except self.sdk_errors as e:
-            # Whoever may write need not have the right to delete. No reader looks at a name like this.
+            # A writer may lack the right to delete. Readers ignore such names.
             _LOGGER.debug("Could not delete %s: %s", key, type(e).__name__)
 
     def _failure(self, error: Exception) -> Failure:

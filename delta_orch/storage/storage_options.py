@@ -1,7 +1,7 @@
-"""What users call the options of an object store, and what fsspec's libraries call them. No I/O.
+"""Storage options: the names that users give, and the names of fsspec's libraries. No I/O.
 
-fsspec's own names are taken as they are; the names that delta-rs and the clouds' tools use are translated, whatever
-their case. Everything else is an error: a misspelled option would otherwise be noticed as a refused request, or never.
+fsspec's own names are used as they are. The names of delta-rs and of the clouds' tools are translated; their case does
+not matter. Any other name is an error: a misspelled option would otherwise show up as a refused request, or never.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.storage.locations import PUBLIC_AZURE, StoreKind
 
 SINGLE_WRITER_OPTION = "single_writer"
-"""Storage option: `true` promises that one process at a time writes the table; without it a store that cannot keep
-writers apart is not written to."""
+"""Storage option: `true` promises that one process at a time writes the table. Without it, a store that cannot keep
+writers apart is read-only."""
 
 OptionValue = Any
 """The value of an option, as the user or fsspec's library has it."""

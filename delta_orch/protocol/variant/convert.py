@@ -185,7 +185,7 @@ def convert_located(
         located: The values.
         target: A type that `sources_of` knows.
         on_mismatch: What to do with values that are not of such a type.
-        to_text: The canonical text of values, asked for where `target` is a string type and they are none.
+        to_text: The canonical text of values, called if `target` is a string type and the values are not strings.
 
     Rows that come in no pair are null: variant nulls, and what has no such type where `on_mismatch` is `null`.
 
