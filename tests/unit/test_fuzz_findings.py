@@ -359,9 +359,9 @@ def test_rows_of_a_file_in_pieces() -> None:
     assert [part["n"].to_pylist() for part in chosen] == [[4], [6, 7]]
     assert rows.choose(pa.table({"n": [0, 1, 2, 3, 9]}), [0, 2])["n"].to_pylist() == [1, 2, 3]
     for wrong in (pa.table({"n": [1]}), pa.table({"n": range(6)})):
-        with pytest.raises(pa.ArrowInvalid, match="footer tells"):
+        with pytest.raises(pa.ArrowInvalid, match="footer says"):
             rows.choose(wrong, [0, 2])
-        with pytest.raises(pa.ArrowInvalid, match="footer tells"):
+        with pytest.raises(pa.ArrowInvalid, match="footer says"):
             list(rows.choose_batches(wrong.to_batches(), [0, 2]))
 
 
