@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -23,11 +22,11 @@ def test_case(case: GoldenCase) -> None:
     check_variant_case(case)
 
 
-def is_valid(case: Any) -> Any:
+def is_valid(case: GoldenCase) -> bool:
     return not case.definition["must_error"] and not case.definition.get("may_error")
 
 
-@pytest.mark.parametrize("case", filter(is_valid, CASES), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in CASES if is_valid(case)], ids=lambda case: case.name)
 def test_fields_are_found_without_reconstruction(case: GoldenCase) -> None:
     column = read_variant_column(case)
     parsed = [row and orjson.loads(row["json"]) for row in case.definition["rows"]]
