@@ -337,7 +337,7 @@ def test_errors_of_the_callers_stream_come_through(store: LogStore) -> None:
 def test_a_file_where_a_directory_is_needed(tmp_path: Path, store: LogStore) -> None:
     (tmp_path / "table").mkdir()
     (tmp_path / "table" / "p=1").write_text("in the way")
-    with pytest.raises(StorageError, match="file stands where a directory"):
+    with pytest.raises(StorageError, match="in the place of a directory"):
         write(store, pa.table({"p": [1], "id": [1]}), ("p",))
 
 

@@ -250,7 +250,7 @@ def test_no_table(store: MemoryStore) -> None:
 
 def test_a_path_that_is_a_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="directory is needed"):
+    with pytest.raises(StorageError, match="in the place of a directory"):
         resolve_segment(LocalStore(tmp_path / "file"))
 
 
