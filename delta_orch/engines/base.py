@@ -137,6 +137,14 @@ class ScanPlan:
     prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
 
     @property
+    def has_deletion_vectors(self) -> bool:
+        """Whether any file has a deletion vector. `files` may lack the column where none has."""
+        if "deletion_vector" not in self.files.column_names:
+            return False
+        vectors = self.files.column("deletion_vector")
+        return bool(vectors.null_count < len(vectors))
+
+    @property
     def read_schema(self) -> StructType:
         """The top-level columns to return, in order."""
         if self.columns is None:

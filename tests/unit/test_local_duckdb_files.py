@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.engines.base import OutputColumn, ScanPlan
 from delta_orch.engines.local.duckdb_files import native_scan
 from delta_orch.engines.local.duckdb_input import duckdb_relation
@@ -332,3 +333,12 @@ def test_predicates_mean_the_same_on_anybodys_connection(files: Files) -> None:
     assert relation.fetchall() == [("x",)]
     opaque = ENGINE.scan(files.plan(schema_of(a=STRING), where="length(a) = 1"))
     assert duckdb_relation(opaque, duckdb.connect()).fetchall() == [("x",), ("X",)]
+
+
+def test_files_without_a_column_for_deletion_vectors(tmp_path: Path) -> None:
+    table = DeltaTable(str(tmp_path / "t"))
+    table.append(pa.table({"id": [1, 2]}))
+    plan = table.snapshot().scan().plan()
+    bare = ENGINE.scan(replace(plan, files=plan.files.drop_columns(["deletion_vector"])))
+    assert duckdb_relation(bare).fetchall() == [(1,), (2,)]
+    assert ENGINE.to_arrow(bare).num_rows == 2

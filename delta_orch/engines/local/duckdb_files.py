@@ -149,8 +149,7 @@ class _Builder:
         self._wanted = wanted
         self._stored = [w for w in wanted if w.steps[0].name not in plan.partition_columns]
         self._constants = _constants(plan, [w.name for w in wanted if w.steps[0].name in plan.partition_columns])
-        vectors = FileTable(plan.files).deletion_vector
-        self._has_vectors = vectors.null_count < len(vectors)
+        self._has_vectors = plan.has_deletion_vectors
         self._has_times = any(t in _TIMES for w in wanted for t in types_of(w.steps[-1].data_type))
         self._kinds: list[_Kind] = []
         self._tables: dict[str, pa.Table] = {}

@@ -29,7 +29,8 @@ def predicate_sql(where: Expression, schema: StructType, label: str) -> str:
     Raises UnsupportedExpressionError where it is not proven to mean the same in DuckDB as in Spark.
     """
     if is_opaque(where):
-        from delta_orch.engines.local.sql_scalars import Scalars, Source
+        from delta_orch.engines.local.sql_scalars import Scalars
+        from delta_orch.engines.local.sql_types import Source
 
         return Scalars(Source(label, schema)).predicate(where)
     return f"({print_duckdb(where, lambda column: '.'.join(map(quote_duckdb_identifier, (label, *column.path))))})"

@@ -10,8 +10,8 @@ from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure,
 from delta_orch.engines.local.duckdb_query import BATCH, DuckDBQuery, QueryInput, on_batches, query_relation
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_query import count_of, extreme_of, sum_of
-from delta_orch.engines.local.sql_scalars import Scalars, Source, qualified
-from delta_orch.engines.local.sql_types import Typed, is_atomic, unsupported
+from delta_orch.engines.local.sql_scalars import Scalars
+from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, unsupported
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import find_column

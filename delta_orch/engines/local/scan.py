@@ -116,8 +116,8 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
     if plan.files.num_rows == 0:
         return
     names = [name for name in plan.partition_columns if name in needed]
-    values = partition_constants(plan, names)
-    vectors = deletion_vector_descriptors(plan.files)
+    values = partition_constants(plan, names) if names else pa.table({})
+    vectors = deletion_vector_descriptors(plan.files) if plan.has_deletion_vectors else [None] * plan.files.num_rows
     row_ids, versions = (_tracking_column(plan, name) for name in ("base_row_id", "default_row_commit_version"))
     for index, path in enumerate(FileTable(plan.files).path.to_pylist()):
         constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}

@@ -7,7 +7,6 @@ transpiling is not equality. Sessions run in UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from delta_orch.engines.local.sql_types import (
@@ -34,14 +33,13 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.parse_literals import Tree, parse_literal
-from delta_orch.expressions.resolve import find_column, fit_comparison
+from delta_orch.expressions.resolve import fit_comparison
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
 from delta_orch.expressions.spark_syntax import has_only, like_parts, syntax_of
 from delta_orch.expressions.to_sql import (
     duckdb_literal,
     duckdb_type,
     print_duckdb,
-    quote_duckdb_identifier,
     quote_duckdb_string,
     to_spark_sql,
 )
@@ -59,7 +57,6 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     PrimitiveType,
-    StructType,
 )
 
 _COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
@@ -77,33 +74,6 @@ class Columns(Protocol):
 
     def find(self, path: tuple[str, ...]) -> Typed:
         """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The columns of one relation that a query reads. `used` gathers the top-level ones that are looked at."""
-
-    alias: str
-    schema: StructType
-    used: set[str] = field(default_factory=set)
-
-    def find(self, path: tuple[str, ...]) -> Typed:
-        """See `Columns.find`."""
-        spelled, data_type = find_column(path, self.schema)
-        if data_type is None:
-            raise unsupported(f"a field of an array or map: {'.'.join(path)}")
-        top = self.schema.find(spelled[0])
-        assert top is not None
-        self.used.add(top.name)
-        value = Typed(qualified(self.alias, top.name), top.data_type)
-        for name in spelled[1:]:
-            value = struct_field(value, name)
-        return value
-
-
-def qualified(alias: str, name: str) -> str:
-    """A column of a relation."""
-    return f"{quote_duckdb_identifier(alias)}.{quote_duckdb_identifier(name)}"
 
 
 class Scalars:
@@ -465,16 +435,6 @@ def describe(tree: Tree) -> str:
     """A construct in the user's terms."""
     text = str(tree.sql(dialect="spark"))
     return text if len(text) <= 100 else text[:97] + "..."
-
-
-def struct_field(value: Typed, name: str) -> Typed:
-    """A field of a struct, by name without regard to case. Raises InvalidExpressionError."""
-    field = value.data_type.find(name) if isinstance(value.data_type, StructType) else None
-    if field is None:
-        is_struct = isinstance(value.data_type, StructType)
-        cause = None if is_struct else "Only structs have fields"
-        raise InvalidExpressionError(f"{value.data_type} has no field {name!r}", cause=cause, field=name)
-    return Typed(f"struct_extract({value.sql}, {quote_duckdb_string(field.name)})", field.data_type)
 
 
 _Rule = Callable[[Scalars, Tree], Typed]

@@ -1,15 +1,17 @@
-"""Types in Spark SQL queries that DuckDB runs: what two sides widen to, and which casts mean the same in both."""
+"""Columns and types in Spark SQL queries that DuckDB runs: what two sides widen to, and which casts mean the same in
+both."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
-from delta_orch.errors import UnsupportedExpressionError
+from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
-from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type
+from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.protocol.types import (
     BOOLEAN,
     BYTE,
@@ -26,6 +28,7 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     PrimitiveType,
+    StructType,
 )
 
 _DIGITS: dict[DataType, int] = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 20}
@@ -151,3 +154,40 @@ def _to_decimal(value: Typed, target: DecimalType, plain: str) -> Typed:
     if source.scale > target.scale:
         raise unsupported(f"CAST from {value.data_type} to {target}")
     return Typed(plain, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The columns of one relation that a query reads. `used` gathers the top-level ones that are looked at."""
+
+    alias: str
+    schema: StructType
+    used: set[str] = field(default_factory=set)
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        """See `Columns.find`."""
+        spelled, data_type = find_column(path, self.schema)
+        if data_type is None:
+            raise unsupported(f"a field of an array or map: {'.'.join(path)}")
+        top = self.schema.find(spelled[0])
+        assert top is not None
+        self.used.add(top.name)
+        value = Typed(qualified(self.alias, top.name), top.data_type)
+        for name in spelled[1:]:
+            value = struct_field(value, name)
+        return value
+
+
+def qualified(alias: str, name: str) -> str:
+    """A column of a relation."""
+    return f"{quote_duckdb_identifier(alias)}.{quote_duckdb_identifier(name)}"
+
+
+def struct_field(value: Typed, name: str) -> Typed:
+    """A field of a struct, by name without regard to case. Raises InvalidExpressionError."""
+    field = value.data_type.find(name) if isinstance(value.data_type, StructType) else None
+    if field is None:
+        is_struct = isinstance(value.data_type, StructType)
+        cause = None if is_struct else "Only structs have fields"
+        raise InvalidExpressionError(f"{value.data_type} has no field {name!r}", cause=cause, field=name)
+    return Typed(f"struct_extract({value.sql}, {quote_duckdb_string(field.name)})", field.data_type)
