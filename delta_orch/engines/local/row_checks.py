@@ -66,7 +66,7 @@ def _ensure_variants(batch: pa.RecordBatch, schema: StructType) -> None:
                 raise SchemaMismatchError(
                     f"The column {field.name} holds a value that is not a variant",
                     cause=e.cause or e.problem,
-                    remedy="Make variants of JSON text with delta_orch.protocol.variant.arrays.json_to_variant",
+                    remedy="Make variants of JSON text with delta_orch.variant.json_to_variant",
                     column=field.name,
                 ) from e
 
