@@ -56,7 +56,13 @@ ensure_java
 
 stamp=.venv/.installed
 wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh scripts/azurite/package-lock.json | cksum)
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
+# A first call pays for compiling what it imports. pip compiles what it installs, but not an editable checkout.
+compile_package() { .venv/bin/python -m compileall -q delta_orch pyspark_delta_orch; }
+
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+  compile_package
+  exit 0
+fi
 
 python=$(find_python)
 say "Setting up .venv with $("$python" --version) (once; takes a minute or two)"
@@ -82,4 +88,5 @@ else
   say "There is no npm to install Azurite with: the tests of tables on Azure will be skipped"
 fi
 
+compile_package
 printf '%s' "$wanted" > "$stamp"
