@@ -73,7 +73,7 @@ class DeltaError(Exception):
         self.context = context
         super().__init__(" ".join(_sentence(part) for part in (problem, cause, remedy) if part))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.problem, self.cause, self.remedy, self.context)
 
     def __str__(self) -> str:

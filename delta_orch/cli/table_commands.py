@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
@@ -228,7 +228,7 @@ def describe_files(state: TableSnapshot, where: str | None, limit: int | None) -
     return rows
 
 
-_Names = Mapping[str, tuple[str, Any]]
+_Names: TypeAlias = "Mapping[str, tuple[str, _Names]]"
 """Physical name → logical name and the same for the fields inside."""
 
 
@@ -261,7 +261,7 @@ def _logical_statistics(text: str | None, names: _Names) -> dict[str, object] | 
     }
 
 
-def _renamed(values: Any, names: _Names) -> Any:
+def _renamed(values: object, names: _Names) -> object:
     if not isinstance(values, dict):
         return values
     renamed = {}
@@ -271,7 +271,7 @@ def _renamed(values: Any, names: _Names) -> Any:
     return renamed
 
 
-def _statistics_text(stats: Mapping[str, Any]) -> str:
+def _statistics_text(stats: Mapping[str, object]) -> str:
     lows, highs, nulls = (_leaves(stats.get(name)) for name in ("minValues", "maxValues", "nullCount"))
     parts = []
     for name in dict.fromkeys([*lows, *highs, *nulls]):
@@ -280,7 +280,7 @@ def _statistics_text(stats: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _leaves(values: Any, prefix: str = "") -> dict[str, object]:
+def _leaves(values: object, prefix: str = "") -> dict[str, object]:
     if not isinstance(values, dict):
         return {}
     found: dict[str, object] = {}

@@ -15,11 +15,16 @@ import warnings
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from delta_orch.demo.faults import fail_after_commit
 from delta_orch.demo.places import Places, checkout, enter
 from delta_orch.demo.sqlite import relax_sqlite
+from delta_orch.protocol.actions import JsonValue
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun  # noqa: TID251 (a type only)
+    from airflow.sdk import DAG
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +84,7 @@ def create_database() -> None:
     DagBundlesManager().sync_bundles_to_db()
 
 
-def load_dags(*dag_ids: str) -> list[Any]:
+def load_dags(*dag_ids: str) -> list[DAG]:
     """DAGs of `dags/`, imported and known to the database; their retries do not wait."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
@@ -93,13 +98,13 @@ def load_dags(*dag_ids: str) -> list[Any]:
     return dags
 
 
-def run_day(dag: Any, day: date) -> dict[str, Any]:
+def run_day(dag: DAG, day: date) -> dict[str, JsonValue]:
     """One DAG run for a day's data interval: its state, and of each task state, tries, and whether it committed."""
     run = dag.test(logical_date=datetime(day.year, day.month, day.day, tzinfo=UTC))
     return {"day": day.isoformat(), "state": str(getattr(run.state, "value", run.state)), "tasks": read_tasks(run)}
 
 
-def read_tasks(run: Any) -> dict[str, Any]:
+def read_tasks(run: DagRun) -> dict[str, JsonValue]:
     """What the metadata database says about the tasks of a run."""
     from airflow.models.xcom import XComModel  # noqa: TID251 (reading results)
     from airflow.utils.session import create_session

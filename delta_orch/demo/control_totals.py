@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 TABLES = ("flights", "weather_readings", "flights_enriched", "carrier_daily")
 
@@ -106,7 +109,7 @@ class Comparison:
         return self.expected == self.found and self.lost_rows == self.extra_rows == self.duplicates == 0
 
 
-def connect() -> Any:
+def connect() -> DuckDBPyConnection:
     """A DuckDB connection in UTC that shows no progress bar."""
     import duckdb
 
@@ -116,7 +119,7 @@ def connect() -> Any:
 
 
 def expect_from_csv(
-    connection: Any,
+    connection: DuckDBPyConnection,
     flights: str,
     weather: str,
     planes: str,
@@ -143,7 +146,7 @@ def expect_from_csv(
 
 
 def compare(
-    connection: Any, table: str, reader: str, expected: str, found: str, *, is_exact: bool = True
+    connection: DuckDBPyConnection, table: str, reader: str, expected: str, found: str, *, is_exact: bool = True
 ) -> Comparison:
     """Compare two DuckDB relations that should hold one table's rows.
 
@@ -158,7 +161,7 @@ def compare(
     return Comparison(table, reader, expected_totals, found_totals, lost, extra)
 
 
-def _differences(connection: Any, table: str, expected: str, found: str) -> tuple[int, int]:
+def _differences(connection: DuckDBPyConnection, table: str, expected: str, found: str) -> tuple[int, int]:
     """How many rows of `expected` are not in `found`, and the other way round; repetitions counted."""
     columns = _normalised(table)
     query = f"""
@@ -175,7 +178,7 @@ def _differences(connection: Any, table: str, expected: str, found: str) -> tupl
     return int(lost), int(extra)
 
 
-def totals(connection: Any, table: str, relation: str) -> Totals:
+def totals(connection: DuckDBPyConnection, table: str, relation: str) -> Totals:
     """The numbers of one DuckDB relation that has the columns of `table`."""
     # Decimals: a sum of doubles depends on the order of the rows.
     sums = ", ".join(f"coalesce(sum({column}::DECIMAL(24, 6)), 0)::DOUBLE" for column in SUMS[table])

@@ -5,16 +5,16 @@ Every run is a real one: recorded, with events, and re-executed by Dagster's own
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
-from typing import Any
 
 import dagster as dg
 
 from delta_orch.demo.places import checkout
+from delta_orch.protocol.actions import JsonObject, JsonValue
 
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
@@ -55,7 +55,7 @@ class RunReport:
     run_id: str
     root_run_id: str
     success: bool
-    metadata: Mapping[str, Mapping[str, Any]]
+    metadata: Mapping[str, JsonObject]
 
     def skipped(self, asset: str) -> bool:
         """Whether the asset's write found its transaction recorded, and committed nothing."""
@@ -113,7 +113,7 @@ class Runs:
         if run is None:
             raise LookupError(f"The instance has no run {run_id}")
         entries = self.instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
-        metadata: dict[str, dict[str, Any]] = {}
+        metadata: dict[str, dict[str, JsonValue]] = {}
         for entry in entries:
             materialization = entry.asset_materialization
             if materialization is not None:
@@ -132,7 +132,9 @@ class Runs:
             counts[run.status.value.lower()] = counts.get(run.status.value.lower(), 0) + 1
         return counts
 
-    def _execute(self, job: Any, tags: Mapping[str, str], assets: Sequence[str] | None = None) -> RunReport:
+    def _execute(
+        self, job: Callable[[], dg.JobDefinition], tags: Mapping[str, str], assets: Sequence[str] | None = None
+    ) -> RunReport:
         with dg.execute_job(
             dg.reconstructable(job),
             self.instance,

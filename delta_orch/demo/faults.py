@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from delta_orch.storage.base import FileMeta, StagedFile
 from delta_orch.storage.local import LocalStore
@@ -75,8 +74,10 @@ def _around_commits(table: str, *, before: Hook = _nothing, after: Hook = _nothi
     """Call hooks around every exclusive create of a commit of `table`, from now on, in this process."""
     stage = LocalStore.stage
 
-    def stage_watched(store: LocalStore, *arguments: Any, **named: Any) -> StagedFile:
-        staged = stage(store, *arguments, **named)
+    def stage_watched(
+        store: LocalStore, directory: str, data: bytes | memoryview, **options: Sequence[str]
+    ) -> StagedFile:
+        staged = stage(store, directory, data, **options)
         return _WatchedFile(staged, before, after) if store.uri.endswith(f"/{table}") else staged
 
     LocalStore.stage = stage_watched  # type: ignore[method-assign, assignment]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
 
 import dagster as dg
 
@@ -74,5 +73,5 @@ class Pipeline:
         return int(rows.num_rows)
 
 
-def _tags(request: Any) -> dict[str, str]:
+def _tags(request: dg.RunRequest) -> dict[str, str]:
     return {**dict(request.tags or {}), "dagster/run_key": request.run_key or ""}

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from delta_orch.demo.control_totals import COLUMNS
 from delta_orch.demo.duckdb_extension import copy_rows, why_unavailable
 
-Open = Callable[[Any, str, Path], str]
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Open: TypeAlias = "Callable[[DuckDBPyConnection, str, Path], str]"
 """(DuckDB connection, table's name, table's folder) → the relation with its rows."""
 
 
@@ -35,7 +38,7 @@ def find_readers(extension_folder: Path) -> tuple[list[Reader], dict[str, str]]:
     return [*readers, Reader("duckdb delta extension", "delta-kernel-rs in DuckDB", scan)], {}
 
 
-def _open_deltalake(connection: Any, table: str, folder: Path) -> str:
+def _open_deltalake(connection: DuckDBPyConnection, table: str, folder: Path) -> str:
     from deltalake import DeltaTable
 
     relation = f"deltalake_{table}"
@@ -43,7 +46,7 @@ def _open_deltalake(connection: Any, table: str, folder: Path) -> str:
     return relation
 
 
-def _open_log_replay(connection: Any, table: str, folder: Path) -> str:
+def _open_log_replay(connection: DuckDBPyConnection, table: str, folder: Path) -> str:
     """Replay the log as PROTOCOL says ("Action Reconciliation"), in SQL."""
     log = folder / "_delta_log"
     checkpoints = sorted(log.glob("*.checkpoint.parquet"))
@@ -97,7 +100,7 @@ def _commit_actions(commits: list[Path]) -> str:
     )
 
 
-def _ensure_plain(connection: Any, commits: list[Path], checkpoints: list[Path]) -> None:
+def _ensure_plain(connection: DuckDBPyConnection, commits: list[Path], checkpoints: list[Path]) -> None:
     """A replay this short is right only for tables without reader features."""
     versions: list[tuple[int]] = []
     if commits:
@@ -112,7 +115,7 @@ def _ensure_plain(connection: Any, commits: list[Path], checkpoints: list[Path])
         raise ValueError(f"The log's reader versions are {versions}; the replay in SQL reads version 1 only")
 
 
-def _scan_live_files(connection: Any, table: str, folder: Path) -> str:
+def _scan_live_files(connection: DuckDBPyConnection, table: str, folder: Path) -> str:
     relation = f"replay_{table}"
     rows = connection.execute("SELECT url_decode(path) FROM live_files").fetchall()
     files = ", ".join(f"'{folder / path}'" for (path,) in rows)
@@ -130,7 +133,7 @@ def _scan_live_files(connection: Any, table: str, folder: Path) -> str:
     return relation
 
 
-def _open_extension(connection: Any, table: str, folder: Path, *, extension_folder: Path) -> str:
+def _open_extension(connection: DuckDBPyConnection, table: str, folder: Path, *, extension_folder: Path) -> str:
     rows = extension_folder / f"{folder.parent.name}-{table}.parquet"
     copy_rows(extension_folder, folder, rows)
     relation = f"extension_{table}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from delta_orch.demo.control_totals import Comparison
+from delta_orch.protocol.actions import JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Results:
     commits: list[CommitPoint] = field(default_factory=list)
     days: list[DayRows] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    airflow: dict[str, Any] = field(default_factory=dict)
+    airflow: dict[str, JsonValue] = field(default_factory=dict)
     dagster_runs: dict[str, int] = field(default_factory=dict)
     started_ms: int = 0
     versions: dict[str, str] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Results:
             )
         return wrong
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, JsonValue]:
         """The content of `summary.json`."""
         failures = self.failures()
         main = [c for c in self.comparisons if c.table in ("flights", "flights_enriched")]
@@ -177,6 +177,6 @@ def describe_mismatch(comparison: Comparison) -> str:
     )
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison(comparison: Comparison) -> dict[str, JsonValue]:
     derived = {"duplicates": comparison.duplicates, "confirmed": comparison.confirmed}
     return {**asdict(comparison), **derived}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIConnection
 
 
 def relax_sqlite() -> None:
@@ -18,7 +21,7 @@ def relax_sqlite() -> None:
         event.listen(Engine, "connect", _do_not_wait)
 
 
-def _do_not_wait(connection: Any, record: object) -> None:
+def _do_not_wait(connection: DBAPIConnection, record: object) -> None:
     if type(connection).__module__.partition(".")[0] in ("sqlite3", "_sqlite3", "sqlalchemy"):
         cursor = connection.cursor()
         cursor.execute("PRAGMA synchronous = OFF")

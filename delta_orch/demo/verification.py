@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from delta_orch.demo.control_totals import TABLES, Comparison, compare, connect, expect_from_csv
 from delta_orch.demo.readers import LOG_REPLAY, Reader
 from delta_orch.demo.results import Check, DayRows
 from delta_orch.demo.source import Landing, Source
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Verifier:
             for day in sorted({*in_source, *in_bronze, *in_silver})
         ]
 
-    def _expect_source(self, connection: Any, source: Source, days: Sequence[date]) -> dict[str, str]:
+    def _expect_source(self, connection: DuckDBPyConnection, source: Source, days: Sequence[date]) -> dict[str, str]:
         return expect_from_csv(
             connection,
             **{table: str(source.csv(table)) for table in ("flights", "weather", "planes", "airlines")},
@@ -72,7 +75,7 @@ class Verifier:
         )
 
     def _compare(
-        self, connection: Any, expected: dict[str, str], reader: Reader, *, is_exact: bool
+        self, connection: DuckDBPyConnection, expected: dict[str, str], reader: Reader, *, is_exact: bool
     ) -> list[Comparison]:
         found = {table: reader.open(connection, table, self.tables / table) for table in TABLES}
         return [
@@ -89,5 +92,5 @@ def as_checks(comparisons: Sequence[Comparison]) -> list[Check]:
     ]
 
 
-def _count_by_day(connection: Any, relation: str) -> dict[date, int]:
+def _count_by_day(connection: DuckDBPyConnection, relation: str) -> dict[date, int]:
     return dict(connection.execute(f"SELECT flight_date, count(*) FROM {relation} GROUP BY flight_date").fetchall())

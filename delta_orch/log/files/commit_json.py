@@ -6,9 +6,8 @@ Single actions are spelled by `protocol.action_json`; here is the same spelling 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -18,7 +17,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import bool_array, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.action_json import serialize_action
-from delta_orch.protocol.actions import Action, Add, DeletionVectorDescriptor
+from delta_orch.protocol.actions import Action, Add, DeletionVectorDescriptor, JsonObject, JsonValue
 
 _BATCH_ROWS = 50_000
 _FEW_ROWS = 8
@@ -31,13 +30,13 @@ def serialize_actions(actions: Iterable[Action]) -> bytes:
     return b"".join(serialize_action(action) + b"\n" for action in actions)
 
 
-def json_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
+def json_parameters(parameters: Mapping[str, object]) -> dict[str, str]:
     """`operationParameters` and `operationMetrics` as readers expect them: a map of strings to strings, in which text
     stays as it is and everything else is its JSON text."""
     return {key: v if isinstance(v, str) else _json_text(v) for key, v in parameters.items()}
 
 
-def _json_text(value: Any) -> str:
+def _json_text(value: object) -> str:
     try:
         return orjson.dumps(value, default=str).decode()
     except TypeError:
@@ -45,7 +44,7 @@ def _json_text(value: Any) -> str:
         return str(value)
 
 
-def ensure_json(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
     """Values that JSON can hold, as a dict.
 
     Args:
@@ -66,7 +65,7 @@ def ensure_json(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     return known
 
 
-def ensure_mapping(values: Any, what: str) -> Mapping[str, Any]:
+def ensure_mapping(values: object, what: str) -> JsonObject:
     """Raises InvalidRequestError where they are none."""
     if not isinstance(values, Mapping):
         raise InvalidRequestError(f"{what} must be a dict, not {values!r:.100}", remedy="Pass names with their values")
@@ -106,7 +105,7 @@ def serialize_changes(files: pa.Table) -> bytes:
     return _serialize(files, _change_fields)
 
 
-def _add_line(row: dict[str, Any]) -> bytes:
+def _add_line(row: JsonObject) -> bytes:
     """One row as `_add_fields` spells it: each of its kernels costs more than this whole line."""
     data_change, vector, tags = row.get("data_change"), row.get("deletion_vector"), row.get("tags")
     add = Add(
@@ -125,7 +124,7 @@ def _add_line(row: dict[str, Any]) -> bytes:
     return serialize_action(add) + b"\n"
 
 
-def _serialize(files: pa.Table, fields: Any) -> bytes:
+def _serialize(files: pa.Table, fields: Callable[[pa.RecordBatch], pa.StringArray]) -> bytes:
     return b"".join(
         joined_text(fields(batch)) for batch in files.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows
     )
@@ -217,7 +216,7 @@ _JSON_NAMES = {
 }
 
 
-def _optional(batch: pa.RecordBatch, name: str, to_json: Any) -> pa.Array | None:
+def _optional(batch: pa.RecordBatch, name: str, to_json: Callable[[pa.Array], pa.Array]) -> pa.Array | None:
     """`,"name":value` where there is a value, null where there is none; None where no row has one."""
     column = _column(batch, name)
     if column is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -19,12 +18,13 @@ from delta_orch.log.files.arrow_building import (
 )
 from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA, STRING_MAP
 from delta_orch.protocol.action_json import parse_deletion_vector
+from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS
 
 SCHEMAS: Mapping[str, pa.Schema] = {"add": ADD_SCHEMA, "remove": REMOVE_SCHEMA, "cdc": CDC_SCHEMA}
 _FIELDS: Mapping[str, Mapping[str, str]] = {"add": ADD_FIELDS, "remove": REMOVE_FIELDS, "cdc": CDC_FIELDS}
 _REQUIRED = {"add": ("path", "size"), "remove": ("path",), "cdc": ("path",)}
-_DEFAULTS: Mapping[tuple[str, str], Any] = {
+_DEFAULTS: Mapping[tuple[str, str], JsonValue] = {
     ("add", "partition_values"): {},
     ("add", "data_change"): True,
     ("add", "modification_time"): 0,
@@ -34,7 +34,7 @@ _DEFAULTS: Mapping[tuple[str, str], Any] = {
 }
 
 
-def build_batch(action: str, bodies: Sequence[Any]) -> pa.RecordBatch:
+def build_batch(action: str, bodies: Sequence[JsonValue]) -> pa.RecordBatch:
     """The bodies of one kind of file action (`add`, `remove`, `cdc`) as columns of `SCHEMAS[action]`.
 
     Raises:
@@ -54,13 +54,13 @@ def build_batch(action: str, bodies: Sequence[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([arrays[n] for n in schema.names], schema=schema)
 
 
-def _column(data_type: pa.DataType, values: Sequence[Any]) -> pa.Array:
+def _column(data_type: pa.DataType, values: Sequence[JsonValue]) -> pa.Array:
     if values.count(None) == len(values):
         return pa.nulls(len(values), data_type)
     return _BUILDERS[data_type](values)
 
 
-def _vector_columns(values: Sequence[Any]) -> dict[str, pa.Array]:
+def _vector_columns(values: Sequence[JsonValue]) -> dict[str, pa.Array]:
     n = len(values)
     if values.count(None) == n:
         return {"deletion_vector": pa.nulls(n, DELETION_VECTOR_TYPE), "dv_id": pa.nulls(n, pa.string())}
@@ -78,7 +78,7 @@ def _vector_columns(values: Sequence[Any]) -> dict[str, pa.Array]:
     }
 
 
-def _strings(values: Sequence[Any]) -> pa.Array:
+def _strings(values: Sequence[JsonValue]) -> pa.Array:
     try:
         return string_array(values)
     except AttributeError:
@@ -86,27 +86,27 @@ def _strings(values: Sequence[Any]) -> pa.Array:
         return string_array([orjson.dumps(v).decode() if isinstance(v, (dict, list)) else v for v in values])
 
 
-def _integers(values: Sequence[Any]) -> pa.Array:
+def _integers(values: Sequence[JsonValue]) -> pa.Array:
     try:
         return int64_array(values)
     except TypeError:
         return int64_array([None if v is None else _integer(v) for v in values])
 
 
-def _integer(value: Any) -> int:
+def _integer(value: JsonValue) -> int:
     if isinstance(value, (int, str)) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     raise TypeError(f"expected an integer, found {value!r}")
 
 
-def _maps(values: Sequence[Any]) -> pa.Array:
+def _maps(values: Sequence[JsonValue]) -> pa.Array:
     try:
         return string_map_array(values)
     except AttributeError:
         return string_map_array([v and {k: _text(item) for k, item in v.items()} for v in values])
 
 
-def _text(value: Any) -> str | None:
+def _text(value: JsonValue) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, (bool, int, float)):
@@ -114,7 +114,7 @@ def _text(value: Any) -> str | None:
     raise TypeError(f"expected a string, found {value!r}")
 
 
-_BUILDERS: Mapping[pa.DataType, Callable[[Sequence[Any]], pa.Array]] = {
+_BUILDERS: Mapping[pa.DataType, Callable[[Sequence[JsonValue]], pa.Array]] = {
     pa.string(): _strings,
     pa.int64(): _integers,
     pa.bool_(): bool_array,

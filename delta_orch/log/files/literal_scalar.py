@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate
-from typing import Any
 
 import pyarrow as pa
 
+from delta_orch.expressions.nodes import Constant
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
@@ -19,7 +19,7 @@ _EPOCH_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
+def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
     """Values, none of them None, in the Arrow type of `data_type`.
 
     Raises:
@@ -45,7 +45,7 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
     return int64_array(values).cast(arrow_type)
 
 
-def literal_scalar(value: Any, data_type: DataType) -> pa.Scalar:
+def literal_scalar(value: Constant, data_type: DataType) -> pa.Scalar:
     """One value, not None. Raises as `literal_array`."""
     return literal_array([value], data_type)[0]
 

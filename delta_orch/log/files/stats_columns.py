@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.json as pa_json
 from delta_orch.log.files.arrow_building import string_array, string_scalar, struct_array
 from delta_orch.log.files.commit_json import joined_text
 from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import (
@@ -108,7 +108,7 @@ def _understandable(text: str | None, wanted: pa.StructType) -> str | None:
     return orjson.dumps(kept).decode() if kept else None
 
 
-def _can_read(values: dict[str, Any], wanted: pa.StructType) -> bool:
+def _can_read(values: JsonObject, wanted: pa.StructType) -> bool:
     return _read_json(string_array([orjson.dumps(values).decode()]), wanted) is not None
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,12 +26,15 @@ from delta_orch.log.files.arrow_building import plain, valid_runs
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.protocol.action_json import parse_action
-from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.actions import Action, DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
 from delta_orch.protocol.checkpoint_schema import PROBE_LEAF, is_below
 from delta_orch.protocol.data_path import decode_path, is_absolute
 from delta_orch.protocol.log_path import SIDECAR_DIRECTORY
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.skipping.column_bounds import ColumnBounds
 
 _MAX_THREADS = 8
 # Threads cost more than they save below.
@@ -74,7 +77,7 @@ class ParquetPart:
         return {}
 
     @cached_property
-    def recent_bounds(self) -> dict[object, Any]:
+    def recent_bounds(self) -> dict[object, Mapping[tuple[str, ...], ColumnBounds]]:
         """The statistics of rows that were last looked at, as `decoded`."""
         return {}
 
@@ -144,7 +147,7 @@ class RowGroup:
         for struct in self.iter_structs(action, [field], use_threads=False):
             yield plain(child_of(struct, field))
 
-    def read_rows(self, action: str) -> list[dict[str, Any]]:
+    def read_rows(self, action: str) -> list[dict[str, JsonValue]]:
         """All rows of an action that has few, with all its fields, as parsed JSON would look. Raises as `read`."""
         rows = []
         for struct in self.iter_structs(action, None, use_threads=False):
@@ -239,7 +242,7 @@ class Checkpoint:
         """Where the sidecars lie, relative to the table's root. Raises as `protocol_and_metadata`."""
         return tuple(_sidecar_path(sidecar) for sidecar in self.sidecars)
 
-    def _read_actions(self, *names: str) -> list[Any]:
+    def _read_actions(self, *names: str) -> list[Action | None]:
         _prefetch_footers(self.top_level_parts)
         tasks = [(name, group) for part in self.top_level_parts for name in names for group in part.row_groups(name)]
         is_quick = sum(group.num_rows for _, group in tasks) <= _QUICK_ROWS
@@ -321,7 +324,7 @@ class _readable:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         name = self._path.rpartition("/")[2]
         remedy = "Delete the damaged checkpoint if the commits before it are still there, or restore it from a backup"
         if isinstance(error, FileMissingInStoreError):

@@ -8,9 +8,9 @@ nothing in it proves that it agrees, and published tables have ones that do not.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissingInStoreError, ProtocolViolationError
 from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
-from delta_orch.protocol.actions import Metadata, Protocol, Txn
+from delta_orch.protocol.actions import JsonObject, Metadata, Protocol, Txn
 from delta_orch.protocol.data_path import canonical_path
 from delta_orch.protocol.log_path import checksum_path
 from delta_orch.protocol.version_checksum import (
@@ -30,7 +30,11 @@ from delta_orch.protocol.version_checksum import (
 from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from delta_orch.log.read.snapshot import Snapshot
+
+    Numbers = NDArray[np.int64]
 
 _SHOWN = 200
 # What does not change while a file is live. Statistics and tags may be spelled anew, dataChange is of the commit.
@@ -112,7 +116,7 @@ def validate_snapshot(snapshot: Snapshot) -> ChecksumValidation:
     return ChecksumValidation(snapshot.version, path, tuple(field for field, _, _ in compared))
 
 
-def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, Any, Any]]:
+def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, object, object]]:
     """Field, recorded value, value of the state; for every field that can be compared."""
     yield "numFiles", checksum.num_files, snapshot.num_files
     yield "tableSizeBytes", checksum.table_size_bytes, snapshot.size_bytes
@@ -132,9 +136,9 @@ def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterat
     yield from _compare_files(snapshot, checksum, path)
 
 
-def _compare_commit(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, Any, Any]]:
+def _compare_commit(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, object, object]]:
     commit = read_own_commit(snapshot)
-    info: Mapping[str, Any] = {} if commit is None or commit.commit_info is None else commit.commit_info
+    info: JsonObject = {} if commit is None or commit.commit_info is None else commit.commit_info
     if checksum.in_commit_timestamp_ms is not None and commit is not None:
         yield "inCommitTimestampOpt", checksum.in_commit_timestamp_ms, info.get("inCommitTimestamp")
     if checksum.txn_id is not None and info.get("txnId") is not None:
@@ -148,7 +152,7 @@ def read_own_commit(snapshot: Snapshot) -> Commit | None:
     return read_commit(snapshot.store, meta, snapshot.version) if is_commit else None
 
 
-def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, Any, Any]]:
+def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, object, object]]:
     if checksum.file_size_histogram is not None:
         sizes = _numbers(snapshot.files(["size"])["size"])
         recorded = checksum.file_size_histogram
@@ -163,7 +167,7 @@ def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> 
         yield "allFiles", _without(recorded_files, files), _without(files, recorded_files)
 
 
-def _compare_deleted_records(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, Any, Any]]:
+def _compare_deleted_records(snapshot: Snapshot, checksum: VersionChecksum) -> Iterator[tuple[str, object, object]]:
     expected = (checksum.num_deleted_records, checksum.num_deletion_vectors, checksum.deleted_record_counts)
     if all(value is None for value in expected):
         return
@@ -180,7 +184,7 @@ def _compare_deleted_records(snapshot: Snapshot, checksum: VersionChecksum) -> I
             yield field, recorded, value
 
 
-def file_size_histogram(sizes_bytes: np.ndarray[Any, Any], boundaries: tuple[int, ...]) -> FileSizeHistogram:
+def file_size_histogram(sizes_bytes: Numbers, boundaries: tuple[int, ...]) -> FileSizeHistogram:
     """The histogram of file sizes (int64) over bins that start at `boundaries`."""
     bins = _bins(sizes_bytes, boundaries)
     totals = np.zeros(len(boundaries), np.int64)
@@ -188,7 +192,7 @@ def file_size_histogram(sizes_bytes: np.ndarray[Any, Any], boundaries: tuple[int
     return FileSizeHistogram(boundaries, histogram_counts(sizes_bytes, boundaries), tuple(totals.tolist()))
 
 
-def histogram_counts(values: np.ndarray[Any, Any], boundaries: tuple[int, ...]) -> tuple[int, ...]:
+def histogram_counts(values: Numbers, boundaries: tuple[int, ...]) -> tuple[int, ...]:
     """How many values lie in each of the bins that start at `boundaries`, the last one open. Values below the first
     boundary count in the first bin."""
     return tuple(np.bincount(_bins(values, boundaries), minlength=len(boundaries)).tolist())
@@ -200,17 +204,17 @@ def _filled_bins(histogram: FileSizeHistogram) -> dict[int, tuple[int, int]]:
     return {start: (files, size) for start, files, size in zip(*columns, strict=True) if files or size}
 
 
-def _bins(values: np.ndarray[Any, Any], boundaries: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _bins(values: Numbers, boundaries: tuple[int, ...]) -> Numbers:
     return np.maximum(np.searchsorted(np.array(boundaries, np.int64), values, side="right") - 1, 0)
 
 
-def _numbers(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+def _numbers(column: pa.ChunkedArray) -> Numbers:
     """int64, with 0 for nulls."""
-    numbers: np.ndarray[Any, Any] = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy().astype(np.int64)
+    numbers: Numbers = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy().astype(np.int64)
     return numbers
 
 
-def _comparable_metadata(metadata: Metadata) -> dict[str, Any]:
+def _comparable_metadata(metadata: Metadata) -> dict[str, object]:
     try:
         schema = json.loads(metadata.schema_string)
     except ValueError:
@@ -227,7 +231,7 @@ def _comparable_metadata(metadata: Metadata) -> dict[str, Any]:
     }
 
 
-def _comparable_protocol(protocol: Protocol) -> tuple[Any, ...]:
+def _comparable_protocol(protocol: Protocol) -> tuple[object, ...]:
     # Written or not, an empty list of features says the same.
     return (
         protocol.min_reader_version,
@@ -252,7 +256,7 @@ def _comparable_txns(snapshot: Snapshot, recorded: tuple[Txn, ...]) -> tuple[dic
     return written, computed
 
 
-def _parse_files(bodies: tuple[Mapping[str, Any], ...], path: str) -> pa.Table:
+def _parse_files(bodies: tuple[JsonObject, ...], path: str) -> pa.Table:
     actions = FileActions("add")
     try:
         for body in bodies:
@@ -264,7 +268,7 @@ def _parse_files(bodies: tuple[Mapping[str, Any], ...], path: str) -> pa.Table:
         ) from None
 
 
-_Files = dict[tuple[str, str | None], dict[str, Any]]
+_Files = dict[tuple[str, str | None], dict[str, object]]
 
 
 def _comparable_files(files: pa.Table) -> _Files:
@@ -283,6 +287,6 @@ def _without(files: _Files, others: _Files) -> _Files:
     return {key: row for key, row in files.items() if others.get(key) != row}
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
 from delta_orch.errors import CorruptLogError
 from delta_orch.log.files.commit_reader import LogFile, in_commit_timestamp_ms, read_commits
 from delta_orch.log.read.time_travel import adjusted_file_times
+from delta_orch.protocol.actions import JsonObject, JsonValue
 from delta_orch.storage.base import FileMeta, LogStore
 
 # Some writers spell the actions that a line does not hold, too, as null.
@@ -40,11 +40,11 @@ class HistoryEntry:
     file_time_ms: int
     in_commit_timestamp_ms: int | None
     operation: str | None
-    operation_parameters: Mapping[str, Any]
-    operation_metrics: Mapping[str, Any]
+    operation_parameters: JsonObject
+    operation_metrics: JsonObject
     user_metadata: str | None
     engine_info: str | None
-    commit_info: Mapping[str, Any]
+    commit_info: JsonObject
 
 
 def read_history(store: LogStore, commits: Mapping[int, FileMeta], limit: int | None = None) -> list[HistoryEntry]:
@@ -81,7 +81,7 @@ def _entry(file: LogFile, meta: FileMeta, adjusted_ms: int) -> HistoryEntry:
     )
 
 
-def _commit_info(file: LogFile) -> Mapping[str, Any]:
+def _commit_info(file: LogFile) -> JsonObject:
     line = _COMMIT_INFO.search(file.data)
     if line is None:
         return {}
@@ -97,5 +97,5 @@ def _commit_info(file: LogFile) -> Mapping[str, Any]:
         ) from None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: JsonValue) -> JsonObject:
     return value if isinstance(value, dict) else {}

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 import pyarrow as pa
@@ -42,7 +42,7 @@ from delta_orch.log.upkeep.checkpoint_rows import (
 )
 from delta_orch.log.upkeep.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, ReusePlan, plan_reuse
 from delta_orch.protocol.action_json import serialize_action
-from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, Sidecar
+from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.log_path import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, checkpoint_path, parse_log_path
 
@@ -226,9 +226,9 @@ def _classic_name_is_due(store: LogStore, snapshot: Snapshot) -> bool:
     return True
 
 
-def _embedded(content: _Content, file: FileMeta) -> dict[str, Any]:
+def _embedded(content: _Content, file: FileMeta) -> dict[str, JsonValue]:
     """The checkpoint as `_last_checkpoint` repeats it: where it is, and what it says where that is short."""
-    embedded: dict[str, Any] = {
+    embedded: dict[str, JsonValue] = {
         "path": file.path.rpartition("/")[2],
         "sizeInBytes": file.size,
         "modificationTime": file.modification_time_ms,

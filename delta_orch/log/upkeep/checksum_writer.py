@@ -11,7 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +34,9 @@ from delta_orch.protocol.version_checksum import (
 from delta_orch.table.registry import supported_features
 
 if TYPE_CHECKING:
+    from delta_orch.log.read.checksum_file import Numbers
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.storage.base import LogStore
-
-    Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 # Beyond that a checksum would cost each commit more than it tells anybody.
 _MAX_SMALL_ACTIONS = 100

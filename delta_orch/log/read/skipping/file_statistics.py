@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -18,6 +18,7 @@ from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.log.read.checkpoint_decoding import Mask, select
 from delta_orch.log.read.checkpoint_reader import RowGroup
 from delta_orch.log.read.skipping.column_bounds import ColumnBounds, bound_type, bounds_of, joined
+from delta_orch.protocol.actions import JsonObject, JsonValue
 from delta_orch.protocol.checkpoint_schema import STATS_PARSED
 from delta_orch.protocol.types import DataType, StructType
 
@@ -30,6 +31,7 @@ _FEW_FILES = 64
 
 Path = tuple[str, ...]
 _Bounds = dict[Path, ColumnBounds]
+_Types: TypeAlias = "dict[str, _Types | pa.DataType]"
 
 
 def read_bounds(stats: pa.Array | pa.ChunkedArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
@@ -124,8 +126,8 @@ def _parse_all(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
 
 
 def _json_schema(columns: Mapping[tuple[str, ...], DataType]) -> pa.Schema:
-    ranges: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
+    ranges: _Types = {}
+    nulls: _Types = {}
     for path, data_type in columns.items():
         if (json_type := _json_type(data_type)) is not None:
             _insert(ranges, path, json_type)
@@ -136,13 +138,13 @@ def _json_schema(columns: Mapping[tuple[str, ...], DataType]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _insert(tree: dict[str, Any], path: tuple[str, ...], leaf: pa.DataType) -> None:
+def _insert(tree: _Types, path: tuple[str, ...], leaf: pa.DataType) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = leaf
 
 
-def _struct_of(tree: Mapping[str, Any]) -> pa.StructType:
+def _struct_of(tree: _Types) -> pa.StructType:
     return pa.struct([(name, _struct_of(v) if isinstance(v, dict) else v) for name, v in tree.items()])
 
 
@@ -180,7 +182,7 @@ def _parse_each(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataTyp
     return result
 
 
-def _object(text: str | None) -> Mapping[str, Any]:
+def _object(text: str | None) -> JsonObject:
     try:
         value = orjson.loads(text or "{}")
     except orjson.JSONDecodeError:
@@ -188,20 +190,20 @@ def _object(text: str | None) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _value(value: Any, path: tuple[str, ...]) -> Any:
+def _value(value: JsonValue, path: tuple[str, ...]) -> JsonValue:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
-def _integer(value: Any) -> int | None:
+def _integer(value: JsonValue) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     fits = isinstance(value, int) and _is_number(value) and -(1 << 63) <= value < 1 << 63
     return value if fits else None
 
 
-def _column(values: Sequence[Any], json_type: pa.DataType) -> pa.Array:
+def _column(values: Sequence[JsonValue], json_type: pa.DataType) -> pa.Array:
     if pt.is_integer(json_type):
         return int64_array([_integer(v) for v in values])
     if pt.is_string(json_type):
@@ -213,7 +215,7 @@ def _column(values: Sequence[Any], json_type: pa.DataType) -> pa.Array:
     return pa.nulls(len(values), json_type)
 
 
-def _decimal(value: Any, json_type: pa.DataType) -> pa.Array:
+def _decimal(value: JsonValue, json_type: pa.DataType) -> pa.Array:
     text = repr(value) if _is_number(value) else value
     if not isinstance(text, str):
         return pa.nulls(1, json_type)
@@ -223,7 +225,7 @@ def _decimal(value: Any, json_type: pa.DataType) -> pa.Array:
         return pa.nulls(1, json_type)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: JsonValue) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,8 @@ from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import DataType, StructType
 from delta_orch.table.column_mapping import physical_path
 
+_Key = tuple[bool, bool, float]
+
 _COMPARE: Mapping[str, Callable[[pa.Array, pa.Array | pa.Scalar], pa.BooleanArray]] = {
     "=": pc.equal,
     "<=>": pc.equal,
@@ -28,7 +29,7 @@ _COMPARE: Mapping[str, Callable[[pa.Array, pa.Array | pa.Scalar], pa.BooleanArra
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-_COMPARE_PYTHON: Mapping[str, Callable[[Any, Any], bool]] = {
+_COMPARE_PYTHON: Mapping[str, Callable[[_Key, _Key], bool]] = {
     "=": operator.eq,
     "<=>": operator.eq,
     "!=": operator.ne,
@@ -158,7 +159,7 @@ def _compare_floats(op: str, left: Sequence[float | None], right: Sequence[float
     )
 
 
-def _ordered(value: float | None) -> tuple[bool, bool, float]:
+def _ordered(value: float | None) -> _Key:
     """A key that orders and compares as Spark does."""
     if value is None:
         return True, False, 0.0

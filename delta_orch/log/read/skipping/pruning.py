@@ -90,8 +90,7 @@ def _bounds_of(rows: LiveRows, columns: Mapping[Path, DataType]) -> Mapping[Path
         tuple(columns.items()),
         None if mask is None else (mask.offset, mask.buffers()[1].to_pybytes()),
     )
-    known: Mapping[Path, ColumnBounds] | None = recent.get(key)
-    if known is not None:
+    if (known := recent.get(key)) is not None:
         return known
     bounds = read_parsed_bounds(rows.group, rows.keep, columns)
     if bounds is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +9,7 @@ import pyarrow.json as pj
 
 from delta_orch.log.files.arrow_building import int32_array, int64_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.actions import JsonValue
 
 _SCHEMA = pa.schema([("numRecords", pa.int64())])
 _MIN_BLOCK_BYTES = 1 << 20
@@ -69,7 +68,7 @@ def with_wide_bounds(stats: str | None) -> str | None:
     return None if stats is None else orjson.dumps({**_parse(stats), "tightBounds": False}).decode()
 
 
-def _parse(text: str | None) -> dict[str, Any]:
+def _parse(text: str | None) -> dict[str, JsonValue]:
     try:
         value = orjson.loads(text or "{}")
     except orjson.JSONDecodeError:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.nodes import Constant, Literal
 from delta_orch.log.files.arrow_building import all_booleans, bool_array, string_array
 from delta_orch.log.files.literal_scalar import literal_scalar
 from delta_orch.log.read.skipping.column_bounds import ColumnBounds
@@ -89,13 +88,13 @@ def _may_hold(op: str, bounds: ColumnBounds, literal: Literal) -> pa.BooleanArra
     return _unless_known(pc.or_kleene(_reaches(op, bounds, scalar, value), _may_exceed(bounds, value)))
 
 
-def _reaches(op: str, bounds: ColumnBounds, scalar: pa.Scalar, value: Any) -> pa.BooleanArray:
+def _reaches(op: str, bounds: ColumnBounds, scalar: pa.Scalar, value: Constant) -> pa.BooleanArray:
     compare = pc.greater if op == ">" else pc.greater_equal
     reached = compare(bounds.upper, scalar)
     return pc.or_kleene(reached, _is_cut_prefix_of(bounds.upper, value)) if isinstance(value, str) else reached
 
 
-def _may_exceed(bounds: ColumnBounds, value: Any) -> pa.BooleanArray:
+def _may_exceed(bounds: ColumnBounds, value: Constant) -> pa.BooleanArray:
     """Whether rows above the upper bound may exist that compare with the value as no value within the bounds does."""
     if pa.types.is_floating(bounds.upper.type):
         # Spark counts NaN as the greatest value; most other writers leave it out of the maximum.
