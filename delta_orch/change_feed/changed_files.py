@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 from delta_orch.errors import CorruptLogError
 from delta_orch.log.files.arrow_building import int64_array, string_array
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, STRING_MAP
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, STRING_MAP, FileTable
 from delta_orch.log.read.deletion_vectors import (
     deletion_vector_array,
     deletion_vector_descriptors,
@@ -98,7 +98,7 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
         return _changed(commit, commit.cdc, None)
     adds = commit.adds.filter(_changes_data(commit.adds))
     removes = _complete_removes(table_log, snapshot, commit, commit.removes.filter(_changes_data(commit.removes)))
-    in_adds, in_removes = canonical_paths(adds.column("path")), canonical_paths(removes.column("path"))
+    in_adds, in_removes = canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path)
     # The same file on both sides: only its deletion vector changed (PROTOCOL, "Reader Requirements for AddCDCFile").
     kept = pc.is_in(in_adds, value_set=in_removes)
     still_there = pc.is_in(in_removes, value_set=in_adds)
@@ -143,23 +143,23 @@ def _num_rows(store: LogStore, files: pa.Table) -> list[int]:
     """The number of rows in each file, deleted ones included; from its footer where its statistics do not say."""
     counts = record_counts(files).to_pylist()
     untold = [row for row, count in enumerate(counts) if count is None or not 0 <= count < _MANY_ROWS]
-    paths = files.column("path").take(int64_array(untold)).to_pylist()
+    paths = FileTable(files).path.take(int64_array(untold)).to_pylist()
     read = dict(zip(untold, read_num_rows(store, paths), strict=True))
     return [read.get(row, count) for row, count in enumerate(counts)]
 
 
 def _changes_data(files: pa.Table) -> pa.ChunkedArray:
     # A missing dataChange is read as true: better to show a change twice than to lose one.
-    return pc.fill_null(files.column("data_change"), True)
+    return pc.fill_null(FileTable(files).data_change, True)
 
 
 def _changed(commit: Commit, files: pa.Table, change_type: str | None) -> pa.Table:
     count = files.num_rows
     columns = [
-        files.column("path"),
-        files.column("partition_values"),
-        files.column("size"),
-        files.column("deletion_vector")
+        FileTable(files).path,
+        FileTable(files).partition_values,
+        FileTable(files).size,
+        FileTable(files).deletion_vector
         if "deletion_vector" in files.column_names
         else pa.nulls(count, DELETION_VECTOR_TYPE),
         string_array([change_type] * count),
@@ -171,14 +171,14 @@ def _changed(commit: Commit, files: pa.Table, change_type: str | None) -> pa.Tab
 
 def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, removes: pa.Table) -> pa.Table:
     """Fill in what old writers leave out of `remove`: partition values and size, from the version before."""
-    lacks_size = removes.column("size").null_count > 0
-    lacks_values = bool(snapshot.partition_columns) and removes.column("partition_values").null_count > 0
+    lacks_size = FileTable(removes).size.null_count > 0
+    lacks_values = bool(snapshot.partition_columns) and FileTable(removes).partition_values.null_count > 0
     if not (lacks_size or lacks_values):
         return removes
     before = table_log.snapshot(commit.version - 1).files(["path", "partition_values", "size"])
-    rows = pc.index_in(canonical_paths(removes.column("path")), value_set=canonical_paths(before.column("path")))
+    rows = pc.index_in(canonical_paths(FileTable(removes).path), value_set=canonical_paths(FileTable(before).path))
     if rows.null_count:
-        missing = removes.filter(pc.is_null(rows)).column("path")[0].as_py()
+        missing = FileTable(removes.filter(pc.is_null(rows))).path[0].as_py()
         raise CorruptLogError(
             f"Version {commit.version} removes a file that was not in the table: {missing}",
             cause="Its writer, or a commit before it, breaks the protocol",

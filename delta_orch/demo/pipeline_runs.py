@@ -16,6 +16,7 @@ from delta_orch.demo.plan import Plan
 from delta_orch.demo.results import CommitPoint
 from delta_orch.demo.source import Landing, Source
 from delta_orch.demo.verification import Verifier
+from delta_orch.log.files.file_columns import FileTable
 
 SENSOR = "bronze_changed"
 
@@ -62,7 +63,7 @@ class Pipeline:
 
     def file_sizes(self, name: str) -> Sequence[int]:
         """Bytes of each live file."""
-        sizes: list[int] = self.table(name).snapshot().files(["size"]).column("size").to_pylist()
+        sizes: list[int] = FileTable(self.table(name).snapshot().files(["size"])).size.to_pylist()
         return sizes
 
     def rows_of_day(self, table: str, day: date) -> int:

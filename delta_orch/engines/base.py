@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import LONG, DataType, StructField, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 
@@ -141,7 +142,7 @@ class ScanPlan:
         """Whether any file has a deletion vector. `files` may lack the column where none has."""
         if "deletion_vector" not in self.files.column_names:
             return False
-        vectors = self.files.column("deletion_vector")
+        vectors = FileTable(self.files).deletion_vector
         return bool(vectors.null_count < len(vectors))
 
     @property

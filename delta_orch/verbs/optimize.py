@@ -12,6 +12,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
 from delta_orch.log.files.arrow_building import all_booleans, int64_array
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys, one_chunk
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
@@ -104,16 +105,16 @@ def plan_compaction(
     keyed = pa.table(
         {
             "partition": file_partition_keys(files, snapshot.schema, snapshot.partition_columns),
-            "size": live_bytes,
+            "live_bytes": live_bytes,
             "is_stale": is_stale,
             "row": int64_array(range(files.num_rows)),
         }
-    ).sort_by([("partition", "ascending"), ("size", "ascending"), ("row", "ascending")])
+    ).sort_by([("partition", "ascending"), ("live_bytes", "ascending"), ("row", "ascending")])
     # Sorted, the files of a bin are neighbours: each is a slice, nothing is copied twice.
     in_order = files.combine_chunks().take(keyed.column("row"))
     partitions = keyed.column("partition").combine_chunks().dictionary_encode()
     stale = frozenset(pc.indices_nonzero(keyed.column("is_stale")).to_pylist())
-    sizes = keyed.column("size").to_pylist()
+    sizes = keyed.column("live_bytes").to_pylist()
     bins = pack_bins(partitions.indices.to_pylist(), sizes, target_file_size_bytes, stale)
     return tuple(in_order.slice(start, stop - start) for start, stop in bins)
 
@@ -125,10 +126,10 @@ def _candidates(
     # `where` looks at partition columns alone, so what may match does.
     if not snapshot.configuration.supports("deletionVectors"):
         files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
-        return files, one_chunk(files.column("size")), all_booleans(False, files.num_rows)
+        return files, one_chunk(FileTable(files).size), all_booleans(False, files.num_rows)
     files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()
-    size, none = one_chunk(files.column("size")), _long(0)
-    deleted = pc.coalesce(pc.struct_field(one_chunk(files.column("deletion_vector")), "cardinality"), none)
+    size, none = one_chunk(FileTable(files).size), _long(0)
+    deleted = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), none)
     # One that does not say how many rows it has (none may, with a deletion vector) counts as full.
     rows = pc.coalesce(record_counts(files), none)
     live_bytes = pc.if_else(
@@ -167,14 +168,14 @@ def pack_bins(
 
 def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:
     """`operationMetrics` of OPTIMIZE, under the names the reference implementation uses."""
-    sizes = sorted(adds.column("size").to_pylist())
-    removed_bytes = pc.sum(removed.column("size")).as_py() or 0
+    sizes = sorted(FileTable(adds).size.to_pylist())
+    removed_bytes = pc.sum(FileTable(removed).size).as_py() or 0
     metrics = {
         "numAddedFiles": adds.num_rows,
         "numAddedBytes": sum(sizes),
         "numRemovedFiles": removed.num_rows,
         "numRemovedBytes": removed_bytes,
-        "numDeletionVectorsRemoved": removed.num_rows - removed.column("deletion_vector").null_count,
+        "numDeletionVectorsRemoved": removed.num_rows - FileTable(removed).deletion_vector.null_count,
     }
     if sizes:
         last = len(sizes) - 1

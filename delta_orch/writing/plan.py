@@ -31,7 +31,7 @@ from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.tree import columns_of, conjunction, disjunction
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
@@ -429,7 +429,7 @@ class Write:
         covered = match_files(adds, any_of(scopes), self.target.schema, self.target.partition_columns).all_match
         if pc.all(covered).as_py():
             return
-        outside = adds.filter(pc.invert(covered)).column("partition_values")[0].as_py()
+        outside = FileTable(adds.filter(pc.invert(covered))).partition_values[0].as_py()
         partition = dict(outside or ())
         raise ConstraintViolationError(
             f"The data holds rows for the partition {partition}, which none of the txn scopes covers",
@@ -468,13 +468,13 @@ def any_of(conditions: Sequence[Expression]) -> Expression:
 def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:
     """`operationMetrics` of a write, under the names of the reference implementation. `numOutputRows` is left out where
     a file does not say how many rows it has."""
-    metrics = {"numFiles": adds.num_rows, "numOutputBytes": _total(adds.column("size"))}
+    metrics = {"numFiles": adds.num_rows, "numOutputBytes": _total(FileTable(adds).size)}
     counts = record_counts(adds)
     if not counts.null_count:
         metrics["numOutputRows"] = _total(counts)
     if removed is not None:
         metrics["numRemovedFiles"] = removed.num_rows
-        metrics["numRemovedBytes"] = _total(removed.column("size"))
+        metrics["numRemovedBytes"] = _total(FileTable(removed).size)
     return metrics
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
 from delta_orch.expressions.tree import conjunction, disjunction
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -87,7 +88,7 @@ class PushedFilters:
         where = self.parse(text)
         if where is None:
             return None
-        kept = pc.is_in(self.paths, value_set=self.prune(where).column("path"))
+        kept = pc.is_in(self.paths, value_set=FileTable(self.prune(where)).path)
         count = pc.sum(kept).as_py() or 0
         logger.debug("Filters pushed into the scan leave %d of %d files", count, len(self.paths))
         if count == len(self.paths):

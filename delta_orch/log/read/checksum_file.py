@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissingInStoreError, ProtocolViolationError
 from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import JsonObject, Metadata, Protocol, Txn
 from delta_orch.protocol.data_path import canonical_path
 from delta_orch.protocol.log_path import checksum_path
@@ -154,7 +155,7 @@ def read_own_commit(snapshot: Snapshot) -> Commit | None:
 
 def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, object, object]]:
     if checksum.file_size_histogram is not None:
-        sizes = _numbers(snapshot.files(["size"])["size"])
+        sizes = _numbers(FileTable(snapshot.files(["size"])).size)
         recorded = checksum.file_size_histogram
         computed = file_size_histogram(sizes, recorded.sorted_bin_boundaries)
         yield "fileSizeHistogram", _filled_bins(recorded), _filled_bins(computed)
@@ -171,7 +172,7 @@ def _compare_deleted_records(snapshot: Snapshot, checksum: VersionChecksum) -> I
     expected = (checksum.num_deleted_records, checksum.num_deletion_vectors, checksum.deleted_record_counts)
     if all(value is None for value in expected):
         return
-    vectors = snapshot.files(["deletion_vector"])["deletion_vector"]
+    vectors = FileTable(snapshot.files(["deletion_vector"])).deletion_vector
     deleted = _numbers(pc.struct_field(vectors, ["cardinality"]))
     computed = (
         int(deleted.sum()),

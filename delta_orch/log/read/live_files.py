@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import ColumnNotFoundError
-from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
 from delta_orch.log.read.checkpoint_files import CheckpointFileActions
 from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.checkpoint_stream import iter_live
@@ -41,7 +41,7 @@ class LiveFiles:
     @property
     def size_bytes(self) -> int:
         """Sum of the sizes of the live files."""
-        return int(pc.sum(self.adds(["size"])["size"]).as_py() or 0)
+        return int(pc.sum(FileTable(self.adds(["size"])).size).as_py() or 0)
 
     def adds(self, columns: Sequence[str] | None = None, pruning: Pruning | None = None) -> pa.Table:
         """The live files. See `Snapshot.files`."""

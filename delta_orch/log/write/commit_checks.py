@@ -15,6 +15,7 @@ from delta_orch.errors import (
     MetadataChangedError,
     TableExistsError,
 )
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_options import ISOLATION_LEVELS
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
@@ -92,7 +93,7 @@ def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
     for files in adds:
         if "deletion_vector" not in files.column_names:
             continue
-        vectors = files.column("deletion_vector")
+        vectors = FileTable(files).deletion_vector
         if vectors.null_count < files.num_rows and _counts(files.filter(vectors.is_valid())).null_count:
             raise InvalidRequestError(
                 "A file with a deletion vector does not say how many records it has",
@@ -125,7 +126,7 @@ def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> Non
     columns = ("path", "dv_id", "base_row_id", "default_row_commit_version")
     files = snapshot.files(columns)
     lacking = files.filter(
-        pc.or_(files.column("base_row_id").is_null(), files.column("default_row_commit_version").is_null())
+        pc.or_(FileTable(files).base_row_id.is_null(), FileTable(files).default_row_commit_version.is_null())
     )
     if lacking.num_rows:
         replaced = [keys_of(files) for files in staged.adds] + [staged.removed_keys()]
@@ -181,7 +182,7 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) ->
 
     ensure_iceberg_compatible(result)
     for files in adds:
-        has_vector = "dv_id" in files.column_names and files.column("dv_id").null_count < files.num_rows
+        has_vector = "dv_id" in files.column_names and FileTable(files).dv_id.null_count < files.num_rows
         if has_vector or _counts(files).null_count:
             raise InvalidRequestError(
                 "The table is compatible with Iceberg, but a new file is not",

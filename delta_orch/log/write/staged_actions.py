@@ -13,7 +13,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys, one_chunk, partition_keys
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.data_path import canonical_paths
@@ -63,7 +63,7 @@ class ReadSet:
         if self.whole_table:
             return all_booleans(True, rows)
         # A remove may lack its partition values (PROTOCOL, "Add File and Remove File"): then it may lie anywhere.
-        values = files.column("partition_values")
+        values = FileTable(files).partition_values
         touched = one_chunk(values.is_null()) if partition_columns else all_booleans(False, rows)
         for predicate in self.predicates:
             touched = pc.or_(touched, match_files(files, predicate, table.schema, partition_columns).may_match)
@@ -127,7 +127,7 @@ class StagedActions:
     def changes_data(self) -> bool:
         """Whether any file changes what a reader of the table sees; false for compaction."""
         return self.removes_data or any(
-            "data_change" not in files.column_names or pc.any(_is_not_false(files.column("data_change"))).as_py()
+            "data_change" not in files.column_names or pc.any(_is_not_false(FileTable(files).data_change)).as_py()
             for files in self.adds
             if files.num_rows
         )
@@ -153,7 +153,7 @@ class StagedActions:
             known_keys: Keys of files that were read; those that are removed count as well.
         """
         known = [paths_of(keys) for keys in (*known_keys, self.removed_keys())]
-        added = [canonical_paths(files["path"]) for files in self.adds if files.num_rows]
+        added = [canonical_paths(FileTable(files).path) for files in self.adds if files.num_rows]
         if not added or not any(len(paths) for paths in known):
             return pa.nulls(0, pa.string())
         value_set = pa.concat_arrays(known)
@@ -200,7 +200,7 @@ class StagedActions:
         if sum(files.num_rows for files in tables) < 2:
             return
         keys = [keys_of(files) for files in tables]
-        paths = ([canonical_paths(files["path"]) for files in some] for some in (self.adds, removes))
+        paths = ([canonical_paths(FileTable(files).path) for files in some] for some in (self.adds, removes))
         if not all(map(_are_distinct, (keys, *paths))):
             raise InvalidRequestError(
                 "The commit names a file twice: each may be added or removed once",
@@ -246,7 +246,7 @@ def _are_distinct(parts: Sequence[pa.Array | pa.ChunkedArray]) -> bool:
 def ensure_partitioned(adds: pa.Table, partition_columns: Sequence[str]) -> None:
     """Raise InvalidRequestError unless each file has one value for each partition column (PROTOCOL, "Consistency
     Between Table Metadata and Data Files")."""
-    for maps in adds.column("partition_values").chunks:
+    for maps in FileTable(adds).partition_values.chunks:
         counts = pc.subtract(maps.offsets.slice(1), maps.offsets.slice(0, len(maps)))
         bounds = pc.min_max(counts)
         if len(maps) and {bounds["min"].as_py(), bounds["max"].as_py()} != {len(partition_columns)}:
@@ -284,7 +284,7 @@ def _is_not_false(flags: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _sum_of_sizes(tables: Sequence[pa.Table]) -> int:
-    return sum(pc.sum(files.column("size")).as_py() or 0 for files in tables)
+    return sum(pc.sum(FileTable(files).size).as_py() or 0 for files in tables)
 
 
 def _sum_of_records(tables: Sequence[pa.Table]) -> int:
@@ -297,8 +297,8 @@ def keys_of(files: pa.Table) -> pa.Array:
     """`reconcile.file_keys` of a table of files; without a column `dv_id`, no file has a deletion vector."""
     from delta_orch.log.read.reconcile import file_keys
 
-    dv_ids = files["dv_id"] if "dv_id" in files.column_names else pa.nulls(files.num_rows, pa.string())
-    return file_keys(canonical_paths(files["path"]), dv_ids)
+    dv_ids = FileTable(files).dv_id if "dv_id" in files.column_names else pa.nulls(files.num_rows, pa.string())
+    return file_keys(canonical_paths(FileTable(files).path), dv_ids)
 
 
 def paths_of(keys: pa.Array) -> pa.Array:

@@ -14,7 +14,7 @@ from delta_orch.engines.base import Engine, ScanPlan, WriteSpec
 from delta_orch.engines.file_traits import have_older_types, have_shredded_variants
 from delta_orch.engines.footer_statistics import read_footer_statistics
 from delta_orch.log.files.arrow_building import all_booleans, int64_array
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
@@ -143,9 +143,9 @@ def _unwanted_files(draft: Draft) -> pa.Table:
         return files
     chosen = all_booleans(False, files.num_rows)
     if FileTrait.DELETION_VECTOR in unwanted:
-        chosen = pc.or_(chosen, one_chunk(files.column("dv_id").is_valid()))
+        chosen = pc.or_(chosen, one_chunk(FileTable(files).dv_id.is_valid()))
     mode = snapshot.configuration.column_mapping
-    older, paths = draft.widened_schema, files.column("path").to_pylist()
+    older, paths = draft.widened_schema, FileTable(files).path.to_pylist()
     if FileTrait.OLDER_TYPES in unwanted and older is not None and has_type_changes(older):
         chosen = pc.or_(chosen, have_older_types(snapshot.store, paths, older, mode))
     if FileTrait.SHREDDED_VARIANTS in unwanted and holds_variant(snapshot.schema):
@@ -173,14 +173,14 @@ def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
     asked = pc.indices_nonzero(is_open).to_pylist()
     if asked:
         filesystem, _ = snapshot.store.data_filesystem()
-        paths = [snapshot.store.resolve(files.column("path")[row].as_py()) for row in asked]
+        paths = [snapshot.store.resolve(FileTable(files).path[row].as_py()) for row in asked]
         read = read_footer_statistics(filesystem, paths, ()).column("num_records").combine_chunks()
         counts = pc.replace_with_mask(counts, is_open, read)
     return files.append_column("num_records", counts)
 
 
 def _deleted_rows(files: pa.Table) -> pa.Array:
-    vectors = one_chunk(files.column("deletion_vector"))
+    vectors = one_chunk(FileTable(files).deletion_vector)
     return pc.coalesce(pc.struct_field(vectors, "cardinality"), int64_array([0])[0])
 
 
@@ -193,4 +193,4 @@ def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
     clients that know none must not take them for garbage while versions that need them can be read."""
     tombstones = snapshot.tombstones(["path", "deletion_vector"])
     found = {*vector_paths(files).to_pylist(), *vector_paths(tombstones).to_pylist()}
-    return sorted(found - set(tombstones.column("path").to_pylist()))
+    return sorted(found - set(FileTable(tombstones).path.to_pylist()))
