@@ -69,9 +69,11 @@ class ParquetFooter:
 
     Attributes:
         tail: The end of the file, with all of the footer.
+        is_whole_file: Whether `tail` is all of the file.
     """
 
     tail: bytes
+    is_whole_file: bool = False
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
@@ -155,7 +157,7 @@ def read_footer(source: pa.NativeFile) -> ParquetFooter:
     if length > len(tail):
         tail = source.read_at(length, size - length)
     _ensure_not_too_deep(_footer_of(tail))
-    return ParquetFooter(tail)
+    return ParquetFooter(tail, len(tail) == size)
 
 
 def _footer_of(tail: bytes) -> bytes:
@@ -218,6 +220,7 @@ def _check_where_named(walk: ThriftWalk, groups: int, columns: Sequence[_Leaf], 
         for index, leaf in enumerate(columns):
             before, at = at, footer.find(leaf.path, at)
             if at < 0:
+                walk.at = start
                 return False
             if index in wanted:
                 begin = _metadata_begin(footer, before, at)

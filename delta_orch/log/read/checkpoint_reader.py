@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -51,6 +51,37 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
+class CheckpointFooter(ParquetFooter):
+    """The footer of a checkpoint file, and what is known of it."""
+
+    @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        """Dotted paths of all leaf columns."""
+        schema = self.metadata.schema
+        return tuple(schema.column(i).path for i in range(len(schema)))
+
+    @cached_property
+    def sound_columns(self) -> set[str]:
+        """The top-level columns whose chunks are known to be sound."""
+        return set()
+
+    @cached_property
+    def few_actions(self) -> dict[tuple[int, tuple[str, ...]], list[dict[str, JsonValue]]]:
+        """What `RowGroup.read_actions` has read of a file that is all here."""
+        return {}
+
+
+@lru_cache(maxsize=4)
+def _known_footer(tail: bytes, is_whole_file: bool) -> CheckpointFooter:
+    """Every handle on a table opens its newest checkpoint: equal bytes are looked into once in a process."""
+    return CheckpointFooter(tail, is_whole_file)
+
+
+def _remembered(footer: ParquetFooter) -> CheckpointFooter:
+    return _known_footer(footer.tail, footer.is_whole_file)
+
+
+@dataclass(frozen=True)
 class ParquetPart:
     """One Parquet file of a checkpoint."""
 
@@ -58,12 +89,10 @@ class ParquetPart:
     path: str
 
     @cached_property
-    def footer(self) -> ParquetFooter:
-        """Read once."""
+    def footer(self) -> CheckpointFooter:
+        """Read once; what follows from the same bytes is shared with whoever read them before."""
         with _readable(self.path):
-            footer = read_footer(self.store.open_input(self.path))
-            footer.ensure_sound_chunks()
-            return footer
+            return _remembered(read_footer(self.store.open_input(self.path)))
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
@@ -81,11 +110,25 @@ class ParquetPart:
         """The statistics of rows that were last looked at, as `decoded`."""
         return {}
 
-    @cached_property
+    @property
     def leaves(self) -> tuple[str, ...]:
         """Dotted paths of all leaf columns, in the file's order."""
-        schema = self.metadata.schema
-        return tuple(schema.column(i).path for i in range(len(schema)))
+        with _readable(self.path):
+            return self.footer.leaves
+
+    def ensure_sound(self, columns: Iterable[str]) -> None:
+        """Check the chunks of top-level columns: Arrow must not be asked for others. Raises CorruptLogError."""
+        unknown = {*columns} - self.footer.sound_columns
+        if unknown:
+            with _readable(self.path):
+                self.footer.ensure_sound_chunks(self.footer.leaves_below(unknown))
+            self.footer.sound_columns.update(unknown)
+
+    def open(self) -> pq.ParquetFile:
+        """Raises pyarrow.ArrowException, OSError."""
+        footer = self.footer
+        source = pa.BufferReader(footer.tail) if footer.is_whole_file else self.store.open_input(self.path)
+        return pq.ParquetFile(source, metadata=footer.metadata, buffer_size=_BUFFER_BYTES)
 
     def row_groups(self, action: str) -> list[RowGroup]:
         """The row groups that may hold such actions, going by the footer's null counts."""
@@ -108,17 +151,21 @@ class RowGroup:
     def num_rows(self) -> int:
         return int(self.part.metadata.row_group(self.index).num_rows)
 
+    def statistics(self, column: int) -> pq.Statistics | None:
+        """What the footer says of the values of a leaf. Raises CorruptLogError."""
+        self.part.ensure_sound([self.part.leaves[column].partition(".")[0]])
+        return self.part.metadata.row_group(self.index).column(column).statistics
+
     def is_all_null(self, column: int) -> bool:
         """Whether the footer proves that the leaf is null in every row."""
-        statistics = self.part.metadata.row_group(self.index).column(column).statistics
+        statistics = self.statistics(column)
         return statistics is not None and statistics.has_null_count and statistics.null_count == self.num_rows
 
     def null_count(self, leaf: str) -> int | None:
         """In how many rows the dotted leaf is null, going by the footer; None where that does not tell."""
         if leaf not in self.part.leaves:
             return self.num_rows
-        column = self.part.metadata.row_group(self.index).column(self.part.leaves.index(leaf))
-        statistics = column.statistics
+        statistics = self.statistics(self.part.leaves.index(leaf))
         return statistics.null_count if statistics is not None and statistics.has_null_count else None
 
     def has(self, column: str) -> bool:
@@ -147,13 +194,20 @@ class RowGroup:
         for struct in self.iter_structs(action, [field], use_threads=False):
             yield plain(child_of(struct, field))
 
-    def read_rows(self, action: str) -> list[dict[str, JsonValue]]:
-        """All rows of an action that has few, with all its fields, as parsed JSON would look. Raises as `read`."""
-        rows = []
-        for struct in self.iter_structs(action, None, use_threads=False):
-            for start, stop in valid_runs(child_of(struct, PROBE_LEAF[action])):
-                with _readable(self.part.path):
-                    rows += plain(struct.slice(start, stop - start)).to_pylist(maps_as_pydicts="strict")
+    def read_actions(self, names: Sequence[str]) -> list[dict[str, JsonValue]]:
+        """All actions of kinds that are few, as parsed JSON would look. Raises as `read`."""
+        footer, key = self.part.footer, (self.index, tuple(names))
+        if (known := footer.few_actions.get(key)) is not None:
+            return known
+        rows: list[dict[str, JsonValue]] = []
+        for batch in self._iter_batches(names, use_threads=False):
+            for name, structs in zip(batch.schema.names, batch.columns, strict=True):
+                for start, stop in valid_runs(child_of(structs, PROBE_LEAF[name])):
+                    with _readable(self.part.path):
+                        values = plain(structs.slice(start, stop - start)).to_pylist(maps_as_pydicts="strict")
+                    rows += [{name: value} for value in values]
+        if footer.is_whole_file:
+            footer.few_actions[key] = rows
         return rows
 
     def iter_structs(
@@ -164,17 +218,21 @@ class RowGroup:
         columns = [action] if fields is None else [f"{action}.{name}" for name in fields]
         with _readable(self.part.path):
             calendar = self.part.footer.calendar
-            file = pq.ParquetFile(
-                self.part.store.open_input(self.part.path), metadata=self.part.metadata, buffer_size=_BUFFER_BYTES
-            )
-            for batch in file.iter_batches(
+        for batch in self._iter_batches(columns, use_threads):
+            structs = batch.column(0)
+            # Dates and times are among the parsed partition values and statistics.
+            with _readable(self.part.path):
+                yield structs if calendar is None else calendar.rebase(structs)
+
+    def _iter_batches(self, columns: Sequence[str], use_threads: bool) -> Iterator[pa.RecordBatch]:
+        self.part.ensure_sound(column.partition(".")[0] for column in columns)
+        with _readable(self.part.path):
+            for batch in self.part.open().iter_batches(
                 _BATCH_ROWS, row_groups=[self.index], columns=columns, use_threads=use_threads
             ):
                 # Arrow takes strings from a file as they are, UTF-8 or not.
                 batch.validate(full=True)
-                structs = batch.column(0)
-                # Dates and times are among the parsed partition values and statistics.
-                yield structs if calendar is None else calendar.rebase(structs)
+                yield batch
 
 
 @dataclass(frozen=True)
@@ -244,10 +302,15 @@ class Checkpoint:
 
     def _read_actions(self, *names: str) -> list[Action | None]:
         _prefetch_footers(self.top_level_parts)
-        tasks = [(name, group) for part in self.top_level_parts for name in names for group in part.row_groups(name)]
-        is_quick = sum(group.num_rows for _, group in tasks) <= _QUICK_ROWS
+        groups: dict[RowGroup, list[str]] = {}
+        for part in self.top_level_parts:
+            part.ensure_sound(names)
+            for name in names:
+                for group in part.row_groups(name):
+                    groups.setdefault(group, []).append(name)
+        is_quick = sum(group.num_rows for group in groups) <= _QUICK_ROWS
         read = map if is_quick else run_parallel
-        rows = read(lambda task: [{task[0]: row} for row in task[1].read_rows(task[0])], tasks)
+        rows = read(lambda task: task[0].read_actions(task[1]), list(groups.items()))
         try:
             return [parse_action(row) for found in rows for row in found]
         except ProtocolViolationError as e:

@@ -130,7 +130,7 @@ def _may_expire(group: RowGroup, expired_ms: int) -> bool:
     leaf = "remove.deletionTimestamp"
     if group.null_count(leaf) != group.null_count("remove.path"):
         return True
-    statistics = group.part.metadata.row_group(group.index).column(group.part.leaves.index(leaf)).statistics
+    statistics = group.statistics(group.part.leaves.index(leaf))
     return statistics is None or not statistics.has_min_max or statistics.min <= expired_ms
 
 
@@ -155,7 +155,7 @@ def _count_untouched(group: RowGroup, action: str, touched: TouchedFiles) -> int
 def _lies_elsewhere(group: RowGroup, action: str, touched: TouchedFiles) -> bool:
     """Whether the footer proves that no touched path lies between the first and the last one of the group."""
     leaf = group.part.leaves.index(f"{action}.path")
-    statistics = group.part.metadata.row_group(group.index).column(leaf).statistics
+    statistics = group.statistics(leaf)
     if statistics is None or not statistics.has_min_max:
         return False
     first, last = statistics.min, statistics.max
