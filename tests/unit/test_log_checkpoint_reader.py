@@ -399,7 +399,8 @@ def test_opening_a_checkpoint_reads_it_once(builder: LogBuilder) -> None:
     assert store.count("open_input") <= 3
     store.forget_calls()
     assert snapshot.num_files == 101
-    assert store.count("open_input") == 1
+    # A file this small has been read with its footer.
+    assert store.count("open_input") == 0
     store.forget_calls()
     assert snapshot.num_files == 101
     assert len(snapshot.files(["path"])) == 101

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _MAX_THREADS = 8
 # Threads cost more than they save below.
 _QUICK_ROWS = 256 * 1024
+_FEW_ROWS = 16 * 1024
 _BATCH_ROWS = 64 * 1024
 # Column chunks are read in pieces of this size instead of whole; large enough for a store across a network.
 _BUFFER_BYTES = 4 << 20
@@ -228,7 +229,10 @@ class RowGroup:
         self.part.ensure_sound(column.partition(".")[0] for column in columns)
         with _readable(self.part.path):
             for batch in self.part.open().iter_batches(
-                _BATCH_ROWS, row_groups=[self.index], columns=columns, use_threads=use_threads
+                _BATCH_ROWS,
+                row_groups=[self.index],
+                columns=columns,
+                use_threads=use_threads and self.num_rows > _FEW_ROWS,
             ):
                 # Arrow takes strings from a file as they are, UTF-8 or not.
                 batch.validate(full=True)
