@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.checked import check_expression
 from delta_orch.protocol.schema import (
     CURRENT_DEFAULT,
     GENERATION_EXPRESSION,
@@ -37,7 +38,7 @@ def column(
 
     Raises:
         SchemaMismatchError: The text is not a type.
-        InvalidExpressionError: `default` cannot be read, or names a column.
+        InvalidExpressionError: `default` names a column, or is not an expression that may be evaluated.
         InvalidRequestError: Both a default and a generation expression.
     """
     declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
@@ -147,32 +148,10 @@ def ensure_identity(field: StructField) -> None:
 
 
 def ensure_default(name: str, text: str) -> str:
-    """The text of a default, if it is one expression without columns, subqueries or aggregates.
+    """The text of a default, if it is one expression without columns, over the functions that are allowed.
 
     Raises:
         InvalidExpressionError: It is not.
     """
-    from sqlglot import expressions as sql
-
-    from delta_orch.expressions.spark_syntax import parse_spark_statement
-
-    problem = None
-    if not isinstance(text, str) or not text.strip():
-        problem = "it is empty"
-    else:
-        statement = parse_spark_statement(f"SELECT {text}")
-        parts = statement.expressions if isinstance(statement, sql.Select) else []
-        if len(parts) != 1 or any(v for k, v in statement.args.items() if k not in ("expressions", "kind", "hint")):
-            problem = "it is not one expression"
-        elif statement.find(sql.Column, sql.Star):
-            problem = "it names a column"
-        elif statement.find(sql.Subquery, sql.AggFunc, sql.Window) or len(list(statement.find_all(sql.Select))) > 1:
-            problem = "it holds a subquery, an aggregate or a window"
-    if problem is not None:
-        raise InvalidExpressionError(
-            f"{text!r} cannot be the default of column {name!r}",
-            cause=problem,
-            remedy="Write one expression of constants in Spark SQL, such as 0, 'unknown' or current_timestamp()",
-            column=name,
-        )
+    check_expression(text, f"the default of column {name}", is_default=True)
     return text.strip()

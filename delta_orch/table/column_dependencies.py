@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import orjson
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.checked import check_expression
 from delta_orch.protocol.schema import GENERATION_EXPRESSION, INVARIANTS
 from delta_orch.protocol.schema_edit import Path, quote_path
-from delta_orch.protocol.types import StructField, fields_of
+from delta_orch.protocol.types import StructField, StructType, fields_of
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.property_rules import CONSTRAINT_PREFIX
 
@@ -23,11 +23,9 @@ class NamedExpression:
     what: str
     text: str
 
-    def columns(self) -> tuple[Path, ...]:
-        """The paths it mentions. Raises InvalidExpressionError where it cannot be read."""
-        from delta_orch.expressions.parse import parse_expression
-
-        return tuple(column.path for column in columns_of(parse_expression(self.text)))
+    def columns(self, schema: StructType) -> tuple[Path, ...]:
+        """The paths it mentions. Raises InvalidExpressionError where it may not be evaluated."""
+        return check_expression(self.text, self.what, columns=schema.names).columns
 
 
 def constraints_of(configuration: Mapping[str, str]) -> dict[str, str]:
@@ -65,7 +63,8 @@ def ensure_not_depended_on(configuration: TableConfiguration, path: Path, change
     Raises:
         InvalidRequestError: One does; all are named. Nothing was changed.
     """
-    found = [e.what for e in expressions_of(configuration) if any(_overlap(c, path) for c in e.columns())]
+    schema = configuration.schema
+    found = [e.what for e in expressions_of(configuration) if any(_overlap(c, path) for c in e.columns(schema))]
     if found:
         raise InvalidRequestError(
             f"Column {quote_path(path)} cannot be {change}",
@@ -76,16 +75,28 @@ def ensure_not_depended_on(configuration: TableConfiguration, path: Path, change
         )
 
 
-def ensure_expressions_fit(configuration: TableConfiguration) -> None:
+def ensure_expressions_fit(configuration: TableConfiguration, before: TableConfiguration | None) -> None:
     """Check that every column that an expression uses exists, and that generated columns use no generated column.
 
+    Args:
+        before: The table as it was. An expression that it has already may be one that must not be evaluated: then
+            rows cannot be written, but the table can be altered, or the expression could not be dropped.
+
     Raises:
-        InvalidExpressionError: A column is missing, or a generated column uses itself or another generated one.
+        InvalidExpressionError: A column is missing, or a generated column uses itself or another generated one; a new
+            expression may not be evaluated (`check_expression`).
     """
+    known = frozenset() if before is None else frozenset(expressions_of(before))
     schema = configuration.schema
     generated = {f.name.lower() for f in schema if generation_expression(f) is not None}
     for expression in expressions_of(configuration):
-        for path in expression.columns():
+        try:
+            columns = expression.columns(schema)
+        except InvalidExpressionError:
+            if expression in known:
+                continue
+            raise
+        for path in columns:
             if schema.find(path[0]) is None:
                 raise InvalidExpressionError(
                     f"There is no column {quote_path(path)}, which {expression.what} needs",

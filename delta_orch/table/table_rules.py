@@ -105,7 +105,7 @@ def requested_mapping(configuration: TableConfiguration) -> ColumnMappingMode:
 def _ensure_rules(before: TableConfiguration | None, settled: TableConfiguration) -> None:
     _ensure_schema(before, settled)
     ensure_definitions(settled.schema, None if before is None else before.schema)
-    ensure_expressions_fit(settled)
+    ensure_expressions_fit(settled, before)
     chosen = settled.properties.data_skipping_stats_columns
     if chosen is not None and (before is None or before.properties.data_skipping_stats_columns != chosen):
         for path in chosen:

@@ -19,10 +19,12 @@ from delta_orch.errors import (
     ProtocolViolationError,
     SchemaMismatchError,
 )
+from delta_orch.expressions.checked import CheckedExpression, check_expression
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Opaque
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, INVARIANTS
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.schema_edit import Path
@@ -48,6 +50,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> 
         InvalidRequestError: A value is given for an identity column that is always generated, or the column's values
             are used up.
         ProtocolViolationError: The table's own rules cannot be read.
+        InvalidExpressionError: One of them is not an expression that may be evaluated (`check_expression`).
     """
     features = target.table.features
     lacking = {f.name for f in target.schema if source.find(f.name) is None}
@@ -60,7 +63,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> 
             continue
         if "generatedColumns" in features and (sql := _text(field, GENERATION_EXPRESSION)) is not None:
             if field.name in lacking:
-                generated.append(ComputedColumn(field.name, value_of(sql)))
+                generated.append(ComputedColumn(field.name, _generated_value(field, sql, target.schema)))
             else:
                 checks.append(_generation_check(field, sql, target.schema))
         elif "identityColumns" in features and (identity := identity_of(field)) is not None:
@@ -78,7 +81,8 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> 
             and field.name in lacking
             and (sql := _text(field, CURRENT_DEFAULT)) is not None
         ):
-            defaults.append(ComputedColumn(field.name, value_of(sql)))
+            checked = check_expression(sql, f"the default of column {field.name}", is_default=True)
+            defaults.append(ComputedColumn(field.name, value_of(checked)))
     filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
     ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=fill_nulls)
     checks.extend(table_checks(target.table))
@@ -89,60 +93,82 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> 
 def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
     """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them.
 
-    Raises ProtocolViolationError for a rule about columns the table does not have.
+    Raises ProtocolViolationError for a rule about columns the table does not have, InvalidExpressionError for one that
+    may not be evaluated.
     """
     schema = table.schema
     if table.supports("invariants"):
         for field in fields_of(schema):
             if INVARIANTS in field.metadata:
                 text = _invariant_text(field)
-                yield RowCheck(f"the invariant of column {field.name}", condition_of(text, schema, field.name))
+                what = f"the invariant of column {field.name}"
+                yield RowCheck(what, condition_of(text, schema, what))
     if table.supports("checkConstraints"):
         from delta_orch.table.column_dependencies import constraints_of
 
         for name, text in constraints_of(table.configuration).items():
-            yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, name))
+            yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, f"CHECK constraint {name}"))
 
 
-def condition_of(text: str, schema: StructType, name: str) -> Expression:
-    """A table's rule in Spark SQL, fitted to its columns. What this package's parser refuses (a function of the clock,
-    say) stays text: Spark may know what to do with it.
+def condition_of(text: str, schema: StructType, what: str) -> Expression:
+    """A table's rule in Spark SQL, checked (`check_expression`) and fitted to its columns.
 
     Raises:
+        InvalidExpressionError: It is not one expression of allowed functions.
         ProtocolViolationError: It names a column the table does not have.
     """
+    checked = check_expression(text, what, columns=schema.names)
+    _ensure_columns(checked, schema, what)
     try:
-        return _resolved_rule(parse_expression(text), schema, name)
+        return _resolved_rule(parse_expression(checked.sql), schema, what)
     except InvalidExpressionError:
-        return Opaque(text, ())
+        # This package's parser is narrower than the check.
+        return Opaque(checked.sql, tuple(map(Column, checked.columns)))
 
 
-def _resolved_rule(rule: Expression, schema: StructType, name: str) -> Expression:
-    try:
-        return resolve_expression(rule, schema)
-    except ColumnNotFoundError as e:
-        raise ProtocolViolationError(
-            f"The table's rule {name} is about a column that is not there",
-            cause=f"{to_spark_sql(rule)}: {e.problem}",
-            rule=name,
-        ) from e
-
-
-def value_of(text: str) -> Expression:
+def value_of(checked: CheckedExpression) -> Expression:
     """A value of a table's rule. What this package's parser refuses stays text: Spark may know what to do with it."""
     try:
-        return parse_value(text)
+        return parse_value(checked.sql)
     except InvalidExpressionError:
-        return Opaque(text, ())
+        return Opaque(checked.sql, tuple(map(Column, checked.columns)))
+
+
+def _generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
+    what = f"the generation expression of column {field.name}"
+    checked = check_expression(sql, what, columns=schema.names)
+    _ensure_columns(checked, schema, what)
+    return value_of(checked)
 
 
 def _generation_check(field: StructField, sql: str, schema: StructType) -> RowCheck:
-    rule = Comparison("<=>", Column((field.name,)), value_of(sql))
+    what = f"the generation expression of column {field.name}"
+    rule = Comparison("<=>", Column((field.name,)), _generated_value(field, sql, schema))
     try:
-        condition = _resolved_rule(rule, schema, field.name)
+        condition = _resolved_rule(rule, schema, what)
     except InvalidExpressionError:
-        condition = Opaque(to_spark_sql(rule), ())
-    return RowCheck(f"the generation expression of column {field.name}", condition)
+        condition = Opaque(to_spark_sql(rule), columns_of(rule))
+    return RowCheck(what, condition)
+
+
+def _ensure_columns(checked: CheckedExpression, schema: StructType, what: str) -> None:
+    """Spark knows names that no table has: `_metadata`, and functions without parentheses."""
+    for path in checked.columns:
+        if schema.find(path[0]) is None:
+            raise _about_missing_column(what, checked.sql, f"There is no column {path[0]}")
+
+
+def _resolved_rule(rule: Expression, schema: StructType, what: str) -> Expression:
+    try:
+        return resolve_expression(rule, schema)
+    except ColumnNotFoundError as e:
+        raise _about_missing_column(what, to_spark_sql(rule), e.problem) from e
+
+
+def _about_missing_column(what: str, sql: str, problem: str) -> ProtocolViolationError:
+    return ProtocolViolationError(
+        f"{what[:1].upper()}{what[1:]} is about a column that is not there", cause=f"{sql[:200]}: {problem}", rule=what
+    )
 
 
 def _invariant_text(field: StructField) -> str:

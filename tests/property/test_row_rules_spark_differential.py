@@ -17,6 +17,7 @@ from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError, UnsupportedExpressionError
+from delta_orch.expressions.checked import check_expression
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.open import open_store
@@ -58,7 +59,7 @@ def test_generated_columns(spark: Any, table: pa.Table, tmp_path: Path) -> None:
     kept = [i for i, sql in enumerate(GENERATED) if _runs_locally(sql)]
     assert len(kept) > 35
     schema = StructType((*SCHEMA, *(StructField(f"g{i}", types.fields[i].data_type) for i in kept)))
-    generated = tuple(ComputedColumn(f"g{i}", value_of(GENERATED[i])) for i in kept)
+    generated = tuple(ComputedColumn(f"g{i}", value_of(check_expression(GENERATED[i], "it"))) for i in kept)
     found = []
     for name, writer, rows in (("local", LocalEngine(), table), ("spark", engine, source)):
         store = open_store(str(tmp_path / name))
@@ -75,7 +76,7 @@ def test_generated_columns(spark: Any, table: pa.Table, tmp_path: Path) -> None:
 
 def _runs_locally(sql: str) -> bool:
     try:
-        evaluator([ComputedColumn("c", value_of(sql))], SCHEMA)
+        evaluator([ComputedColumn("c", value_of(check_expression(sql, "it")))], SCHEMA)
     except UnsupportedExpressionError:
         return False
     return True

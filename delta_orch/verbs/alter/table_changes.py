@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError
+from delta_orch.expressions.checked import check_expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema_edit import ColumnPath, Path, quote_path, resolve_path
@@ -178,7 +179,8 @@ class AddConstraint:
                 remedy="Take another name, or drop that one first",
                 constraint=self.name,
             )
-        condition = resolve_predicate(self.expression, draft.schema)
+        checked = check_expression(self.expression, f"CHECK constraint {self.name}", columns=draft.schema.names)
+        condition = resolve_predicate(checked.sql, draft.schema)
         key = f"{CONSTRAINT_PREFIX}{self.name.lower()}"
         proof = RowProof(f"CHECK constraint {self.name}", self.expression, is_not_true(condition))
         return draft.with_configuration({**draft.configuration, key: self.expression}).with_proof(proof)

@@ -1,0 +1,92 @@
+"""The functions that an expression from a table's metadata may call.
+
+Each one answers from its arguments alone. None reads a file, the environment or the session's state, runs foreign code,
+raises an error on request, or makes rows. What is missing here is refused by name.
+"""
+
+from __future__ import annotations
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TEXT = """
+    ascii base64 bit_length btrim char char_length character_length chr concat concat_ws contains crc32 elt encode
+    decode endswith find_in_set format_number hash hex initcap instr is_valid_utf8 lcase left len length levenshtein
+    locate lower lpad ltrim make_valid_utf8 md5 octet_length overlay position regexp regexp_count regexp_extract
+    regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr replace reverse right rlike rpad rtrim
+    sentences sha sha1 sha2 soundex split split_part startswith substr substring substring_index to_binary to_char
+    to_number to_varchar translate trim try_to_binary try_to_number ucase unbase64 unhex upper url_decode url_encode
+    xxhash64
+"""
+_NUMBERS = """
+    abs acos acosh asin asinh atan atan2 atanh bin bit_count bit_get bround cbrt ceil ceiling conv cos cosh cot csc
+    degrees div e exp expm1 factorial floor getbit greatest hypot isnan least ln log log10 log1p log2 mod nanvl negative
+    pi pmod positive pow power radians rint round sec shiftleft shiftright shiftrightunsigned sign signum sin sinh sqrt
+    tan tanh try_add try_divide try_mod try_multiply try_subtract width_bucket zeroifnull nullifzero
+"""
+_CHOICES = "coalesce if ifnull isnotnull isnull nullif nvl nvl2 equal_null"
+_DATES = """
+    add_months convert_timezone date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd
+    datediff datepart day dayname dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour last_day
+    make_date make_dt_interval make_interval make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval
+    minute month monthname months_between next_day quarter second timestamp_micros timestamp_millis timestamp_seconds
+    timestampadd timestampdiff to_date to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp to_utc_timestamp
+    trunc try_make_timestamp try_to_date try_to_timestamp unix_date unix_micros unix_millis unix_seconds unix_timestamp
+    weekday weekofyear year
+"""
+_NESTED = """
+    array array_append array_compact array_contains array_distinct array_except array_insert array_intersect array_join
+    array_max array_min array_position array_prepend array_remove array_size array_union arrays_overlap arrays_zip
+    cardinality element_at flatten get map map_concat map_contains_key map_entries map_from_arrays map_from_entries
+    map_keys map_values named_struct size slice sort_array str_to_map struct try_element_at
+"""
+_JSON = """
+    from_json get_json_object is_variant_null json_array_length json_object_keys parse_json schema_of_json
+    schema_of_variant to_json to_variant_object try_parse_json try_variant_get variant_get
+"""
+_CASTS = "bigint binary boolean date decimal double float int smallint string timestamp tinyint typeof"
+
+ALLOWED_FUNCTIONS = _words(f"{_TEXT} {_NUMBERS} {_CHOICES} {_DATES} {_NESTED} {_JSON} {_CASTS}")
+"""In lower case, without those that have a syntax of their own: CAST, TRY_CAST, CASE."""
+
+CLOCK_FUNCTIONS = frozenset({"curdate", "current_date", "current_timestamp", "localtimestamp", "now"})
+"""Functions of the clock, which only a default may call. Parentheses may be left out after those that begin with
+`current` or `local`."""
+
+WITHOUT_PARENTHESES = _words("""
+    current_catalog current_database current_date current_path current_schema current_time current_timestamp
+    current_timezone current_user grouping__id localtime localtimestamp session_user user
+""")
+"""Names that Spark takes for a function where no column has them, in backticks, too."""
+
+UNSTABLE_FUNCTIONS = _words("""
+    current_timezone input_file_block_length input_file_block_start input_file_name monotonically_increasing_id
+    rand randn random randstr shuffle spark_partition_id uniform uuid version
+""") | (CLOCK_FUNCTIONS | WITHOUT_PARENTHESES)
+"""Functions whose answer is not fixed by their arguments."""
+
+UNIT_FUNCTIONS = frozenset({"date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff"})
+"""Functions that may have a unit of time as the first of three arguments."""
+
+BOUNDED_FUNCTIONS = frozenset({"lpad", "rpad"})
+"""Functions whose second argument is a length, which must be a constant of at most `MAX_LENGTH`."""
+MAX_LENGTH = 65_535
+
+UNITS = _words("""
+    year years quarter quarters month months week weeks day days hour hours minute minutes second seconds
+    millisecond milliseconds microsecond microseconds nanosecond nanoseconds dayofyear
+""")
+EXTRACTED = UNITS | _words("""
+    y yr yrs yearofweek qtr mon mons w d doy dow dow_iso dayofweek dayofweek_iso h hr hrs m min mins s sec secs
+""")
+TYPES = _words("""
+    bigint binary boolean byte char character date dec decimal double float int integer long numeric real short
+    smallint string timestamp timestamp_ltz timestamp_ntz tinyint varchar variant void
+""")
+RESERVED = _words("""
+    all and any as between distinct else exists from group having ilike in is lateral like on or over rlike select
+    some then union when where with
+""")
+"""Words that do not name a column without backticks."""
