@@ -11,9 +11,9 @@ from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
-from delta_orch.log.files.arrow_building import all_booleans, int64_array
+from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.partition_columns import file_partition_keys, one_chunk
+from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog

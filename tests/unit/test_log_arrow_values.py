@@ -22,12 +22,12 @@ from delta_orch.log.files.arrow_building import (
     int32_array,
     int64_array,
     int64_range,
+    literal_array,
     plain,
     string_array,
     string_map_array,
     string_scalar,
 )
-from delta_orch.log.files.literal_scalar import literal_array
 from delta_orch.log.files.stats_json import stats_to_json
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (

@@ -15,7 +15,7 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.files.arrow_building import string_array, string_map_array
 from delta_orch.log.read.skipping import file_statistics
 from delta_orch.log.read.skipping.data_skipping import match_files
-from delta_orch.log.read.skipping.partition_predicates import partition_column
+from delta_orch.log.read.skipping.predicates import partition_column
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 from delta_orch.engines.spark.frames import with_position
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, READ_OPTIONS, SparkHost
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
-from delta_orch.log.files.arrow_building import int32_array, string_array
+from delta_orch.log.files.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore

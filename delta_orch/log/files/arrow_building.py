@@ -1,21 +1,32 @@
 """Arrow arrays from Python lists, without `pa.array` and `pa.scalar`: those import pandas where it is installed, which
-costs a cold process more than reading a log does. And arrays that a file holds in another encoding, made plain. None of
-it needs `pyarrow.compute`, which is as slow to import."""
+costs a cold process more than reading a log does. And arrays as they come, made plain or one.
+
+`pyarrow.compute`, which is as slow to import, is loaded by `narrowed_mask` alone.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate, chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from delta_orch.log.files.file_columns import STRING_MAP
+from delta_orch.protocol.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
+
+if TYPE_CHECKING:
+    from delta_orch.expressions.nodes import Constant
 
 T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_DAY = date(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def string_array(values: Sequence[str | None]) -> pa.StringArray:
@@ -137,3 +148,59 @@ def plain_type(t: pa.DataType) -> pa.DataType:
     if pt.is_struct(t):
         return pa.struct([field.with_type(plain_type(field.type)) for field in t])
     return t
+
+
+def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array, copied only where it is in several pieces."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 0:
+        # `combine_chunks` would import pandas for it.
+        return pa.nulls(0, column.type)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
+    """Values, none of them None, in the Arrow type of `data_type`.
+
+    Raises:
+        TypeError, ValueError, AttributeError, OverflowError, pa.ArrowInvalid: A value is none of that type.
+    """
+    from delta_orch.protocol.arrow_types import type_to_arrow
+
+    arrow_type = type_to_arrow(data_type)
+    if data_type == STRING:
+        return string_array(values)
+    if data_type == BOOLEAN:
+        return bool_array(values)
+    if data_type == BINARY:
+        return _binary_array([bytes(v) for v in values])
+    if data_type == DATE:
+        return int64_array([(v - _EPOCH_DAY).days for v in values]).cast(pa.int32()).cast(arrow_type)
+    if data_type == TIMESTAMP:
+        return int64_array([_micros(v.astimezone(UTC).replace(tzinfo=None)) for v in values]).cast(arrow_type)
+    if data_type == TIMESTAMP_NTZ:
+        return int64_array([_micros(v) for v in values]).cast(arrow_type)
+    if isinstance(data_type, DecimalType):
+        return string_array([f"{v:f}" for v in values]).cast(arrow_type)
+    if pa.types.is_floating(arrow_type):
+        return float64_array(values).cast(arrow_type)
+    return int64_array(values).cast(arrow_type)
+
+
+def literal_scalar(value: Constant, data_type: DataType) -> pa.Scalar:
+    """One value, not None. Raises as `literal_array`."""
+    return literal_array([value], data_type)[0]
+
+
+def float64_array(values: Sequence[float]) -> pa.DoubleArray:
+    return pa.Array.from_buffers(pa.float64(), len(values), [None, pa.py_buffer(array("d", values))])
+
+
+def _micros(value: datetime) -> int:
+    return (value - _EPOCH) // _MICROSECOND
+
+
+def _binary_array(values: Sequence[bytes]) -> pa.BinaryArray:
+    offsets = pa.py_buffer(array("i", accumulate(map(len, values), initial=0)))
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(b"".join(values))])

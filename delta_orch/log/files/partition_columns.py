@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.files.arrow_building import int64_range, string_array, string_scalar
+from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
 from delta_orch.protocol.types import STRING, StructType
@@ -104,13 +104,3 @@ def _comparable(texts: pa.Array, name: str, schema: StructType) -> pa.Array:
     texts = partition_column_from_arrow(partition_column_to_arrow(texts, data_type), data_type)
     escaped = pc.replace_substring(texts, pattern=_ESCAPE, replacement=_ESCAPE * 2)
     return pc.coalesce(escaped, string_scalar(_ESCAPE + "null"))
-
-
-def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array, copied only where it is in several pieces."""
-    if isinstance(column, pa.Array):
-        return column
-    if column.num_chunks == 0:
-        # `combine_chunks` would import pandas for it.
-        return pa.nulls(0, column.type)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from delta_orch.log.files.arrow_building import string_array, string_scalar, struct_array
+from delta_orch.log.files.arrow_building import one_chunk, string_array, string_scalar, struct_array
 from delta_orch.log.files.commit_json import joined_text
-from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.table_properties import TableProperties

@@ -9,8 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.files.arrow_building import narrowed_mask
-from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.files.arrow_building import narrowed_mask, one_chunk
 from delta_orch.log.read.checkpoint_decoding import (
     SCHEMAS,
     Column,

@@ -34,7 +34,7 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 if TYPE_CHECKING:
-    from delta_orch.log.read.skipping.column_bounds import ColumnBounds
+    from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 
 _MAX_THREADS = 8
 # Threads cost more than they save below.
@@ -103,7 +103,7 @@ class ParquetPart:
 
     @cached_property
     def decoded(self) -> dict[object, object]:
-        """The partition values of its row groups, as far as they are decoded: `skipping.pruning` keeps them here."""
+        """The partition values of its row groups, as far as they are decoded; `skipping.data_skipping` keeps them."""
         return {}
 
     @cached_property

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.files.arrow_building import plain
-from delta_orch.log.files.partition_columns import one_chunk
+from delta_orch.log.files.arrow_building import one_chunk, plain
 from delta_orch.log.read.checkpoint_decoding import (
     SCHEMAS,
     columns_of,

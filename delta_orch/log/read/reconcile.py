@@ -15,10 +15,9 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.log.files.arrow_building import int64_range, string_array, string_scalar
+from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
 from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
-from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.protocol.data_path import canonical_paths
 
 _BEFORE_ALL = -1

@@ -1,4 +1,5 @@
-"""A snapshot: one version of a table, immutable."""
+"""A snapshot: one version of a table, immutable; and its files, those of the checkpoint that count and those of the
+commits after it."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from delta_orch.errors import ProtocolViolationError
+from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
 from delta_orch.log.files.commit_reader import commit_timestamp_ms, read_commit
+from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.read.checkpoint_files import CheckpointFileActions
     from delta_orch.log.read.checkpoint_reader import Checkpoint
     from delta_orch.log.read.checksum_file import ChecksumValidation
-    from delta_orch.log.read.live_files import LiveFiles
+    from delta_orch.log.read.skipping.data_skipping import Pruning
     from delta_orch.protocol.schema_edit import Path
     from delta_orch.table.column_details import ColumnDetails
 
@@ -266,7 +269,7 @@ class Snapshot:
         """
         if where is None:
             return self._files.adds(columns)
-        from delta_orch.log.read.skipping.pruning import Pruning
+        from delta_orch.log.read.skipping.data_skipping import Pruning
 
         return self._files.adds(columns, Pruning(where, self.schema, self.partition_columns))
 
@@ -300,9 +303,94 @@ class Snapshot:
 
     @cached_property
     def _files(self) -> LiveFiles:
-        from delta_orch.log.read.live_files import LiveFiles
-
         return LiveFiles(self.checkpoint, self.tail, self._older_files)
+
+
+class LiveFiles:
+    """The live files and the tombstones of one version. What is decoded of the checkpoint is kept and shared.
+
+    Args:
+        older: The files of an older version on the same checkpoint.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None, tail: Tail, older: LiveFiles | None) -> None:
+        self._checkpoint = checkpoint
+        self._tail = tail
+        self._older = older
+
+    @property
+    def num_adds(self) -> int:
+        """Number of live files."""
+        adds = self._checkpoint_adds
+        return int(self._tail.adds.num_rows) + (0 if adds is None else adds.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of the sizes of the live files."""
+        import pyarrow.compute as pc
+
+        return int(pc.sum(FileTable(self.adds(["size"])).size).as_py() or 0)
+
+    def adds(self, columns: Sequence[str] | None = None, pruning: Pruning | None = None) -> pa.Table:
+        """The live files. See `Snapshot.files`."""
+        base, tail = self._checkpoint_adds, self._tail.adds
+        if pruning is not None:
+            base, tail = base and pruning.of_checkpoint(base), pruning.of_table(tail)
+        return _concatenate(base, tail, ADD_SCHEMA, columns)
+
+    def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The removed files. See `Snapshot.tombstones`."""
+        return _concatenate(self._checkpoint_removes, self._tail.tombstones, REMOVE_SCHEMA, columns)
+
+    def iter_adds(self) -> Iterator[pa.Table]:
+        """As `adds`, in pieces; nothing of a piece is kept."""
+        if self._checkpoint is not None:
+            from delta_orch.log.read.checkpoint_stream import iter_live
+
+            yield from iter_live(self._checkpoint, "add", ADD_SCHEMA.names, self._tail.touched)
+        yield self._tail.adds
+
+    def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """As `tombstones`, in pieces; nothing of a piece is kept."""
+        if self._checkpoint is not None:
+            from delta_orch.log.read.checkpoint_stream import iter_live
+
+            yield from iter_live(self._checkpoint, "remove", columns, self._tail.touched)
+        yield self._tail.tombstones.select(list(columns))
+
+    @cached_property
+    def _checkpoint_adds(self) -> CheckpointFileActions | None:
+        return self._of_checkpoint("add", "_checkpoint_adds")
+
+    @cached_property
+    def _checkpoint_removes(self) -> CheckpointFileActions | None:
+        return self._of_checkpoint("remove", "_checkpoint_removes")
+
+    def _of_checkpoint(self, action: str, name: str) -> CheckpointFileActions | None:
+        if self._checkpoint is None:
+            return None
+        from delta_orch.log.read.checkpoint_files import CheckpointFileActions
+
+        known: CheckpointFileActions | None = None if self._older is None else self._older.__dict__.get(name)
+        if known is not None:
+            return known.without(self._tail.touched)
+        return CheckpointFileActions(self._checkpoint, action, self._tail.touched)
+
+
+def _concatenate(
+    base: CheckpointFileActions | None, tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None
+) -> pa.Table:
+    import pyarrow as pa
+
+    names = list(schema.names if columns is None else columns)
+    if unknown := sorted(set(names) - set(schema.names)):
+        raise ColumnNotFoundError(
+            f"The log has no file column {unknown[0]!r}", remedy=f"Choose from {', '.join(schema.names)}"
+        )
+    decoded = {} if base is None else base.columns(names)
+    chunks = {name: [*(decoded[name].chunks if base is not None else ()), *tail[name].chunks] for name in names}
+    arrays = [pa.chunked_array(chunks[name], schema.field(name).type) for name in names]
+    return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
 
 
 def _required(store: LogStore, version: int, checkpoint: Checkpoint | None, tail: Tail) -> tuple[Protocol, Metadata]:

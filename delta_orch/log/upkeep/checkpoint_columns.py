@@ -14,12 +14,13 @@ from delta_orch.log.files.arrow_building import (
     all_booleans,
     bool_array,
     int64_array,
+    one_chunk,
     string_array,
     string_map_array,
     struct_array,
 )
 from delta_orch.log.files.file_columns import STRING_MAP, FileTable
-from delta_orch.log.files.partition_columns import one_chunk, partition_strings
+from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
 from delta_orch.protocol.actions import CheckpointMetadata, Sidecar
 from delta_orch.protocol.arrow_types import type_to_arrow

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
-from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.arrow_building import int64_array, one_chunk
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
 from delta_orch.table.configuration import TableConfiguration

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine, ScanPlan, WriteSpec
 from delta_orch.engines.file_traits import have_older_types, have_shredded_variants
 from delta_orch.engines.footer_statistics import read_footer_statistics
-from delta_orch.log.files.arrow_building import all_booleans, int64_array
+from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-from delta_orch.log.files.partition_columns import one_chunk
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.staged_actions import keys_of
