@@ -156,7 +156,9 @@ def read_footer(source: pa.NativeFile) -> ParquetFooter:
         raise pa.ArrowInvalid(f"The footer claims {length} bytes of a file of {size} bytes")
     if length > len(tail):
         tail = source.read_at(length, size - length)
-    _ensure_not_too_deep(_footer_of(tail))
+    if length > _MOST_LEVELS:
+        # Each level takes a byte at the least.
+        _ensure_not_too_deep(_footer_of(tail))
     return ParquetFooter(tail, len(tail) == size)
 
 

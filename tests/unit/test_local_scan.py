@@ -212,6 +212,35 @@ def test_files_in_order_and_batch_after_batch(table: Table) -> None:
     assert [row["id"] for row in table.read(schema_of(id=LONG))] == list(range(400))
 
 
+def test_small_files_that_are_not_alike(table: Table) -> None:
+    """Files with the same columns are finished together, and each row is that of its own file."""
+    expected: list[dict[str, Any]] = []
+    for n in range(200):
+        id_type = pa.int32() if n % 50 > 40 else pa.int64()
+        columns = {"id": pa.array([n, n + 1000], id_type), "s": pa.array([f"v{n}", None])}
+        if n % 30 > 20:
+            columns = {"S": columns["s"], "more": pa.array([1, 2]), "id": columns["id"]}
+        if n % 70 > 66:
+            del columns["id"]
+        table.add(pa.table(columns), partition={"p": None if n % 40 == 7 else str(n // 60)})
+        ids = columns["id"].to_pylist() if "id" in columns else [None, None]
+        day = None if n % 40 == 7 else n // 60
+        expected += [{"id": i, "s": t, "p": day} for i, t in zip(ids, [f"v{n}", None], strict=True)]
+    schema = schema_of(id=LONG, s=STRING, p=INTEGER)
+    assert table.read(schema, "p") == expected
+    found = table.read(schema, "p", where="id >= 1000 AND p = 2")
+    assert found == [row for row in expected if row["p"] == 2 and row["id"] is not None and row["id"] >= 1000]
+    assert table.read(schema, "p", columns=("p",)) == [{"p": row["p"]} for row in expected]
+
+
+@pytest.mark.parametrize("text", [pa.array([b"\xff"]), pa.array([[1.5]])], ids=["not UTF-8", "another type"])
+def test_the_one_of_many_files_that_does_not_fit_is_named(table: Table, text: pa.Array) -> None:
+    for n in range(64):
+        table.add(pa.table({"s": text if n == 40 else pa.array(["a"])}))
+    with pytest.raises(TableError, match="f40"):
+        table.read(schema_of(s=STRING))
+
+
 @pytest.mark.parametrize("small_bytes", [1, 2_000, 1 << 30])
 def test_large_files_are_read_row_group_by_row_group(
     table: Table, monkeypatch: pytest.MonkeyPatch, small_bytes: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.local.row_group_skipping import RowGroupSkipping
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
+from delta_orch.errors import DeltaError
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.types import StructType, holds_variant
@@ -51,12 +52,13 @@ class FileTask:
     default_row_commit_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FileReader:
-    """How to read each file of a scan.
+    """How to read each file of a scan. Threads may share it.
 
     Attributes:
         store: Where the files are.
+        filesystem: The store's, for data files.
         schema: The table's schema.
         column_mapping: How files know its columns.
         needed: The columns to produce before filtering, in order, in the table's types.
@@ -67,6 +69,7 @@ class FileReader:
     """
 
     store: LogStore
+    filesystem: pafs.FileSystem
     schema: StructType
     column_mapping: ColumnMappingMode
     needed: pa.Schema
@@ -74,17 +77,39 @@ class FileReader:
     filter: pc.Expression | None = None
     skipping: RowGroupSkipping | None = None
     row_tracking: RowTracking | None = None
+    # The columns to read from the last file, which the next one most likely has, too.
+    _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
 
     def read_together(self, tasks: Sequence[FileTask]) -> list[pa.RecordBatch]:
         """All rows of some small files, in order, in large batches. Raises as `read_small`."""
         batches: list[pa.RecordBatch] = []
+        alike: list[tuple[FileTask, pa.Table]] = []
         for task in tasks:
-            few = self.read_small(task)
-            batches.extend(self.stream(task) if few is None else few)
+            rows = self._rows_in(task)
+            if alike and (rows is None or not _are_alike(alike[0], (task, rows))):
+                batches += self._finish_together(alike)
+                alike = []
+            if rows is None:
+                batches += self.stream(task)
+            else:
+                alike.append((task, rows))
+        if alike:
+            batches += self._finish_together(alike)
         if not batches or not self.output:
             return batches
-        rows = pa.Table.from_batches(batches).combine_chunks()
-        return list(rows.to_batches(max_chunksize=BATCH_ROWS))
+        return list(pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=BATCH_ROWS))
+
+    def _finish_together(self, files: Sequence[tuple[FileTask, pa.Table]]) -> list[pa.RecordBatch]:
+        """The batches of files that are alike."""
+        if len(files) > 1:
+            try:
+                return list(self._finish(pa.concat_tables([rows for _, rows in files]), files[0][0]))
+            except (pa.ArrowException, DeltaError):
+                # Read one by one, the file that does not fit is named.
+                return [batch for file in files for batch in self._finish_together([file])]
+        [(task, rows)] = files
+        with reading(task.path):
+            return [batch for batch in self._finish(rows, task) if batch.num_rows]
 
     def read_small(self, task: FileTask) -> list[pa.RecordBatch] | None:
         """All batches of a file, or None if it is too large to decode in one go.
@@ -94,16 +119,20 @@ class FileReader:
             TableError: It is not a readable Parquet file, or its columns do not fit the schema.
             StorageError: It cannot be read.
         """
+        rows = self._rows_in(task)
+        return None if rows is None else self._finish_together([(task, rows)])
+
+    def _rows_in(self, task: FileTask) -> pa.Table | None:
+        """The live rows of a file as the file has them, or None if it is too large to decode in one go."""
         with reading(task.path), self._open(task.path) as (file, footer):
             names, groups = self._names_in(file, task), self._groups_of(file, footer, task)
-            chosen = self._rows_of(file.metadata, task)
             if not names:
                 rows = _rows_only(sum(file.metadata.row_group(group).num_rows for group in groups))
             elif sum(_selected_bytes(footer, groups, names)) > SMALL_BYTES:
                 return None
             else:
                 rows = _gregorian(file.read_row_groups(groups, columns=names, use_threads=False), footer)
-            return [batch for batch in self._finish(chosen.choose(rows, groups), task) if batch.num_rows]
+            return self._rows_of(file.metadata, task).choose(rows, groups)
 
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
         """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
@@ -127,9 +156,8 @@ class FileReader:
 
     @contextmanager
     def _open(self, path: str, footer: ParquetFooter | None = None) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
-        filesystem = self.store.data_filesystem()[0]
-        is_local = isinstance(filesystem, pafs.LocalFileSystem)
-        with filesystem.open_input_file(path) as file_source:
+        is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
+        with self.filesystem.open_input_file(path) as file_source:
             source = pa.BufferReader(file_source.read()) if file_source.size() <= WHOLE_BYTES else file_source
             known, footer = footer is not None, footer or read_footer(source)
             # Where reading the footer again costs no round trip, Arrow does so quicker than it takes it from elsewhere.
@@ -141,7 +169,13 @@ class FileReader:
             yield file, footer
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
-        in_file = Candidates(file.schema_arrow)
+        known, schema = self._known, file.schema_arrow
+        if known is None or not known[0].equals(schema, check_metadata=True):
+            self._known = known = (schema, self._names_for(schema, task))
+        return known[1]
+
+    def _names_for(self, file_schema: pa.Schema, task: FileTask) -> list[str]:
+        in_file = Candidates(file_schema)
         looked_up = (self.schema.find(name) for name in self._names_from_file(task))
         wanted = [field for field in looked_up if field is not None]
         ensure_field_ids(wanted, in_file, self.column_mapping)
@@ -153,7 +187,7 @@ class FileReader:
             for path in paths_in_file(field, in_file[index], self.column_mapping)
         ]
         tracked = self._tracked(task)
-        return names if tracked is None else [*names, *tracked.names_in_file(file.schema_arrow.names)]
+        return names if tracked is None else [*names, *tracked.names_in_file(file_schema.names)]
 
     def _names_from_file(self, task: FileTask) -> list[str]:
         tracked = () if self.row_tracking is None else self.row_tracking.names
@@ -182,7 +216,7 @@ class FileReader:
         if names is None:
             return list(range(count))
         footer.ensure_sound_chunks(footer.leaves_below(names.values()))
-        return self.skipping.groups_of(self.store.data_filesystem()[0], task.path, columns, names)
+        return self.skipping.groups_of(self.filesystem, task.path, columns, names)
 
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
@@ -193,14 +227,20 @@ class FileReader:
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         _ensure_text(table)
         num_rows = rows.num_rows
-        for index, field in enumerate(self.needed):
-            if field.name in task.constants:
-                table = table.add_column(index, field, pa.repeat(task.constants[field.name], num_rows))
-            elif field.name not in names:
-                table = table.add_column(index, field, rows.column(marked(field.name)))
+        for index, column in enumerate(self.needed):
+            if column.name in task.constants:
+                table = table.add_column(index, column, pa.repeat(task.constants[column.name], num_rows))
+            elif column.name not in names:
+                table = table.add_column(index, column, rows.column(marked(column.name)))
         if self.filter is not None:
             table = table.filter(self.filter)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _are_alike(one: tuple[FileTask, pa.Table], other: tuple[FileTask, pa.Table]) -> bool:
+    """Whether files have the same columns and the same partition values."""
+    same_values = one[0].constants is other[0].constants or one[0].constants == other[0].constants
+    return same_values and bool(one[1].schema.equals(other[1].schema, check_metadata=True))
 
 
 def _with_variants(rows: pa.Table, schema: StructType) -> pa.Table:

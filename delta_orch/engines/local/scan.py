@@ -31,6 +31,8 @@ from delta_orch.table.column_mapping import physical_name
 
 _MANY_FILES, _FILES_TOGETHER = 32, 64
 """From so many small files on, so many of them are one task."""
+_SMALL_FILE_THREADS = 2
+"""A third of what a small file costs is Python, so more threads would only wait for each other."""
 
 
 def scan_relation(plan: ScanPlan) -> LocalRelation:
@@ -70,6 +72,7 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     tracked = () if plan.row_tracking is None else plan.row_tracking.names
     reader = FileReader(
         plan.store,
+        plan.store.data_filesystem()[0],
         plan.schema,
         plan.column_mapping,
         ordered_columns(schema_to_arrow(plan.schema), needed),
@@ -80,19 +83,18 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     )
 
     single = _file_tasks(plan, reader.needed.names)
-    if not _are_small(plan):
+    if not _are_small(plan, reader.filesystem):
         for task, few in map_ahead(reader.read_small, single):
             yield from reader.stream(task) if few is None else few
         return
-    # One thread: what a small file costs is mostly Python, of which two threads are slower than one.
-    for _, together in map_ahead(reader.read_together, _groups(single), threads=1):
+    for _, together in map_ahead(reader.read_together, _groups(single), threads=_SMALL_FILE_THREADS):
         yield from together
 
 
-def _are_small(plan: ScanPlan) -> bool:
+def _are_small(plan: ScanPlan, filesystem: pafs.FileSystem) -> bool:
     """Whether the plan has many files of few bytes, on this machine."""
     files = plan.files.num_rows
-    is_local = isinstance(plan.store.data_filesystem()[0], pafs.LocalFileSystem)
+    is_local = isinstance(filesystem, pafs.LocalFileSystem)
     return is_local and files >= _MANY_FILES and pc.sum(FileTable(plan.files).size).as_py() < files * WHOLE_BYTES
 
 
