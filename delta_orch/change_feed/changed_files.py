@@ -20,8 +20,8 @@ from delta_orch.log.read.deletion_vectors import (
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.protocol.data_path import canonical_paths
 from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.paths import canonical_paths
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import read_num_rows

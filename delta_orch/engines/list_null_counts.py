@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_orch.storage.thrift_walk import LISTS, STRUCT, ThriftWalk
+from delta_orch.storage.parquet_footer import LISTS, STRUCT, ThriftWalk
 
 # Field numbers of the format's Thrift definition.
 _ROW_GROUPS, _COLUMNS, _CHUNK_METADATA, _CHUNK_SIZES, _DEFINITION_LEVELS = 4, 1, 3, 16, 3

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.errors import DeltaError, StorageError
-from delta_orch.storage.os_errors import storage_error
+from delta_orch.storage.base import storage_error
 
 ProgressCallback = Callable[[int], None]
 """Called with the number of rows written by each step."""

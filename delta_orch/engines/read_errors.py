@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from delta_orch.errors import DeltaError, MissingFileError, SchemaMismatchError, StorageError, TableError
-from delta_orch.storage.os_errors import storage_error
+from delta_orch.storage.base import storage_error
 
 
 @contextmanager

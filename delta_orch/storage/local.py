@@ -20,16 +20,17 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
-from delta_orch.protocol.data_path import is_absolute
+from delta_orch.protocol.paths import is_absolute
 from delta_orch.storage.base import (
+    NO_HARD_LINKS,
     FileMeta,
     LogStore,
     StagedFile,
     StagedOutput,
     in_another_store,
     resolve_data_path,
+    storage_error,
 )
-from delta_orch.storage.os_errors import NO_HARD_LINKS, storage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

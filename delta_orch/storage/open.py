@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError, UnsupportedStoreError
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.protocol.paths import decode_path
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.local import LocalStore
 

@@ -6,13 +6,13 @@ in mode `id` data files by the field id of the Parquet schema. Without column ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from delta_orch.errors import ProtocolViolationError
-from delta_orch.protocol.schema_edit import with_fields
-from delta_orch.protocol.types import DataType, StructField, StructType
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
+from delta_orch.protocol.schema_edit import with_fields, without_metadata
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "delta.columnMapping.id"
@@ -91,3 +91,120 @@ def physical_field(field: StructField, mode: ColumnMappingMode) -> StructField:
         name=physical_name(field),
         data_type=with_fields(field.data_type, lambda inner: physical_field(inner, mode)),
     )
+
+
+MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_MAPPING_KEYS = frozenset({PHYSICAL_NAME, FIELD_ID, NESTED_IDS, NESTED_IDS_OF_READERS})
+_MAX_ID = 2**31 - 1
+
+
+def assign_column_mapping(
+    schema: StructType, max_column_id: int, *, keeps_names: bool = False, nested_ids: bool = False
+) -> tuple[StructType, int]:
+    """Give a physical name and an id to every column that lacks one, at any depth. Existing ones stay.
+
+    Args:
+        max_column_id: The highest id ever given; ids in the schema that are higher count, too.
+        keeps_names: Data files know the columns by their names, because no column mapping was in force. Physical names
+            in the schema are leftovers then. Otherwise a column without a physical name is new and gets a UUID.
+        nested_ids: Give elements of arrays and keys and values of maps ids, too (PROTOCOL, "Writer Requirements for
+            IcebergCompatV2").
+
+    Returns: The schema, and the highest id given by now.
+
+    Raises:
+        InvalidRequestError: There are no ids left.
+    """
+    ids = _Ids(max_column_id if keeps_names else max(max_column_id, highest_id(schema)))
+    assigned = tuple(_assign_field(field, keeps_names, nested_ids, ids) for field in schema)
+    return StructType(assigned), ids.last
+
+
+def without_column_mapping(schema: StructType) -> StructType:
+    """The schema of a table whose files know every column, at any depth, by its own name: no physical names, no ids."""
+    return without_metadata(schema, _MAPPING_KEYS.__contains__)
+
+
+def highest_id(schema: StructType) -> int:
+    """The highest id of any column, element, key or value; 0 where there is none."""
+    return max((i for field in fields_of(schema) for i in _ids_of(field)), default=0)
+
+
+def ensure_mode_may_change(before: ColumnMappingMode, after: ColumnMappingMode) -> None:
+    """Check that an existing table may go from one mode to the other: only from `none` to `name`.
+
+    Raises:
+        InvalidRequestError: It may not, because existing files could no longer be read.
+    """
+    if before is after or (before is ColumnMappingMode.NONE and after is ColumnMappingMode.NAME):
+        return
+    if before is ColumnMappingMode.NONE:
+        remedy = "Use mode 'name'; mode 'id' is for new tables"
+    else:
+        drops = "Drop the feature columnMapping, which rewrites the files: drop_feature('columnMapping')"
+        remedy = drops if after is ColumnMappingMode.NONE else f"Stay with '{before}'"
+    raise InvalidRequestError(
+        f"delta.columnMapping.mode cannot go from '{before}' to '{after}' on an existing table",
+        cause="Its files identify columns by the mode they were written with",
+        remedy=remedy,
+        property="delta.columnMapping.mode",
+    )
+
+
+@dataclass(slots=True)
+class _Ids:
+    last: int
+
+    def take(self) -> int:
+        if self.last >= _MAX_ID:
+            raise InvalidRequestError("All column ids are used up", cause=f"{MAX_COLUMN_ID} is {self.last}")
+        self.last += 1
+        return self.last
+
+
+def _assign_field(field: StructField, keeps_names: bool, nested_ids: bool, ids: _Ids) -> StructField:
+    if keeps_names:
+        field = replace(field, metadata={k: v for k, v in field.metadata.items() if k not in _MAPPING_KEYS})
+    import uuid
+
+    added: dict[str, object] = {}
+    if field_id(field) is None:
+        added[FIELD_ID] = ids.take()
+    if PHYSICAL_NAME not in field.metadata:
+        added[PHYSICAL_NAME] = field.name if keeps_names else f"col-{uuid.uuid4()}"
+    field = replace(field, metadata={**field.metadata, **added})
+    if nested_ids:
+        field = _with_nested_ids(field, ids)
+    inside = with_fields(field.data_type, lambda inner: _assign_field(inner, keeps_names, nested_ids, ids))
+    return replace(field, data_type=inside)
+
+
+def _with_nested_ids(field: StructField, ids: _Ids) -> StructField:
+    wanted = list(_nested_places(field.data_type))
+    if not wanted:
+        return field
+    known = nested_field_ids(field)
+    name = physical_name(field)
+    given: Mapping[str, int] = {f"{name}.{place}": known.get(place) or ids.take() for place in wanted}
+    # The protocol's text has one key, tables of the reference implementation the other.
+    return replace(field, metadata={**field.metadata, NESTED_IDS: given, NESTED_IDS_OF_READERS: given})
+
+
+def _nested_places(data_type: DataType) -> Iterator[str]:
+    match data_type:
+        case ArrayType(element_type):
+            parts: tuple[tuple[str, DataType], ...] = (("element", element_type),)
+        case MapType(key_type, value_type):
+            parts = (("key", key_type), ("value", value_type))
+        case _:
+            return
+    for name, inner in parts:
+        yield name
+        yield from (f"{name}.{place}" for place in _nested_places(inner))
+
+
+def _ids_of(field: StructField) -> Iterator[int]:
+    own = field_id(field)
+    if own is not None:
+        yield own
+    yield from nested_field_ids(field).values()

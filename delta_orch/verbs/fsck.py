@@ -27,7 +27,7 @@ from delta_orch.log.read.segment import ensure_log_exists, oldest_version
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.paths import canonical_paths
 from delta_orch.storage.base import LogStore
 
 FILE_CHECK_COLUMNS = ("path", "size", "deletion_vector")

@@ -12,7 +12,7 @@ from delta_orch.log.upkeep import checksum_writer
 from delta_orch.log.upkeep.checkpoint_v2 import V2Format
 from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy, write_checkpoint
 from delta_orch.log.upkeep.compaction_writer import write_compaction
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import checksum_path
 from delta_orch.writing.target import existing_target
 
 

@@ -20,9 +20,8 @@ from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.deletion_vector import relative_path
-from delta_orch.protocol.log_path import LOG_DIRECTORY
+from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
 from delta_orch.storage.base import LogStore
 from delta_orch.writing.target import existing_target
 

@@ -28,10 +28,9 @@ from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, INVARIANTS
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.schema_edit import Path
-from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths
+from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths, place_of_text
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.declared_types import place_of_text
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
 
@@ -104,7 +103,7 @@ def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
                 what = f"the invariant of column {field.name}"
                 yield RowCheck(what, condition_of(text, schema, what))
     if table.supports("checkConstraints"):
-        from delta_orch.table.column_dependencies import constraints_of
+        from delta_orch.table.column_definitions import constraints_of
 
         for name, text in constraints_of(table.configuration).items():
             yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, f"CHECK constraint {name}"))

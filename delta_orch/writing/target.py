@@ -182,8 +182,8 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
             schema cannot be a table's.
         UnsupportedFeatureError: It would need a feature this release does not write.
     """
+    from delta_orch.protocol.table_properties import ensure_settable
     from delta_orch.table.clustering import ensure_can_cluster, physical_columns
-    from delta_orch.table.property_rules import ensure_settable
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
     from delta_orch.table.schema_evolution import as_first_defined
     from delta_orch.table.table_rules import settle, with_dependent_properties

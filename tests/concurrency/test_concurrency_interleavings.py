@@ -14,7 +14,7 @@ from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.log_path import checkpoint_path
+from delta_orch.protocol.paths import checkpoint_path
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore, Moment, When
 from tests.harness.table_builder import append_days, create_table, day_files, kept_log

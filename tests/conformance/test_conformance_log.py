@@ -19,8 +19,8 @@ from delta_orch.errors import CorruptLogError, DeltaError, UnsupportedError, Ver
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Metadata, Protocol
-from delta_orch.protocol.data_path import decode_path
 from delta_orch.protocol.last_checkpoint import parse_last_checkpoint
+from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.storage.local import LocalStore
 from delta_orch.table.configuration import TableConfiguration

@@ -25,7 +25,7 @@ from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import checksum_path
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 from delta_orch.verbs.log_files import compact_log

@@ -36,7 +36,7 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.log.read.checksum_file import read_version_checksum
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.protocol.paths import decode_path
 from tests.harness.row_multiset import ensure_same_rows
 from tests.harness.variant_rows import json_rows
 

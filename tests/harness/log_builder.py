@@ -24,7 +24,7 @@ from delta_orch.protocol.actions import (
     Protocol,
     Sidecar,
 )
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, LOG_DIRECTORY, SIDECAR_DIRECTORY, commit_path
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY, SIDECAR_DIRECTORY, commit_path
 from delta_orch.storage.base import LogStore
 from tests.harness.log_model import LogModel
 

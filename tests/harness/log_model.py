@@ -15,7 +15,7 @@ from delta_orch.protocol.actions import (
     Remove,
     Txn,
 )
-from delta_orch.protocol.data_path import canonical_path
+from delta_orch.protocol.paths import canonical_path
 
 FileKey = tuple[str, str | None]
 """Canonical path and deletion vector id."""

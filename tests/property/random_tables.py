@@ -17,8 +17,7 @@ from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.protocol.actions import Add, Remove
-from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
-from delta_orch.table.column_mapping_ids import assign_column_mapping
+from delta_orch.table.column_mapping import ColumnMappingMode, assign_column_mapping, physical_name
 from tests.handmade import HandmadeTable, inline_vector
 from tests.property.expression_samples import SCHEMA, sample_table
 

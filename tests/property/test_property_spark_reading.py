@@ -36,8 +36,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.table.column_mapping import physical_name
-from delta_orch.table.column_mapping_ids import assign_column_mapping
+from delta_orch.table.column_mapping import assign_column_mapping, physical_name
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 from tests.property.expression_samples import random_predicates

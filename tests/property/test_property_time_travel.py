@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from delta_orch.errors import TimestampOutOfRangeError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import CommitInfo, Metadata, Protocol
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.memory import FILES, MemoryStore
 from tests.harness.log_builder import LogBuilder
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.protocol.paths import decode_path
 
 HALF_A_YEAR_S = 180 * 86_400
 MORE = ("more", "Mehr")

@@ -22,7 +22,7 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
 )
 from delta_orch.expressions.nodes import Column, Opaque
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.protocol.paths import decode_path
 from tests.spark.spark_files import Files
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import MissingFileError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.protocol.paths import decode_path
 from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark

@@ -18,8 +18,8 @@ from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
-from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import serialize_partition_value
+from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
 from tests.spark.spark_files import Files, rows_of

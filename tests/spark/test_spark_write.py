@@ -19,7 +19,7 @@ from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, write_settings
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, StorageError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from tests.spark.spark_files import Files, rows_of
 

@@ -15,7 +15,7 @@ from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError, SchemaMismatchError
 from delta_orch.expressions.nodes import Opaque
 from delta_orch.expressions.parse import parse_value
-from delta_orch.protocol.data_path import decode_path
+from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import (
     DATE,
     LONG,

@@ -10,7 +10,7 @@ import pytest
 from delta_orch.protocol.actions import Format, Metadata
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, StructField, StructType
-from delta_orch.table.metadata_changes import concerns_writers
+from delta_orch.table.configuration import concerns_writers
 
 INNER = StructField("x", LONG, True, {"comment": "inner"})
 ID = StructField("id", LONG, True, {"delta.identity.start": 1, "delta.identity.highWaterMark": 5})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delta_orch.table.feature_removal import REMOVALS
+from delta_orch.table.protocol_upgrade import REMOVALS
 from delta_orch.table.registry import FEATURES, find_feature
 from tests.certain import some
 

@@ -21,7 +21,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata, Protocol
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path, checksum_path, commit_path
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, checkpoint_path, checksum_path, commit_path
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.verbs.fsck import FsckReport, fsck

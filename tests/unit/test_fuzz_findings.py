@@ -34,8 +34,7 @@ from delta_orch.protocol.types import LONG, STRING, VARIANT, ArrayType, MapType,
 from delta_orch.protocol.variant.nested import reconstruct_columns
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.storage.parquet_footer import read_footer
-from delta_orch.storage.thrift_walk import ThriftWalk
+from delta_orch.storage.parquet_footer import ThriftWalk, read_footer
 from delta_orch.table.type_widening import ensure_known_type_changes
 from tests.certain import some
 from tests.handmade import HandmadeTable, inline_vector

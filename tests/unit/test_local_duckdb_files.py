@@ -22,8 +22,8 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.files.arrow_building import int64_array, string_array, string_map_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.read.deletion_vectors import deletion_vector_array
-from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import (
     BINARY,
     BYTE,

@@ -20,7 +20,7 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.files.arrow_building import int64_array, string_array, string_map_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow
-from delta_orch.protocol.data_path import encode_path
+from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import (
     BYTE,
     DATE,

@@ -19,7 +19,7 @@ from delta_orch import DeltaTable
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep import background, post_commit
 from delta_orch.log.upkeep.background import run_behind, wait_for_upkeep
-from delta_orch.protocol.log_path import checkpoint_path
+from delta_orch.protocol.paths import checkpoint_path
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore, Moment
 from tests.harness.table_builder import append_days, create_table, kept_log

@@ -22,7 +22,7 @@ from delta_orch.log.read.checkpoint_reader import RowGroup
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, DeletionVectorDescriptor, DomainMetadata, Remove, Txn
-from delta_orch.protocol.log_path import SIDECAR_DIRECTORY, checkpoint_path
+from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checkpoint_path
 from delta_orch.storage.memory import MemoryStore
 from tests.harness.fault_store import FaultStore
 from tests.harness.log_builder import LogBuilder

@@ -23,7 +23,7 @@ from delta_orch.log.upkeep import sidecar_reuse
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.last_checkpoint import checksum_json, parse_last_checkpoint
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, SIDECAR_DIRECTORY, checkpoint_path
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, SIDECAR_DIRECTORY, checkpoint_path
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore, Moment
 from tests.harness.table_builder import append_days, create_table, day_files, kept_log

@@ -26,7 +26,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, checkpoint_path
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, checkpoint_path
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,

@@ -18,7 +18,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import checksum_path
 from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum, serialize_version_checksum
 from delta_orch.storage.open import open_store
 from tests.harness.fault_store import FaultStore

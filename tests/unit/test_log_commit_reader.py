@@ -14,7 +14,7 @@ from delta_orch.log.files import commit_reader
 from delta_orch.log.files.commit_reader import LogFile, parse_log_files, read_commit, read_commits
 from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, REMOVE_SCHEMA
 from delta_orch.protocol.actions import DomainMetadata, Txn
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.memory import MemoryStore
 

@@ -13,7 +13,7 @@ from delta_orch.log.read.replay import read_compaction
 from delta_orch.log.read.segment import resolve_segment
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, DomainMetadata, Metadata, Protocol, Remove, Txn
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.memory import MemoryStore
 from tests.harness.fault_store import FaultStore
 from tests.harness.log_builder import LogBuilder

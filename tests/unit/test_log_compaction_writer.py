@@ -15,7 +15,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.log_path import commit_path, compaction_path
+from delta_orch.protocol.paths import commit_path, compaction_path
 from delta_orch.storage.open import open_store
 from delta_orch.verbs.log_files import LogCompactionResult, compact_log
 from tests.harness.table_builder import append_days, create_table, day_files, kept_log

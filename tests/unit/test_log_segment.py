@@ -12,7 +12,7 @@ import pytest
 from delta_orch.errors import LogGapError, StorageError, TableNotFoundError, VersionNotFoundError
 from delta_orch.log.files.listing import list_log
 from delta_orch.log.read.segment import LogSegment, latest_version, oldest_version, resolve_segment
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH, LogFileKind, checkpoint_path, commit_path
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LogFileKind, checkpoint_path, commit_path
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore

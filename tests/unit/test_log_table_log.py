@@ -25,7 +25,7 @@ from delta_orch.log.read import table_log
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, DomainMetadata, Metadata, Protocol, Remove, Txn
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
 from tests.harness.fault_store import FaultStore

@@ -14,7 +14,7 @@ from delta_orch.cli.main import run
 from delta_orch.errors import ProtocolViolationError, TimestampOutOfRangeError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, Metadata, Protocol
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.local import LocalStore
 from tests.harness.log_builder import LogBuilder
 

@@ -21,7 +21,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol, Txn
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.protocol.types import STRING
 from delta_orch.storage.open import open_store
 from tests.harness.table_builder import (

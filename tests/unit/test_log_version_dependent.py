@@ -25,7 +25,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_base import assign_row_ids
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.open import open_store
 from delta_orch.table.row_tracking import parse_high_water_mark, serialize_high_water_mark
 from tests.harness.fault_store import FaultStore, Moment

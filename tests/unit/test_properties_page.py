@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from delta_orch.protocol.table_properties import _PROPERTIES, TableProperties
-from delta_orch.table.property_rules import _INTERNAL
+from delta_orch.protocol.table_properties import _INTERNAL, _PROPERTIES, TableProperties
 from delta_orch.table.protocol_upgrade import is_protocol_request
 
 PAGE = (Path(__file__).parents[2] / "docs/properties.md").read_text()

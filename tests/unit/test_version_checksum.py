@@ -24,7 +24,7 @@ from delta_orch.protocol.actions import (
     Remove,
     Txn,
 )
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import checksum_path
 from delta_orch.protocol.version_checksum import DELETED_RECORD_BOUNDARIES, parse_version_checksum
 from delta_orch.storage.memory import MemoryStore
 from tests.harness.log_builder import LogBuilder

@@ -10,10 +10,10 @@ from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Protocol
-from delta_orch.table.feature_removal import KEPT, REMOVALS, without_features
+from delta_orch.table.protocol_upgrade import KEPT, REMOVALS, without_features
 from delta_orch.table.registry import FEATURES
 from delta_orch.verbs.alter.alteration import alter
-from delta_orch.verbs.alter.dropping import DropFeature
+from delta_orch.verbs.alter.table_changes import DropFeature
 from tests.certain import some
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "name": ["a"]})

@@ -15,7 +15,7 @@ from delta_orch.errors import ConflictError, InvalidRequestError, UnsupportedFea
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import fields_of
-from delta_orch.table.feature_removal import FileTrait
+from delta_orch.table.protocol_upgrade import FileTrait
 from delta_orch.verbs.alter import rewriting
 from tests.deleted_rows import delete_first_row
 from tests.harness.row_multiset import ensure_same_rows
@@ -343,7 +343,7 @@ def test_in_commit_timestamps_stop(table: DeltaTable) -> None:
 
 @pytest.mark.parametrize("trait", list(FileTrait))
 def test_each_trait_is_of_one_feature(trait: FileTrait) -> None:
-    from delta_orch.table.feature_removal import REMOVALS
+    from delta_orch.table.protocol_upgrade import REMOVALS
 
     assert len([name for name, removal in REMOVALS.items() if removal.trait is trait]) == 1
 

@@ -25,7 +25,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.verbs.optimize import pack_bins
 from delta_orch.verbs.vacuum import vector_paths
 from tests.handmade import HandmadeTable, inline_vector

@@ -13,7 +13,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.table.row_tracking import parse_high_water_mark
-from delta_orch.verbs.alter.row_ids import give_rows_ids, lacks_row_ids
+from delta_orch.verbs.alter.preparation import give_rows_ids, lacks_row_ids
 from tests.certain import some
 from tests.harness.fault_store import FaultStore, Moment
 

@@ -32,10 +32,10 @@ from delta_orch.errors import InvalidPropertyError
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_to_arrow
-from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_directory
+from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import DOUBLE, FLOAT
-from delta_orch.storage.os_errors import storage_error
+from delta_orch.storage.base import storage_error
 
 if TYPE_CHECKING:
     from delta_orch.protocol.variant.shred import ShreddingPlan

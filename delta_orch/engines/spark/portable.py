@@ -31,7 +31,7 @@ from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.files.arrow_building import one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.protocol.data_path import decode_path, is_absolute
+from delta_orch.protocol.paths import decode_path, is_absolute
 from delta_orch.protocol.types import BOOLEAN, STRING, StructField, StructType
 from delta_orch.storage.base import LogStore
 

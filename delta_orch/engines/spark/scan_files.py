@@ -18,8 +18,8 @@ from delta_orch.errors import UnsupportedStoreError
 from delta_orch.log.files.arrow_building import int64_array, int64_range, one_chunk
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import partition_strings
-from delta_orch.protocol.data_path import encode_path
 from delta_orch.protocol.partition_values import partition_column_to_arrow
+from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import LONG, VOID, StructField, StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.locations import parse_location

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from delta_orch.protocol.log_path import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
 from delta_orch.storage.base import FileMeta, LogStore
 
 _LOGGER = logging.getLogger(__name__)

@@ -28,8 +28,7 @@ from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Action, DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
 from delta_orch.protocol.checkpoint_schema import PROBE_LEAF, is_below
-from delta_orch.protocol.data_path import decode_path, is_absolute
-from delta_orch.protocol.log_path import SIDECAR_DIRECTORY
+from delta_orch.protocol.paths import SIDECAR_DIRECTORY, decode_path, is_absolute
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 

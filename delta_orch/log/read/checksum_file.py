@@ -20,8 +20,7 @@ from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissin
 from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import JsonObject, Metadata, Protocol, Txn
-from delta_orch.protocol.data_path import canonical_path
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import canonical_path, checksum_path
 from delta_orch.protocol.version_checksum import (
     DELETED_RECORD_BOUNDARIES,
     FileSizeHistogram,

@@ -13,7 +13,7 @@ import orjson
 from delta_orch.log.files.commit_reader import LogFile, parse_log_files, read_paths
 from delta_orch.log.read.segment import read_last_checkpoint, resolve_segment
 from delta_orch.protocol.actions import Txn
-from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, commit_path
 from delta_orch.storage.base import LogStore
 
 _TXN = b'"txn"'

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
 from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
-from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.paths import canonical_paths
 
 _BEFORE_ALL = -1
 _MAX_CHUNKS = 16

@@ -14,7 +14,7 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTab
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
@@ -200,7 +200,7 @@ class Snapshot:
     @property
     def constraints(self) -> Mapping[str, str]:
         """CHECK constraints by name, as text in Spark SQL (PROTOCOL, "CHECK Constraints")."""
-        from delta_orch.table.column_dependencies import constraints_of
+        from delta_orch.table.column_definitions import constraints_of
 
         return constraints_of(self.metadata.configuration)
 

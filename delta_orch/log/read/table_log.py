@@ -14,7 +14,7 @@ from delta_orch.log.read.replay import replay_segment
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.base import FileMeta, LogStore
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import logging
 from delta_orch.errors import CorruptLogError, FileMissingInStoreError, VersionNotFoundError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint, serialize_last_checkpoint
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH
 from delta_orch.storage.base import FileMeta, LogStore
 
 _LOGGER = logging.getLogger(__name__)

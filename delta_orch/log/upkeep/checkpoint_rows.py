@@ -17,7 +17,7 @@ from delta_orch.errors import DeltaError
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns, rows_of
-from delta_orch.storage.os_errors import storage_error
+from delta_orch.storage.base import storage_error
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

@@ -44,7 +44,7 @@ from delta_orch.log.upkeep.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, Reus
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
-from delta_orch.protocol.log_path import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, checkpoint_path, parse_log_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, checkpoint_path, parse_log_path
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

@@ -20,7 +20,7 @@ from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, poi
 from delta_orch.log.upkeep.checkpoint_rows import file_rows, oldest_tombstone_ms, parquet_writer, unexpired
 from delta_orch.log.upkeep.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
-from delta_orch.protocol.log_path import LOG_DIRECTORY, checkpoint_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, checkpoint_path
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

@@ -23,7 +23,7 @@ from delta_orch.log.read.checkpoint_stream import iter_live
 from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
 from delta_orch.log.write.commit_result import Committed
 from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import checksum_path
 from delta_orch.protocol.version_checksum import (
     DELETED_RECORD_BOUNDARIES,
     FILE_SIZE_BOUNDARIES,

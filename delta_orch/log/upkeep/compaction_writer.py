@@ -14,7 +14,7 @@ from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, 
 from delta_orch.log.files.commit_reader import parse_log_files, read_commits
 from delta_orch.log.read.replay import Tail
 from delta_orch.protocol.actions import Action
-from delta_orch.protocol.log_path import compaction_path
+from delta_orch.protocol.paths import compaction_path
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

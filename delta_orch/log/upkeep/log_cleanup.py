@@ -23,7 +23,7 @@ from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.log_check import ensure_complete
 from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
-from delta_orch.protocol.log_path import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum
 from delta_orch.log.upkeep.compaction_writer import write_compaction
 from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
 from delta_orch.log.write.commit_result import Committed
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import checksum_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.version_checksum import VersionChecksum, parse_version_checksum
 

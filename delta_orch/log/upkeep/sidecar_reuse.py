@@ -27,7 +27,7 @@ from delta_orch.log.read.checkpoint_stream import live_mask
 from delta_orch.log.read.reconcile import TouchedFiles
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns
 from delta_orch.protocol.actions import Sidecar
-from delta_orch.protocol.log_path import commit_path
+from delta_orch.protocol.paths import commit_path
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

@@ -178,7 +178,7 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) ->
     """
     if not result.properties.is_iceberg_compatible:
         return
-    from delta_orch.table.iceberg_compat import ensure_iceberg_compatible
+    from delta_orch.table.table_rules import ensure_iceberg_compatible
 
     ensure_iceberg_compatible(result)
     for files in adds:
@@ -201,7 +201,7 @@ def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
             files differ, `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written; running again finds an
             existing table.
     """
-    from delta_orch.table.column_mapping_ids import without_column_mapping
+    from delta_orch.table.column_mapping import without_column_mapping
 
     found = created.table
     logical = [without_column_mapping(table.schema) for table in (wanted, found)]

@@ -36,9 +36,8 @@ from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.write.commit_options import SERIALIZABLE, SNAPSHOT_ISOLATION
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, keys_of
-from delta_orch.protocol.data_path import canonical_paths
-from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.metadata_changes import concerns_writers
+from delta_orch.protocol.paths import canonical_paths
+from delta_orch.table.configuration import TableConfiguration, concerns_writers
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, 
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys, partition_keys
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
-from delta_orch.protocol.data_path import canonical_paths
+from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
 
 if TYPE_CHECKING:

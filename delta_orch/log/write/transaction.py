@@ -34,7 +34,7 @@ from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Comm
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.log.write.staging import Provenance, Staging
 from delta_orch.protocol.actions import Txn
-from delta_orch.protocol.log_path import LOG_DIRECTORY, commit_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, commit_path
 from delta_orch.table.row_tracking import with_materialized_columns
 
 if TYPE_CHECKING:

@@ -11,15 +11,26 @@ from delta_orch.protocol.schema_edit import ColumnPath
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import DataType, StructField
 from delta_orch.verbs.alter.alteration import alter, plan_alteration
-from delta_orch.verbs.alter.columns import AddColumns, DropColumns, MoveColumn, NewColumn, Position, RenameColumn
-from delta_orch.verbs.alter.definitions import ChangeType, DropNotNull, SetComment, SetDefault, SetNotNull
+from delta_orch.verbs.alter.columns import (
+    AddColumns,
+    ChangeType,
+    DropColumns,
+    DropNotNull,
+    MoveColumn,
+    NewColumn,
+    Position,
+    RenameColumn,
+    SetComment,
+    SetDefault,
+    SetNotNull,
+)
 from delta_orch.verbs.alter.draft import Change
-from delta_orch.verbs.alter.dropping import DropFeature
 from delta_orch.verbs.alter.table_changes import (
     AddConstraint,
     AddFeatures,
     ClusterBy,
     DropConstraint,
+    DropFeature,
     SetProperties,
     SetTableTexts,
     UnsetProperties,

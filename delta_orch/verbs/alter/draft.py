@@ -13,7 +13,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.schema_edit import Path, quote_path, type_at
 from delta_orch.protocol.types import StructType
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.feature_removal import FileTrait
+from delta_orch.table.protocol_upgrade import FileTrait
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.types import StructType, fields_of, holds_variant
-from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
-from delta_orch.table.column_mapping_ids import MAX_COLUMN_ID
-from delta_orch.table.feature_removal import FileTrait
+from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode, physical_name
+from delta_orch.table.protocol_upgrade import FileTrait
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.optimize import compaction_metrics

@@ -19,7 +19,7 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import DeletionVector
-from delta_orch.protocol.log_path import checksum_path
+from delta_orch.protocol.paths import checksum_path
 from delta_orch.storage.memory import FILES, MemoryFile
 from delta_orch.table.column_definitions import column, identity_column
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from random import Random
 
-from delta_orch.protocol.log_path import LAST_CHECKPOINT_PATH
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH
 from tests.harness.fuzz.byte_mutations import damage_bytes
 from tests.harness.fuzz.categories import Category, note
 from tests.harness.fuzz.corpus import SeedTable
