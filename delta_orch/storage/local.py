@@ -136,7 +136,9 @@ class LocalStore(LogStore):
             # The writer of the first files has also made the table's directory, and perhaps those above it.
             directories |= readable_parents(self.root)
         try:
-            sync_all([*files, temporary, *directories])
+            # A journal that has waited for contents holds their names already: little is left to wait for.
+            sync_all([*files, temporary])
+            sync_all(directories)
         except BaseException:
             staged.discard()
             raise

@@ -105,6 +105,10 @@ class ParquetFooter:
         schema = self.metadata.schema
         return [index for index in range(len(schema)) if f"{schema.column(index).path}.".startswith(prefixes)]
 
+    @cached_property
+    def _leaves(self) -> Sequence[_Leaf]:
+        return [_leaf(self.metadata.schema.column(index)) for index in range(self.metadata.num_columns)]
+
     def ensure_sound_chunks(self, leaves: Collection[int] | None = None) -> None:
         """Check that Arrow may be asked for the metadata of column chunks, of every row group. Reads nothing.
 
@@ -114,8 +118,7 @@ class ParquetFooter:
         Raises:
             pyarrow.ArrowException, OSError: The file is damaged, or its footer is encrypted in part.
         """
-        metadata = self.metadata
-        columns = [_leaf(metadata.schema.column(index)) for index in range(metadata.num_columns)]
+        metadata, columns = self.metadata, self._leaves
         for group in range(metadata.num_row_groups):
             if (count := metadata.row_group(group).num_columns) != len(columns):
                 raise pa.ArrowInvalid(f"A row group has {count} columns and the schema {len(columns)}")

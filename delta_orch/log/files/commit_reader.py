@@ -75,6 +75,17 @@ class FileActions:
             self._batches.append(self._build())
             self._bodies, self._paths = [], []
 
+    def extend(self, later: FileActions, shift: int) -> None:
+        """Add the actions of a later run of files, whose orders begin at `shift`. Raises as `append`."""
+        if later._batches:
+            if self._bodies:
+                self._batches.append(self._build())
+                self._bodies, self._paths = [], []
+            self._batches += later._batches
+        self._bodies += later._bodies
+        self._paths += later._paths
+        self._orders.extend([order + shift for order in later._orders])
+
     def table(self) -> pa.Table:
         """The columns of `file_columns` for this kind of action. Raises as `append`."""
         import pyarrow as pa
@@ -146,9 +157,22 @@ class LogActions:
     _cdc: FileActions = field(default_factory=lambda: FileActions("cdc"), repr=False)
 
     @property
-    def has_files(self) -> bool:
-        """Whether there is an `add` or a `remove`."""
-        return bool(self._adds or self._removes)
+    def num_files(self) -> int:
+        """How many `add` and `remove` actions there are."""
+        return len(self._adds) + len(self._removes)
+
+    @staticmethod
+    def files_of(runs: Sequence[LogActions]) -> LogActions:
+        """The `add` and `remove` actions of runs that follow each other, as of one run. Raises as `adds`."""
+        if len(runs) == 1:
+            return runs[0]
+        merged = LogActions()
+        for run in runs:
+            shift = 2 * merged.num_log_files
+            merged._adds.extend(run._adds, shift)
+            merged._removes.extend(run._removes, shift)
+            merged.num_log_files += run.num_log_files
+        return merged
 
     @cached_property
     def adds(self) -> pa.Table:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -90,14 +89,14 @@ def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> Tai
     before = TailFiles.none() if before is None else before
     if not runs:
         return before
-    starts = list(accumulate((2 * run.num_log_files for run in runs), initial=0))
-    adds = pa.concat_tables([before.adds, *(run.adds for run in runs)])
-    removes = pa.concat_tables([before.tombstones, *(run.removes for run in runs)])
+    run = LogActions.files_of(runs)
+    adds = pa.concat_tables([before.adds, run.adds])
+    removes = pa.concat_tables([before.tombstones, run.removes])
     orders = _concat(
         _constant(_BEFORE_ALL, before.adds.num_rows),
-        *(_later(run.add_order, start) for run, start in zip(runs, starts, strict=False)),
+        run.add_order,
         _constant(_BEFORE_ALL, before.tombstones.num_rows),
-        *(_later(run.remove_order, start) for run, start in zip(runs, starts, strict=False)),
+        run.remove_order,
     )
     paths = _concat(canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path))
     keys = file_keys(paths, _concat(FileTable(adds).dv_id, FileTable(removes).dv_id))
@@ -106,7 +105,7 @@ def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> Tai
     return TailFiles(
         _winners(adds, is_winner[: adds.num_rows]),
         _winners(removes, is_winner[adds.num_rows :]),
-        before.touched.plus(_touched(runs)),
+        before.touched.plus(_touched(run)),
     )
 
 
@@ -118,15 +117,11 @@ def names_a_file_twice(actions: LogActions) -> bool:
     return len(keys.unique()) < len(keys)
 
 
-def _touched(runs: Sequence[LogActions]) -> TouchedFiles:
-    files = [*(run.adds for run in runs), *(run.removes for run in runs)]
+def _touched(run: LogActions) -> TouchedFiles:
+    files = [run.adds, run.removes]
     paths = _concat(*(canonical_paths(FileTable(table).path) for table in files))
     vectors = _concat(*(FileTable(table).dv_id for table in files))
     return TouchedFiles(pc.unique(paths), pc.unique(file_keys(paths, vectors)), vectors.null_count < len(vectors))
-
-
-def _later(orders: pa.ChunkedArray, start: int) -> pa.ChunkedArray:
-    return pc.add(orders, int64_range(start, start + 1)[0]) if start and len(orders) else orders
 
 
 def _winners(files: pa.Table, is_winner: pa.BooleanArray) -> pa.Table:

@@ -41,12 +41,19 @@ class _PendingFiles:
         self._state = before, runs
 
     def plus(self, actions: LogActions) -> _PendingFiles:
-        if not actions.has_files:
+        if not actions.num_files:
             return self
         before, runs = self._state
         if len(runs) >= _MAX_PENDING:
             before, runs = self.reconciled(), ()
         return _PendingFiles(before, (*runs, actions))
+
+    @property
+    def most(self) -> int:
+        """At most so many files, known without reconciling them."""
+        before, runs = self._state
+        known = 0 if before is None else before.adds.num_rows + before.tombstones.num_rows
+        return known + sum(run.num_files for run in runs)
 
     def reconciled(self) -> TailFiles:
         from delta_orch.log.read.reconcile import reconcile_files
@@ -84,6 +91,11 @@ class Tail:
     def tombstones(self) -> pa.Table:
         """Files that are not, columns of `REMOVE_SCHEMA`."""
         return self._files.reconciled().tombstones
+
+    @property
+    def most_files(self) -> int:
+        """At most so many `adds` and `tombstones`. Costs nothing."""
+        return self._files.most
 
     @property
     def touched(self) -> TouchedFiles:

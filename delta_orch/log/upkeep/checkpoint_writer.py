@@ -115,7 +115,7 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
 
 
 def _has_few_rows(snapshot: Snapshot) -> bool:
-    rows: int = snapshot.tail.adds.num_rows + snapshot.tail.tombstones.num_rows
+    rows = snapshot.tail.most_files
     if snapshot.checkpoint is not None:
         groups = [*snapshot.checkpoint.row_groups("add"), *snapshot.checkpoint.row_groups("remove")]
         rows += sum(group.num_rows for group in groups)

@@ -96,7 +96,7 @@ def _may_wait_for(store: LogStore, read: Snapshot | None, commit: Committed) -> 
         return True
     last = read_last_checkpoint(store)
     actions = 0 if last is None else last.size or 0
-    since = 0 if read is None else read.tail.adds.num_rows
+    since = 0 if read is None else read.tail.most_files
     if actions + since + commit.actions.num_added <= (_QUICK_ACTIONS if _is_near(store) else _QUICK_ACTIONS_FAR):
         return True
     behind = commit.version - (0 if last is None else last.version)
