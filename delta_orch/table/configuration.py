@@ -15,9 +15,15 @@ from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.table.column_mapping import ColumnMappingMode
-from delta_orch.table.registry import FEATURES_BY_NAME, canonical_features, ensure_readable, ensure_writable
+from delta_orch.table.registry import (
+    FEATURES_BY_NAME,
+    canonical_features,
+    ensure_readable,
+    ensure_writable,
+    has_check_constraints,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,11 @@ class TableConfiguration:
         """The partition columns as the schema spells them; the metadata may differ in case."""
         names = self.metadata.partition_columns
         return tuple(name if (field := self.schema.find(name)) is None else field.name for name in names)
+
+    @cached_property
+    def has_rules(self) -> bool:
+        """Whether something may be asked of rows beside their types and NOT NULL."""
+        return has_check_constraints(self) or any(field.metadata for field in fields_of(self.schema))
 
     @cached_property
     def features(self) -> frozenset[str]:

@@ -266,11 +266,11 @@ class Write:
                 self.transaction.update_metadata(self.target.table.metadata)
         # A schema that is merged may have columns that the data lacks.
         fill_nulls = source.schema_mode is SchemaMode.MERGE
-        if self.target.has_rules:
+        if self.target.table.has_rules:
             from delta_orch.writing.row_rules import shape_rows
 
             self._shape = shape_rows(schema, self.target, fill_nulls=fill_nulls)
-        else:
+        elif schema != self.target.schema:
             ensure_schema_fits(schema, self.target.schema, fill_nulls=fill_nulls)
 
     def _leave_out(self, scopes: Sequence[Expression]) -> None:

@@ -25,10 +25,9 @@ from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.protocol.types import StructType, fields_of
+from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.registry import has_check_constraints
 from delta_orch.table.schema_evolution import SchemaMode
 
 
@@ -125,11 +124,6 @@ class WriteTarget:
             data_page_version="2.0" if self.properties.parquet_format_version.startswith("2.") else "1.0",
             shred_variants=self.table.enables("variantShredding"),
         )
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether something may be asked of the rows beside their types and NOT NULL."""
-        return has_check_constraints(self.table) or any(field.metadata for field in fields_of(self.schema))
 
     def _clustering_columns(self) -> tuple[Path, ...]:
         if not self.clustering:

@@ -128,10 +128,9 @@ class LocalEngine:
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.local.file_writer import add_table
         from delta_orch.engines.local.write import DEFAULT_FILE_SIZE_BYTES, write_relation
-        from delta_orch.engines.prefetch import thread_count
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
-        files = write_relation(relation, spec, file_size_bytes=size, threads=thread_count())
+        files = write_relation(relation, spec, file_size_bytes=size)
         return add_table(files, spec.partition_names)
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:

@@ -117,7 +117,8 @@ class FileLayout:
         """Rows under the table's names as rows of a file: no column copied, unless a struct loses a void field."""
         if self.change_type is not None:
             rows = rows.append_column(CHANGE_TYPE, _repeated(self.change_type, rows.num_rows))
-        rows = conform_table(rows.select(self.columns.names), self.columns, lossless=True)
+        if not rows.schema.equals(self.columns):
+            rows = conform_table(rows.select(self.columns.names), self.columns, lossless=True)
         for name, plan in self.shredded.items():
             index = rows.schema.get_field_index(name)
             column = pa.chunked_array([shred_column(chunk, plan) for chunk in rows.column(index).chunks])
@@ -139,7 +140,7 @@ class FileLayout:
         """A path below the root that no other file has, decoded."""
         name = f"{'cdc' if self.directory else 'part'}-00000-{uuid.uuid4()}.c000{suffix}.parquet"
         prefix = "" if self.prefix_length is None else random_prefix(self.prefix_length)
-        directory = partition_directory(self.partition_names, partition)
+        directory = partition_directory(self.partition_names, partition) if partition else ""
         return "/".join(part for part in (self.directory, prefix, directory, name) if part)
 
 

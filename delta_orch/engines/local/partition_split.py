@@ -26,9 +26,6 @@ def split_by_partition(
     """
     if batch.num_rows == 0:
         return
-    if not partition_columns:
-        yield (), batch
-        return
     codes, keys = _encode(batch, schema, partition_columns)
     if len(keys) == 1:
         yield keys[0], batch

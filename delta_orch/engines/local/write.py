@@ -40,13 +40,13 @@ _SLICE_ROWS = 1024 * 1024
 
 
 def write_relation(
-    relation: LocalRelation, spec: WriteSpec, *, file_size_bytes: int | None, threads: int
+    relation: LocalRelation, spec: WriteSpec, *, file_size_bytes: int | None, threads: int | None = None
 ) -> list[WrittenFile]:
     """Write all rows; see `Engine.write`.
 
     Args:
         file_size_bytes: Start a new file when one has reached this size; None never does.
-        threads: How many files of one partition may be written at the same time.
+        threads: How many files of one partition may be written at the same time; None for `thread_count`.
     """
     target = schema_to_arrow(as_nullable(spec.written_schema))
     checks = batch_checks(spec.schema, spec.checks, spec.lengths)
@@ -54,7 +54,7 @@ def write_relation(
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
     with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
         for batch in _slices(relation.open_batches()):
-            rows = conform_batch(batch, target, lossless=True)
+            rows = batch if batch.schema.equals(target) else conform_batch(batch, target, lossless=True)
             for fill in fillers:
                 rows = fill(rows)
             rows = blank_to_null(rows, spec)
@@ -63,6 +63,9 @@ def write_relation(
             if variants and rows.num_rows:
                 sink.shred_like(rows, variants)
                 variants = []
+            if not spec.partition_columns:
+                sink.add((), rows)
+                continue
             for key, part in split_by_partition(rows, spec.schema, spec.partition_columns):
                 sink.add(key, part)
         return sink.finish()
@@ -110,10 +113,10 @@ class _Partition:
 class _Sink:
     """Where rows go. On an error, files already begun are left as orphans that no commit names."""
 
-    def __init__(self, layout: FileLayout, file_size_bytes: int | None, threads: int) -> None:
+    def __init__(self, layout: FileLayout, file_size_bytes: int | None, threads: int | None) -> None:
         self._layout = layout
         self._file_size_bytes = file_size_bytes
-        self._threads = threads
+        self._given_threads = threads
         limit = MAX_ROW_GROUP_BYTES if file_size_bytes is None else file_size_bytes
         self._group_bytes = max(MIN_ROW_GROUP_BYTES, min(MAX_ROW_GROUP_BYTES, limit))
         self._partitions: dict[PartitionKey, _Partition] = {}
@@ -123,6 +126,11 @@ class _Sink:
         self._open: set[FileWriter] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._running: deque[tuple[PartitionKey, FileWriter, Future[None]]] = deque()
+
+    @property
+    def _threads(self) -> int:
+        # Not asked for by a small write, which has one row group.
+        return self._given_threads or thread_count()
 
     def __enter__(self) -> _Sink:
         return self
@@ -182,7 +190,7 @@ class _Sink:
     def _take_writer(self, key: PartitionKey) -> FileWriter:
         idle = self._partitions[key].idle
         busy = sum(1 for running, _, _ in self._running if running == key)
-        if not idle and busy >= self._threads:
+        if not idle and busy and busy >= self._threads:
             self._collect_key(key)
         if idle:
             writer = idle.popleft()

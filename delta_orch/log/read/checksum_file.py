@@ -72,17 +72,13 @@ def read_version_checksum(store: LogStore, version: int) -> VersionChecksum | No
         CorruptLogError: It cannot be parsed.
         StorageError: It cannot be read.
     """
-    data = read_checksum_content(store, version)
-    return None if data is None else parse_version_checksum(data, checksum_path(version))
-
-
-def read_checksum_content(store: LogStore, version: int) -> bytes | None:
-    """The content of a version's checksum file, None where there is none. Raises StorageError."""
+    path = checksum_path(version)
     try:
-        # An empty one is what a crash of the machine may leave of a file that was not worth waiting for.
-        return store.read_bytes(checksum_path(version)) or None
+        data = store.read_bytes(path)
     except FileMissingInStoreError:
         return None
+    # An empty one is what a crash of the machine may leave of a file that was not worth waiting for.
+    return parse_version_checksum(data, path) if data else None
 
 
 def validate_snapshot(snapshot: Snapshot) -> ChecksumValidation:

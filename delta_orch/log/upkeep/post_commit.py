@@ -23,8 +23,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from delta_orch.errors import IncompleteCheckpointError
-from delta_orch.log.read.checksum_file import read_checksum_content
+from delta_orch.errors import FileMissingInStoreError, IncompleteCheckpointError
 from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
 from delta_orch.log.upkeep.checkpoint_pointer import is_version_present
@@ -113,8 +112,12 @@ def _write_checksum(store: LogStore, commit: Committed) -> None:
 
 def _read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
     """The checksum of a version: always read, but parsed only where it is not what this process has just written."""
-    data = read_checksum_content(store, version)
-    if data is None:
+    try:
+        data = store.read_bytes(checksum_path(version))
+    except FileMissingInStoreError:
+        return None
+    if not data:
+        # What a crash of the machine may leave of a file that was not worth waiting for.
         return None
     last = _last_written[0]
     return last[1] if last is not None and last[0] == data else parse_version_checksum(data, checksum_path(version))

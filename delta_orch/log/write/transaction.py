@@ -117,7 +117,7 @@ class Transaction(Staging):
 
     def stale_txns(self) -> tuple[TxnId, ...]:
         """Identifiers that the snapshot has recorded, see `TxnId`. Worth asking before work."""
-        return stale_among(self._txns, self._read_recorded())
+        return stale_among(self._txns, self._read_recorded()) if self._txns else ()
 
     def ensure_follows(self) -> None:
         """Check what `TxnId.follows` asks for against the snapshot. Worth doing before work; `commit` does it again.
@@ -125,7 +125,8 @@ class Transaction(Staging):
         Raises:
             ConcurrentTransactionError: Another version is recorded.
         """
-        ensure_follows(self._txns, self._read_recorded(), None if self.snapshot is None else self.snapshot.version)
+        if self._txns:
+            ensure_follows(self._txns, self._read_recorded(), None if self.snapshot is None else self.snapshot.version)
 
     def _read_recorded(self) -> Recorded:
         if self._recorded is None:
