@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.errors import InvalidVariantError
-from delta_orch.protocol.variant.arrays import variant_to_json, variants_to_arrow
 from delta_orch.protocol.variant.encode import encode_variant
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.variant import Variant
+from delta_orch.variant import variant_to_json, variants_to_arrow
 from tests.harness.golden import GoldenCase, GoldenMismatch
 
 

@@ -13,7 +13,7 @@ from delta_orch import DeltaTable, column
 from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import DeletionVector
-from delta_orch.protocol.variant.arrays import json_to_variant
+from delta_orch.variant import json_to_variant
 from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")

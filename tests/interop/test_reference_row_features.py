@@ -11,8 +11,8 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.protocol.types import LONG, STRING, VARIANT, StructType
-from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
 from delta_orch.table.column_definitions import column, identity_column
+from delta_orch.variant import json_to_variant, variant_to_json
 from tests.harness.row_multiset import ensure_same_rows
 from tests.interop.reference_client import Reference, ReferenceError
 

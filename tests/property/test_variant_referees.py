@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python
 from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.variant import Variant
+from delta_orch.variant import variant_to_json, variant_to_python
 from tests.property.variant_samples import NAMES
 
 spark_types = pytest.importorskip("pyspark.sql.types", reason="pyspark is not installed")

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_orch.errors import InvalidVariantError
-from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python, variants_to_arrow
 from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.values import TypedValue
 from delta_orch.protocol.variant.variant import Variant
+from delta_orch.variant import variant_to_json, variant_to_python, variants_to_arrow
 from tests.property.variant_samples import (
     COLUMN_TREES,
     MISSING,

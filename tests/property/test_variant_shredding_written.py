@@ -8,13 +8,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_orch.protocol.variant.arrays import variant_to_json, variants_to_arrow
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
-from delta_orch.protocol.variant.shred import ShreddingPlan, plan_shredding, shred_variants
+from delta_orch.protocol.variant.shred import SHREDDED, ShreddingPlan, plan_shredding, shred_variants
 from delta_orch.protocol.variant.shredding import TypedObject, parse_variant_type
+from delta_orch.variant import variant_to_json, variants_to_arrow
 from tests.property.variant_samples import COLUMN_TREES, NAMES, SCALARS, variant_of
 
-KINDS = ["integer", "double", "float", "boolean", "string", "date", "timestamp", "timestamp_ntz", "binary"]
+KINDS = list(SHREDDED)
 OBJECTS = st.dictionaries(NAMES, SCALARS | COLUMN_TREES, max_size=5)
 COLUMNS = st.lists(st.none() | OBJECTS | COLUMN_TREES, min_size=1, max_size=10)
 PLANS = st.one_of(

@@ -12,8 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from delta_orch.protocol.variant.encode import build_array, build_object, encode_scalar
-from delta_orch.protocol.variant.metadata import serialize_metadata
+from delta_orch.protocol.variant.encode import build_array, build_object, encode_scalar, serialize_metadata
 from delta_orch.protocol.variant.values import TypedValue, VariantDate, VariantTimestamp
 from delta_orch.protocol.variant.variant import Variant
 from tests.certain import a

@@ -26,8 +26,8 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.protocol.variant.arrays import json_to_variant
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
+from delta_orch.variant import json_to_variant
 from tests.harness.row_multiset import ensure_same_rows
 from tests.spark.spark_files import Files, rows_of
 

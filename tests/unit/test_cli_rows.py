@@ -20,7 +20,7 @@ from delta_orch.cli.main import run
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
-from delta_orch.protocol.variant.arrays import json_to_variant
+from delta_orch.variant import json_to_variant
 from tests.handmade import HandmadeTable
 
 LEG = pa.struct([("from", pa.string()), ("n", pa.int32())])

@@ -31,7 +31,7 @@ from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescripto
 from delta_orch.protocol.deletion_vector import stored_bitmap_bytes
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import LONG, STRING, VARIANT, ArrayType, MapType, StructField, StructType
-from delta_orch.protocol.variant.nested import reconstruct_columns
+from delta_orch.protocol.variant.reconstruct import reconstruct_columns
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.storage.parquet_footer import ThriftWalk, read_footer

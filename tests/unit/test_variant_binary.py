@@ -15,12 +15,17 @@ from uuid import UUID
 import pytest
 
 from delta_orch.errors import CorruptDataError, InvalidRequestError, InvalidVariantError, TableError
-from delta_orch.protocol.variant.encode import build_array, build_object, encode_scalar, encode_variant, parse_json
-from delta_orch.protocol.variant.json_text import to_json
-from delta_orch.protocol.variant.metadata import EMPTY_METADATA, MetadataReader, serialize_metadata
-from delta_orch.protocol.variant.path import parse_path
-from delta_orch.protocol.variant.values import MAX_DEPTH, TypedValue, VariantDate, VariantTimestamp
-from delta_orch.protocol.variant.variant import Variant
+from delta_orch.protocol.variant.encode import (
+    EMPTY_METADATA,
+    build_array,
+    build_object,
+    encode_scalar,
+    encode_variant,
+    parse_json,
+    serialize_metadata,
+)
+from delta_orch.protocol.variant.values import MAX_DEPTH, TypedValue, VariantDate, VariantTimestamp, to_json
+from delta_orch.protocol.variant.variant import MetadataReader, Variant, parse_path
 from tests.certain import some
 
 

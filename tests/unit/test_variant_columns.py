@@ -20,20 +20,24 @@ import pytest
 from delta_orch.errors import InvalidRequestError, InvalidVariantError, SchemaMismatchError
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, MapType, StructField, StructType, holds_variant
-from delta_orch.protocol.variant.arrays import (
+from delta_orch.protocol.variant.encode import (
+    EMPTY_METADATA,
+    build_array,
+    build_object,
+    encode_scalar,
+    encode_variant,
+    serialize_metadata,
+)
+from delta_orch.protocol.variant.extract import variant_get
+from delta_orch.protocol.variant.reconstruct import reconstruct_columns, reconstruct_variant
+from delta_orch.protocol.variant.values import TypedValue, VariantTimestamp
+from delta_orch.protocol.variant.variant import Variant
+from delta_orch.variant import (
     json_to_variant,
     variant_to_json,
     variant_to_python,
     variants_to_arrow,
 )
-from delta_orch.protocol.variant.encode import build_array, build_object, encode_scalar, encode_variant
-from delta_orch.protocol.variant.extract import variant_get
-from delta_orch.protocol.variant.metadata import EMPTY_METADATA, serialize_metadata
-from delta_orch.protocol.variant.nested import reconstruct_columns
-from delta_orch.protocol.variant.projection import columns_of_path, null_columns
-from delta_orch.protocol.variant.reconstruct import reconstruct_variant
-from delta_orch.protocol.variant.values import TypedValue, VariantTimestamp
-from delta_orch.protocol.variant.variant import Variant
 
 NAMES = serialize_metadata([b"a", b"b", b"c"])
 INT32 = pa.struct([("value", pa.binary()), ("typed_value", pa.int32())])
@@ -524,56 +528,17 @@ def test_objects_of_one_shape(fields: int, size: int) -> None:
     assert found == [{name: value for name, value in row.items() if value is not None} for row in mixed]
 
 
-def test_paths_need_few_columns(tmp_path: Path) -> None:
-    rows = [
-        {"typed_value": {"a": {"typed_value": 1}, "b": {"typed_value": "x"}}},
-        {"value": encoded({"c": [5]}), "typed_value": {"a": {"value": encoded({"c": 2})}, "b": {}}},
-        {"value": encoded("text")},
-        None,
-    ]
-    lists = [{"typed_value": [{"typed_value": "x"}, {"value": encoded({"a": 7})}]}, {"value": encoded({"a": 8})}, {}]
-    for group, values, paths in (
-        (OBJECT, rows, ["$", "$.a", "$.a.c", "$.b", "$.c", "$.c[0]", "$[0]"]),
-        (LIST, lists, ["$", "$[1]", "$[1].a", "$.a"]),
-    ):
-        array = column(group, *values)
-        pq.write_table(pa.table({"v": array}), tmp_path / "v.parquet")
-        for path in paths:
-            wanted = [".".join(("v", *names)) for names in columns_of_path(array.type, path)]
-            part = pq.ParquetFile(tmp_path / "v.parquet").read(columns=wanted)["v"]
-            assert values_of(variant_get(part, path)) == values_of(variant_get(array, path))
-    assert columns_of_path(column(OBJECT).type, "$.a") == [
-        ("metadata",),
-        ("value",),
-        ("typed_value", "a", "value"),
-        ("typed_value", "a", "typed_value"),
-    ]
-
-
-def test_columns_that_are_null_need_not_be_read(tmp_path: Path) -> None:
+def test_a_path_needs_only_its_own_columns(tmp_path: Path) -> None:
     array = column(
         OBJECT, *[{"typed_value": {"a": {"typed_value": i}, "b": {"value": b"\x00"}}} for i in range(3)], None
     )
-    null = {("value",), ("typed_value", "a", "value")}
-    assert columns_of_path(array.type, "$.a", null_columns=null) == [("typed_value", "a", "typed_value")]
-    assert columns_of_path(array.type, "$.c", null_columns=null) == [("metadata",), ("typed_value", "a")]
-    assert columns_of_path(array.type, "$.b", null_columns=null)[0] == ("metadata",)
-    before = pa.array([[(1, {"x": [1]})]] * 4, pa.map_(pa.int8(), pa.struct([("x", pa.list_(pa.int8()))])))
-    pq.write_table(pa.table({"before": before, "v": array}), tmp_path / "v.parquet", row_group_size=2)
-    file = pq.ParquetFile(tmp_path / "v.parquet")
-    assert null_columns(file.metadata, "v") == {*null, ("typed_value", "b", "typed_value")}
-    assert null_columns(file.metadata, "before") == null_columns(file.metadata, "absent") == set()
-    part = file.read(columns=["v.typed_value.a.typed_value"])["v"]
+    pq.write_table(pa.table({"v": array}), tmp_path / "v.parquet", row_group_size=2)
+    part = pq.ParquetFile(tmp_path / "v.parquet").read(columns=["v.typed_value.a.typed_value"])["v"]
     assert variant_get(part, "$.a", pa.int64()).to_pylist() == [0, 1, 2, None]
     with pytest.raises(InvalidVariantError, match="metadata"):
         variant_get(part, "$.a")
-    unshredded = pa.struct(
-        [("metadata", pa.binary()), ("typed_value", pa.struct([("a", pa.struct([("value", pa.binary())]))]))]
-    )
-    assert columns_of_path(unshredded, "$.a", null_columns={("typed_value", "a", "value")}) == [
-        ("metadata",),
-        ("typed_value", "a", "value"),
-    ]
+    part = pq.ParquetFile(tmp_path / "v.parquet").read(columns=["v.metadata", "v.value", "v.typed_value.a"])["v"]
+    assert values_of(variant_get(part, "$.a")) == values_of(variant_get(array, "$.a"))
 
 
 # Extraction into types
@@ -776,7 +741,7 @@ def test_nothing_here_imports_pandas(tmp_path: Path) -> None:
     pq.write_table(pa.table({"v": column(OBJECT, *rows)}), tmp_path / "v.parquet")
     code = f"""
 import sys, pyarrow as pa, pyarrow.parquet as pq
-from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python
+from delta_orch.variant import variant_to_json, variant_to_python
 from delta_orch.protocol.variant.extract import variant_get
 column = pq.ParquetFile({str(tmp_path / "v.parquet")!r}).read()["v"]
 print(variant_to_json(column).to_pylist(), variant_to_python(column), variant_get(column, "$.c").to_pylist())

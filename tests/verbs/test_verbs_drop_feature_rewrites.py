@@ -168,7 +168,7 @@ def test_deletion_vectors_are_purged(rows: Any, table: DeltaTable) -> None:
 
 
 def test_shredded_variants_are_written_whole(table: DeltaTable) -> None:
-    from delta_orch.protocol.variant.arrays import json_to_variant
+    from delta_orch.variant import json_to_variant
 
     data = pa.table({"v": json_to_variant(pa.array(['{"a": 1}', '{"a": 2}'])), "id": pa.array([1, 2], pa.int64())})
     table.create([column("v", "variant"), column("id", "bigint")], properties={"delta.enableVariantShredding": "true"})

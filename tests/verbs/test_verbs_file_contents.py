@@ -25,8 +25,8 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
+from delta_orch.variant import json_to_variant, variant_to_json
 from tests.certain import directory
 from tests.handmade import HandmadeTable
 

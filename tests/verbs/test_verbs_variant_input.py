@@ -11,7 +11,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.types import VARIANT, ArrayType, StructType
-from delta_orch.protocol.variant.arrays import json_to_variant, variant_to_json
+from delta_orch.variant import json_to_variant, variant_to_json
 
 PLAIN = json_to_variant(pa.array(['{"a": 1}', "null", None]))
 

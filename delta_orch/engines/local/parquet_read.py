@@ -250,7 +250,7 @@ def _with_variants(rows: pa.Table, schema: StructType) -> pa.Table:
     Raises:
         InvalidVariantError: A file holds a value that is not a variant.
     """
-    from delta_orch.protocol.variant.nested import reconstruct_columns
+    from delta_orch.protocol.variant.reconstruct import reconstruct_columns
 
     for index, name in enumerate(rows.column_names):
         field = schema.find(name)

@@ -56,7 +56,7 @@ def _ensure_not_null(batch: pa.RecordBatch, schema: StructType) -> None:
 
 
 def _ensure_variants(batch: pa.RecordBatch, schema: StructType) -> None:
-    from delta_orch.protocol.variant.nested import ensure_variants
+    from delta_orch.protocol.variant.reconstruct import ensure_variants
 
     for index, field in enumerate(schema):
         if holds_variant(field.data_type):

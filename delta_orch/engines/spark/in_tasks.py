@@ -37,7 +37,7 @@ from delta_orch.protocol.types import (
     StructType,
     is_variant_storage,
 )
-from delta_orch.protocol.variant.nested import ensure_variants
+from delta_orch.protocol.variant.reconstruct import ensure_variants
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,7 +5,7 @@ Only buffers are exchanged: `pa.array` of a numpy array would import pandas, whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.variant.metadata import invalid_variant
+from delta_orch.protocol.variant.values import invalid_variant
 
 Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -137,8 +137,20 @@ def gather(data: Bytes, starts: Ints, sizes: Ints) -> ByteColumn:
     wanted = np.empty(len(starts), np.int64)
     wanted[slice(None) if order is None else order] = np.arange(0, 2 * len(starts), 2)
     if not len(rows):
-        return ByteColumn(np.zeros(len(sizes) + 1, np.int64), data[:0])
+        return missing(len(sizes))
     return ByteColumn(offsets, data).take(wanted).expand(rows, len(sizes))
+
+
+def byte_strings(strings: Iterable[bytes]) -> ByteColumn:
+    """A column of Python's byte strings."""
+    listed = list(strings)
+    offsets = offsets_of(np.fromiter(map(len, listed), np.int64, len(listed)))
+    return ByteColumn(offsets, np.frombuffer(b"".join(listed), np.uint8))
+
+
+def missing(length: int) -> ByteColumn:
+    """A column of missing values."""
+    return ByteColumn(np.zeros(length + 1, np.int64), np.zeros(0, np.uint8))
 
 
 def present_bytes(values: Bytes) -> list[int]:
@@ -199,6 +211,11 @@ def with_validity(array: pa.Array, valid: Mask) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), [bitmap, *array.buffers()[1:]], offset=array.offset)
 
 
+def dictionary_codes(encoded: pa.DictionaryArray) -> Ints:
+    """The indices of an array that has no nulls."""
+    return np.frombuffer(encoded.indices.buffers()[1] or b"", np.int32)[: len(encoded)].astype(np.int64)
+
+
 def fixed_values(array: pa.Array, width: int) -> Bytes:
     """The bytes of a fixed-width array, one row each; those of nulls are arbitrary."""
     buffer = array.buffers()[1]
@@ -218,7 +235,7 @@ def column_from_arrow(array: pa.Array, present: Mask | None = None) -> ByteColum
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     _, offsets_buffer, data_buffer = array.buffers()
     if not len(array) or offsets_buffer is None:
-        return ByteColumn(np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8))
+        return missing(len(array))
     stored = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
     offsets: Ints = stored[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
     data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)

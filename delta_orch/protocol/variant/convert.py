@@ -1,4 +1,6 @@
-"""Encoded values to Arrow columns of one type, by what can be converted into what.
+"""Encoded values to Arrow columns of one type and back (Variant Shredding, "Primitive Types").
+
+What can be converted into what:
 
 | target            | from                                                         |
 |-------------------|--------------------------------------------------------------|
@@ -23,57 +25,55 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.variant.byte_columns import (
+    ByteColumn,
     Bytes,
     Ints,
+    Mask,
+    bits_of,
     boolean_array,
+    column_from_arrow,
     fixed_values,
     gather,
     int64_array,
+    offsets_of,
     present_bytes,
     valid_mask,
     with_validity,
 )
-from delta_orch.protocol.variant.layouts import value_sizes
-from delta_orch.protocol.variant.metadata import invalid_variant
-from delta_orch.protocol.variant.navigate import Located
-from delta_orch.protocol.variant.primitive_columns import ensure_decimals
+from delta_orch.protocol.variant.dictionaries import Located
+from delta_orch.protocol.variant.encode import MAX_SHORT_STRING_BYTES
+from delta_orch.protocol.variant.layouts import KINDS, value_sizes
 from delta_orch.protocol.variant.values import (
+    ARROW_TYPES,
+    BOOLEANS,
+    DECIMAL_BYTES,
     DECIMAL_DIGITS,
+    INTEGERS,
+    MAX_DECIMAL_SCALE,
     MICROS_OF_A_DAY,
+    SIZE_BYTES,
     BasicType,
-    PrimitiveType,
+    Kind,
+    invalid_variant,
 )
 
 OnMismatch = Literal["raise", "null"]
 
-_INTEGERS = (PrimitiveType.INT8, PrimitiveType.INT16, PrimitiveType.INT32, PrimitiveType.INT64)
-_DECIMALS = (PrimitiveType.DECIMAL4, PrimitiveType.DECIMAL8, PrimitiveType.DECIMAL16)
-_BOOLEANS = (PrimitiveType.TRUE, PrimitiveType.FALSE)
-_NUMBERS = {*_INTEGERS, *_DECIMALS, PrimitiveType.FLOAT, PrimitiveType.DOUBLE}
-PLAIN_ARROW = {
-    PrimitiveType.INT8: pa.int8(),
-    PrimitiveType.INT16: pa.int16(),
-    PrimitiveType.INT32: pa.int32(),
-    PrimitiveType.INT64: pa.int64(),
-    PrimitiveType.DOUBLE: pa.float64(),
-    PrimitiveType.FLOAT: pa.float32(),
-    PrimitiveType.DATE: pa.date32(),
-    PrimitiveType.TIMESTAMP: pa.timestamp("us", "UTC"),
-    PrimitiveType.TIMESTAMP_NTZ: pa.timestamp("us"),
-    PrimitiveType.TIME: pa.time64("us"),
-    PrimitiveType.TIMESTAMP_NANOS: pa.timestamp("ns", "UTC"),
-    PrimitiveType.TIMESTAMP_NTZ_NANOS: pa.timestamp("ns"),
-    PrimitiveType.UUID: pa.binary(16),
-}
+_NUMBERS = {*INTEGERS, *DECIMAL_DIGITS, Kind.FLOAT, Kind.DOUBLE}
 _EXACT_DOUBLE_INTEGERS = 1 << 53
 _EXACT_POWERS_OF_TEN = 22
+_TEN_TO_38_HIGH, _TEN_TO_38_LOW = divmod(10**38, 1 << 64)
 
 
 def is_text(t: pa.DataType) -> bool:
     return bool(pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t))
 
 
-def sources_of(target: pa.DataType) -> set[PrimitiveType]:
+def is_binary(t: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_binary_view(t))
+
+
+def sources_of(target: pa.DataType) -> set[Kind]:
     """The primitive types that can become `target` by themselves, without becoming text first.
 
     Raises:
@@ -81,22 +81,22 @@ def sources_of(target: pa.DataType) -> set[PrimitiveType]:
     """
     types = pa.types
     if types.is_boolean(target):
-        return set(_BOOLEANS)
+        return set(BOOLEANS)
     if types.is_integer(target) or types.is_float32(target) or types.is_float64(target) or types.is_decimal(target):
         return _NUMBERS
     if types.is_timestamp(target):
         name = "TIMESTAMP" if target.tz else "TIMESTAMP_NTZ"
-        return {PrimitiveType[name], PrimitiveType[name + "_NANOS"]}
+        return {Kind[name], Kind[name + "_NANOS"]}
     if is_text(target):
-        return {PrimitiveType.STRING, *_INTEGERS, *_BOOLEANS}
+        return {Kind.STRING, *INTEGERS, *BOOLEANS}
     if types.is_fixed_size_binary(target) and target.byte_width == 16:
-        return {PrimitiveType.UUID}
-    if types.is_binary(target) or types.is_large_binary(target) or types.is_binary_view(target):
-        return {PrimitiveType.BINARY}
+        return {Kind.UUID}
+    if is_binary(target):
+        return {Kind.BINARY}
     if types.is_date32(target):
-        return {PrimitiveType.DATE}
+        return {Kind.DATE}
     if types.is_time64(target):
-        return {PrimitiveType.TIME}
+        return {Kind.TIME}
     raise InvalidRequestError(
         f"Variants cannot be read as {target}",
         remedy="Name a primitive type, or none to get variants, and read their parts by longer paths",
@@ -195,89 +195,80 @@ def convert_located(
     """
     sources = sources_of(target)
     sizes = value_sizes(located.data, located.starts, located.ends)
-    first_bytes = located.data[located.starts]
-    for first_byte in present_bytes(first_bytes[(first_bytes & 3) != BasicType.SHORT_STRING]):
-        kind = PrimitiveType(first_byte >> 2) if not first_byte & 3 else None
-        if kind is PrimitiveType.NULL or kind is PrimitiveType.STRING or kind in sources & {PrimitiveType.BINARY}:
+    kinds = KINDS[located.data[located.starts]]
+    for kind in map(Kind, present_bytes(kinds)):
+        chosen = np.flatnonzero(kinds == kind)
+        if kind is Kind.NULL:
             continue
-        chosen = np.flatnonzero(first_bytes == first_byte)
-        if is_text(target) and kind not in sources:
-            rest = Located(located.rows[chosen], located.data, located.starts[chosen], located.ends[chosen])
-            yield rest.rows, convert_array(to_text(rest), target, on_mismatch)
-        elif kind is None or kind not in sources:
-            refuse(kind.name.lower() if kind is not None else "objects or arrays", target, on_mismatch)
+        if kind in sources:
+            for positions, array in arrow_values(kind, located.data, located.starts[chosen], sizes[chosen]):
+                yield located.rows[chosen][positions], convert_array(array, target, on_mismatch)
+        elif is_text(target):
+            yield located.rows[chosen], convert_array(to_text(located.some(chosen)), target, on_mismatch)
         else:
-            yield from _of_kind(kind, located, chosen, target, on_mismatch)
-    for kind, chosen, skipped in _sized(first_bytes):
-        if not len(chosen) or (kind is PrimitiveType.BINARY and kind not in sources):
-            continue
-        if kind not in sources:
-            refuse(kind.name.lower(), target, on_mismatch)
-            continue
-        content = gather(located.data, located.starts[chosen] + skipped, sizes[chosen] - skipped).to_arrow()
-        yield located.rows[chosen], convert_array(content, target, on_mismatch)
+            refuse(kind, target, on_mismatch)
 
 
-def _sized(first_bytes: Bytes) -> Iterator[tuple[PrimitiveType, Ints, int]]:
-    yield PrimitiveType.STRING, np.flatnonzero((first_bytes & 3) == BasicType.SHORT_STRING), 1
-    for kind in (PrimitiveType.STRING, PrimitiveType.BINARY):
-        yield kind, np.flatnonzero(first_bytes == kind << 2), 5
-
-
-def refuse(found: str, target: pa.DataType, on_mismatch: OnMismatch) -> None:
+def refuse(kind: Kind, target: pa.DataType, on_mismatch: OnMismatch) -> None:
+    """Raise that there are values of a type that is none of `sources_of(target)`, unless they are to be null."""
     if on_mismatch == "raise":
-        raise mismatch(f"values of type {found}", target)
+        found = f"type {kind.type_name}" if kind < Kind.OBJECT else "type objects or arrays"
+        raise mismatch(f"values of {found}", target)
 
 
-def _of_kind(
-    kind: PrimitiveType, located: Located, chosen: Ints, target: pa.DataType, on_mismatch: OnMismatch
-) -> Iterator[tuple[Ints, pa.Array]]:
-    rows, content = located.rows[chosen], located.starts[chosen] + 1
-    if kind in _BOOLEANS:
-        booleans = boolean_array(np.full(len(chosen), kind is PrimitiveType.TRUE))
-        yield rows, convert_array(booleans, target, on_mismatch)
-    elif kind in _DECIMALS:
-        scales = located.data[content]
-        for scale in present_bytes(scales):
-            same = np.flatnonzero(scales == scale)
-            decimals = decimal_array(kind, scale, located.data, content[same] + 1)
-            yield rows[same], convert_array(decimals, target, on_mismatch)
+def arrow_values(kind: Kind, data: Bytes, starts: Ints, sizes: Ints) -> Iterator[tuple[Ints | slice, pa.Array]]:
+    """Encoded values of one type as Arrow arrays, with the positions that each has values of.
+
+    Args:
+        kind: A primitive type that is not null.
+        data: The bytes they lie in.
+        starts, sizes: The first byte and the size of each.
+
+    Returns:
+        One array, strings as large_binary; decimals come as one array for each scale.
+
+    Raises:
+        InvalidVariantError: A decimal or a time of day is out of range.
+    """
+    every, content = slice(None), starts + 1
+    if kind in BOOLEANS:
+        yield every, boolean_array(np.full(len(starts), kind is Kind.TRUE))
+    elif kind in DECIMAL_DIGITS:
+        for scale in present_bytes(data[content]):
+            same = np.flatnonzero(data[content] == scale)
+            yield same, _decimal_array(kind, scale, data, content[same] + 1)
+    elif kind in (Kind.STRING, Kind.BINARY):
+        leads = np.where(data[starts] & 3 == BasicType.SHORT_STRING, 1, 5)
+        yield every, gather(data, starts + leads, sizes - leads).to_arrow()
     else:
-        t = PLAIN_ARROW[kind]
-        numbers = fixed_width(located.data, content, t.bit_width // 8)
-        if kind is PrimitiveType.TIME:
-            ensure_inside_a_day(numbers.view(np.int64)[:, 0])
-        array = pa.Array.from_buffers(t, len(chosen), [None, pa.py_buffer(numbers)])
-        yield rows, convert_array(array, target, on_mismatch)
+        numbers = _fixed_width(data, content, SIZE_BYTES[kind] - 1)
+        if kind is Kind.TIME:
+            _ensure_inside_a_day(numbers)
+        yield every, pa.Array.from_buffers(ARROW_TYPES[kind], len(starts), [None, pa.py_buffer(numbers)])
 
 
-def ensure_inside_a_day(micros: Ints) -> None:
+def _ensure_inside_a_day(values: Bytes) -> None:
+    micros = values.view(np.int64)
     if ((micros < 0) | (micros >= MICROS_OF_A_DAY)).any():
         raise invalid_variant("a time of day is out of range")
 
 
-def fixed_width(data: Bytes, starts: Ints, width: int) -> Bytes:
-    """The `width` bytes that stand at each of `starts`, a row each."""
+def _fixed_width(data: Bytes, starts: Ints, width: int) -> Bytes:
     content: Bytes = data[starts[:, None] + np.arange(width)]
     return content
 
 
-def decimal_array(kind: PrimitiveType, scale: int, data: Bytes, starts: Ints) -> pa.Array:
-    """Decimals of one type and scale, given where the number of each stands, as `decimal128`.
-
-    Raises:
-        InvalidVariantError: The scale, or a number, is out of range.
-    """
-    width = {9: 4, 18: 8, 38: 16}[DECIMAL_DIGITS[kind]]
-    if scale > 38:
+def _decimal_array(kind: Kind, scale: int, data: Bytes, starts: Ints) -> pa.Array:
+    width = DECIMAL_BYTES[kind]
+    if scale > MAX_DECIMAL_SCALE:
         raise invalid_variant("a decimal is out of range", f"Scale {scale}")
     halves = np.empty((len(starts), 2), np.int64)
     if width == 16:
-        halves[:] = fixed_width(data, starts, 16).view(np.int64)
+        halves[:] = _fixed_width(data, starts, 16).view(np.int64)
     else:
-        halves[:, 0] = fixed_width(data, starts, width).view(f"<i{width}")[:, 0]
+        halves[:, 0] = _fixed_width(data, starts, width).view(f"<i{width}")[:, 0]
         halves[:, 1] = halves[:, 0] >> 63
-    ensure_decimals(kind, halves)
+    _ensure_decimals(kind, halves)
     precision = max(DECIMAL_DIGITS[kind], scale)
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(starts), [None, pa.py_buffer(halves)])
 
@@ -296,3 +287,111 @@ def assemble(pieces: list[tuple[Ints, pa.Array]], length: int, target: pa.DataTy
     if not before:
         return pa.nulls(length, target)
     return pc.take(pa.concat_arrays([array for _, array in pieces]), with_validity(int64_array(positions), there))
+
+
+# Typed columns as encoded values
+
+
+def plain_storage(array: pa.Array) -> pa.Array:
+    """An array without dictionaries, views and extension types around its values."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_binary_view(array.type):
+        return array.cast(pa.large_binary())
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    return array
+
+
+def encode_primitives(kind: Kind, array: pa.Array, present: Mask) -> list[ByteColumn]:
+    """A typed column as variant values.
+
+    Args:
+        kind: The type they are to have; booleans are `TRUE`.
+        array: The values.
+        present: Rows that have one, a subset of the valid ones.
+
+    Returns:
+        One or two columns that, joined, are the values.
+
+    Raises:
+        InvalidVariantError: A decimal is out of its type's range, or a time of day is.
+    """
+    array = plain_storage(array)
+    if kind is Kind.STRING or kind is Kind.BINARY:
+        return _sized(kind, column_from_arrow(array, present), present)
+    if kind is Kind.TRUE:
+        return [_booleans(array, present)]
+    if kind in DECIMAL_BYTES:
+        return [_decimals(kind, array, present)]
+    values = _of_present(fixed_values(array, SIZE_BYTES[kind] - 1), present)
+    if kind is Kind.TIME:
+        _ensure_inside_a_day(values)
+    return [_fixed(bytes([kind << 2]), values, present)]
+
+
+def _of_present(values: Bytes, present: Mask) -> Bytes:
+    return values if present.all() else values[present]
+
+
+def _fixed(lead: bytes, values: Bytes, present: Mask) -> ByteColumn:
+    """Values of one size, each after the same first bytes; a row of `values` for each present row."""
+    encoded = np.empty((len(values), len(lead) + values.shape[1]), np.uint8)
+    encoded[:, : len(lead)] = np.frombuffer(lead, np.uint8)
+    encoded[:, len(lead) :] = values
+    return ByteColumn(offsets_of(present * np.int64(encoded.shape[1])), encoded.reshape(-1))
+
+
+def _booleans(array: pa.BooleanArray, present: Mask) -> ByteColumn:
+    buffer = array.buffers()[1]
+    bits = bits_of(buffer, array.offset, len(array)) if buffer is not None else np.zeros(len(array), np.bool_)
+    values = np.where(bits[present], Kind.TRUE << 2, Kind.FALSE << 2).astype(np.uint8)
+    return ByteColumn(offsets_of(present.astype(np.int64)), values)
+
+
+def _decimals(kind: Kind, array: pa.Array, present: Mask) -> ByteColumn:
+    own_width = array.type.bit_width // 8
+    values = _of_present(fixed_values(array, own_width), present)
+    if own_width == 16:
+        _ensure_decimals(kind, np.ascontiguousarray(values).view(np.int64))
+        values = values[:, : DECIMAL_BYTES[kind]]
+    else:
+        signed: Ints = np.ascontiguousarray(values).view(f"<i{own_width}").astype(np.int64)
+        _ensure_decimals(kind, np.column_stack([signed, signed >> 63]))
+    return _fixed(bytes([kind << 2, array.type.scale]), values, present)
+
+
+def _ensure_decimals(kind: Kind, halves: Ints) -> None:
+    """Check that 128-bit numbers, low half first, have no more digits than their type."""
+    low, high = halves[:, 0], halves[:, 1]
+    if kind is Kind.DECIMAL16:
+        unsigned = low.view(np.uint64)
+        above = (high > _TEN_TO_38_HIGH) | ((high == _TEN_TO_38_HIGH) & (unsigned >= _TEN_TO_38_LOW))
+        # -10**38 has these halves in two's complement.
+        least_high, least_low = -_TEN_TO_38_HIGH - 1, (1 << 64) - _TEN_TO_38_LOW
+        below = (high < least_high) | ((high == least_high) & (unsigned <= least_low))
+        fits = ~(above | below)
+    else:
+        limit = 10 ** DECIMAL_DIGITS[kind]
+        fits = (high == low >> 63) & (low < limit) & (low > -limit)
+    if not fits.all():
+        raise invalid_variant("a decimal is out of range", f"It does not fit into a {kind.type_name}")
+
+
+def _sized(kind: Kind, content: ByteColumn, present: Mask) -> list[ByteColumn]:
+    sizes = content.sizes
+    short = present & (sizes <= MAX_SHORT_STRING_BYTES) if kind is Kind.STRING else np.zeros_like(present)
+    offsets = offsets_of(np.where(short, 1, np.where(present, 5, 0)))
+    leads = np.empty(offsets[-1], np.uint8)
+    starts = offsets[:-1]
+    leads[starts[short]] = sizes[short] << 2 | BasicType.SHORT_STRING
+    long = present & ~short
+    if long.any():
+        at = starts[long]
+        leads[at] = kind << 2
+        lengths = sizes[long]
+        for byte in range(4):
+            leads[at + 1 + byte] = lengths >> 8 * byte & 0xFF
+    return [ByteColumn(offsets, leads), content]

@@ -1,14 +1,14 @@
-"""The field names of a metadata column: all different dictionaries in it, parsed once and together.
+"""Many encoded values at once: where they lie, their field names, and the steps from a container to its children.
 
-One dictionary for all rows is the rule, one for each row an exception that must not be slow either; so there is no
-loop over dictionaries.
+All different dictionaries of a metadata column are parsed once and together. One dictionary for all rows is the rule.
+One for each row is an exception that must not be slow either, so there is no loop over dictionaries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +16,29 @@ import pyarrow.compute as pc
 
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
+    Bytes,
     Ints,
     Mask,
+    byte_strings,
     column_from_arrow,
+    dictionary_codes,
     gather,
     int64_array,
     offsets_of,
     ragged_positions,
     valid_mask,
 )
-from delta_orch.protocol.variant.layouts import read_uints_at
-from delta_orch.protocol.variant.metadata import VERSION, MetadataReader, invalid_variant
+from delta_orch.protocol.variant.layouts import (
+    Children,
+    basic_types,
+    child_spaces,
+    containers,
+    ensure_distinct,
+    read_uints_at,
+    value_sizes,
+)
+from delta_orch.protocol.variant.values import BasicType, invalid_variant
+from delta_orch.protocol.variant.variant import METADATA_VERSION, MetadataReader
 
 _MAX_READERS = 4096
 """Parsed dictionaries to keep: where every row has its own, keeping them all would fill the memory for nothing."""
@@ -50,7 +62,7 @@ class Dictionaries:
 
     def codes_of(self, names: Sequence[bytes]) -> Ints:
         """Positions of names in the vocabulary, -1 where no dictionary has them."""
-        found = pc.index_in(_byte_strings(names), value_set=self.vocabulary)
+        found = pc.index_in(byte_strings(names).to_arrow(), value_set=self.vocabulary)
         codes = np.frombuffer(found.buffers()[1], np.int32)[: len(names)].astype(np.int64)
         codes[~valid_mask(found)] = -1
         return codes
@@ -93,7 +105,7 @@ def parse_dictionaries(metadata: ByteColumn) -> Dictionaries:
     if (ends - starts < 3).any():
         raise invalid_variant("its metadata is cut short")
     headers = data[starts].astype(np.int64)
-    if ((headers & 0x0F) != VERSION).any():
+    if ((headers & 0x0F) != METADATA_VERSION).any():
         raise invalid_variant("its metadata has an unknown version")
     widths = (headers >> 6) + 1
     _ensure_inside(starts + 1 + 2 * widths <= ends)
@@ -105,36 +117,32 @@ def parse_dictionaries(metadata: ByteColumn) -> Dictionaries:
     _ensure_inside((low <= high) & (strings[rows] + high <= ends[rows]))
     names = gather(data, strings[rows] + low, high - low).to_arrow()
     encoded = pc.dictionary_encode(names)
-    codes = np.frombuffer(encoded.indices.buffers()[1] or b"", np.int32)[: len(names)].astype(np.int64)
-    return Dictionaries(sizes, offsets_of(sizes)[:-1], codes, encoded.dictionary)
+    return Dictionaries(sizes, offsets_of(sizes)[:-1], dictionary_codes(encoded), encoded.dictionary)
 
 
 class _DistinctMetadata:
     """The different values of a metadata column, and what was parsed of them so far."""
-
-    __slots__ = ("_dictionaries", "_ranks", "_readers", "codes", "column")
 
     def __init__(self, metadata: ByteColumn, present: Mask) -> None:
         rows = np.flatnonzero(present)
         looked_at = metadata if len(rows) == len(metadata) else metadata.take(rows)
         encoded = pc.dictionary_encode(looked_at.to_arrow())
         self.codes: Ints = np.zeros(len(metadata), np.int64)
-        if len(rows):
-            self.codes[rows] = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(rows)]
+        self.codes[rows] = dictionary_codes(encoded)
         self.column = column_from_arrow(encoded.dictionary)
-        self._dictionaries: Dictionaries | None = None
-        self._ranks: Ints | None = None
         self._readers: dict[int, MetadataReader] = {}
 
+    @cached_property
     def dictionaries(self) -> Dictionaries:
-        if self._dictionaries is None:
-            self._dictionaries = parse_dictionaries(self.column)
-        return self._dictionaries
+        return parse_dictionaries(self.column)
 
+    @cached_property
     def ranks(self) -> Ints:
-        if self._ranks is None:
-            self._ranks = _ranks(self.dictionaries().vocabulary)
-        return self._ranks
+        vocabulary = self.dictionaries.vocabulary
+        order = np.frombuffer(pc.sort_indices(vocabulary).buffers()[1], np.uint64)[: len(vocabulary)]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order.astype(np.int64)] = np.arange(len(order))
+        return ranks
 
     def reader(self, code: int) -> MetadataReader:
         if code not in self._readers:
@@ -158,13 +166,8 @@ class Names:
         self._rows = rows
 
     @staticmethod
-    def of(metadata: ByteColumn, present: Mask) -> Names:
-        """Of all rows of a metadata column; those that are not present are not looked at."""
-        return Names.of_lazy(lambda: metadata, present)
-
-    @staticmethod
-    def of_lazy(metadata: Callable[[], ByteColumn], present: Mask) -> Names:
-        """The same, of a column that is fetched on first use."""
+    def of(metadata: Callable[[], ByteColumn], present: Mask) -> Names:
+        """Of all rows of a metadata column, fetched on first use; rows that are not present are not looked at."""
         return Names(cache(lambda: _DistinctMetadata(metadata(), present)), None)
 
     def take(self, rows: Ints) -> Names:
@@ -179,12 +182,12 @@ class Names:
 
     @property
     def dictionaries(self) -> Dictionaries:
-        return self._lazy_distinct().dictionaries()
+        return self._lazy_distinct().dictionaries
 
     @property
     def ranks(self) -> Ints:
         """The place of each word of the dictionaries' vocabulary in the order of UTF-8 bytes."""
-        return self._lazy_distinct().ranks()
+        return self._lazy_distinct().ranks
 
     def reader(self, code: int) -> MetadataReader:
         """The dictionary of a number, for one value at a time."""
@@ -196,13 +199,85 @@ def _ensure_inside(inside: Mask) -> None:
         raise invalid_variant("its metadata is cut short or damaged")
 
 
-def _byte_strings(strings: Sequence[bytes]) -> pa.LargeBinaryArray:
-    offsets = offsets_of(np.fromiter((len(s) for s in strings), np.int64, len(strings)))
-    return ByteColumn(offsets, np.frombuffer(b"".join(strings), np.uint8)).to_arrow()
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """Where the values of some rows lie.
 
+    Attributes:
+        rows: Which rows, ascending; the others have no value.
+        data: The bytes they all lie in.
+        starts, ends: First byte of each, and the end of the space it has.
+    """
 
-def _ranks(vocabulary: pa.LargeBinaryArray) -> Ints:
-    order = np.frombuffer(pc.sort_indices(vocabulary).buffers()[1], np.uint64)[: len(vocabulary)]
-    ranks = np.empty(len(order), np.int64)
-    ranks[order.astype(np.int64)] = np.arange(len(order))
-    return ranks
+    rows: Ints
+    data: Bytes
+    starts: Ints
+    ends: Ints
+
+    @staticmethod
+    def of(column: ByteColumn, rows: Ints) -> Located:
+        """The values of a column that are not missing; `rows` numbers the column's rows."""
+        there = np.flatnonzero(column.sizes)
+        return Located(rows[there], column.data, column.starts[there], column.ends[there])
+
+    def to_column(self, length: int) -> ByteColumn:
+        """Their bytes, each in its row of a column of `length`."""
+        sizes = value_sizes(self.data, self.starts, self.ends)
+        return gather(self.data, self.starts, sizes).expand(self.rows, length)
+
+    def step(self, step: str | int, names: Names) -> Located:
+        """The children at one step of a path; a row whose value has none drops out.
+
+        Args:
+            step: A field's name or an element's index.
+            names: The field names of all rows, by row number.
+
+        Raises:
+            InvalidVariantError: A container on the way is damaged.
+        """
+        if not len(self.rows):
+            return self
+        kind = BasicType.OBJECT if isinstance(step, str) else BasicType.ARRAY
+        inside = self.some(basic_types(self.data, self.starts, self.ends) == kind)
+        return inside._field(step, names) if isinstance(step, str) else inside._element(step)
+
+    def some(self, chosen: Mask | Ints | slice) -> Located:
+        """Some of the values."""
+        return Located(self.rows[chosen], self.data, self.starts[chosen], self.ends[chosen])
+
+    def children(self, kind: BasicType) -> tuple[Children, Located]:
+        """The children of values that all are objects, or all arrays, and where they lie, by their containers' rows.
+
+        Raises:
+            InvalidVariantError: A container is damaged, or its children overlap.
+        """
+        layout = containers(self.data, self.starts, self.ends, objects=kind is BasicType.OBJECT)
+        children, starts, ends = child_spaces(self.data, layout)
+        return children, Located(self.rows[children.rows], self.data, starts, ends)
+
+    def fields(self, names: Names) -> tuple[Children, Located, Ints]:
+        """The same for objects, and the position of each field's name in the vocabulary of `names`."""
+        children, fields = self.children(BasicType.OBJECT)
+        return children, fields, names.dictionaries.codes_at(names.codes[fields.rows], children.ids)
+
+    def _field(self, name: str, names: Names) -> Located:
+        _, fields, codes = self.fields(names)
+        code = names.dictionaries.codes_of([name.encode("utf-8", "surrogatepass")])[0]
+        return fields.of_code(codes, code)
+
+    def of_code(self, codes: Ints, code: int) -> Located:
+        """The fields of one name, by the codes that `fields` gave."""
+        found = np.flatnonzero(codes == code)
+        ensure_distinct(self.rows[found], codes[found])
+        return self.some(found)
+
+    def _element(self, index: int) -> Located:
+        layout = containers(self.data, self.starts, self.ends, objects=False)
+        parents = np.flatnonzero(layout.counts > index)
+        widths = layout.offset_widths[parents]
+        at = layout.offsets_start[parents] + index * widths
+        low, high = read_uints_at(self.data, at, widths), read_uints_at(self.data, at + widths, widths)
+        if ((low >= high) | (high > layout.values_size[parents])).any():
+            raise invalid_variant("elements of an array overlap or have no bytes")
+        starts = layout.values_start[parents]
+        return Located(self.rows[parents], self.data, starts + low, starts + high)

@@ -8,37 +8,41 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 from uuid import UUID
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.variant.decode import MAX_DECIMAL_SCALE
-from delta_orch.protocol.variant.metadata import EMPTY_METADATA, serialize_metadata, width_of
 from delta_orch.protocol.variant.values import (
+    BOOLEANS,
+    DECIMAL_BYTES,
     DECIMAL_DIGITS,
+    EPOCH_ORDINAL,
+    INTEGERS,
+    MAX_DECIMAL_SCALE,
     MAX_DEPTH,
+    SIZE_BYTES,
     BasicType,
-    PrimitiveType,
+    Kind,
     TypedValue,
     VariantDate,
     VariantTimestamp,
     VariantValue,
 )
-from delta_orch.protocol.variant.variant import Variant
+from delta_orch.protocol.variant.variant import METADATA_VERSION, Variant
 
 MAX_SHORT_STRING_BYTES = 63
 MAX_DECIMAL_DIGITS = 38
-_MAX_CHILDREN_OF_SMALL = 255
+MAX_CHILDREN_OF_SMALL = 255
 _MAX_SIZE_BYTES = (1 << 32) - 1
+_SORTED_FLAG = 0x10
+EMPTY_METADATA = bytes([METADATA_VERSION | _SORTED_FLAG, 0, 0])
 _EPOCH = datetime(1970, 1, 1)
-_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
-_INTEGERS = ((PrimitiveType.INT8, 1), (PrimitiveType.INT16, 2), (PrimitiveType.INT32, 4), (PrimitiveType.INT64, 8))
 
 
 class _Node(NamedTuple):
@@ -119,7 +123,24 @@ def _utf8(text: str) -> bytes:
         raise InvalidRequestError("A string has no UTF-8 form", cause=str(e)) from None
 
 
-# Containers
+# Metadata and containers
+
+
+def width_of(largest: int) -> int:
+    """The fewest bytes that hold an unsigned integer."""
+    return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 3 if largest < 1 << 24 else 4
+
+
+def serialize_metadata(names: Iterable[bytes]) -> bytes:
+    """The dictionary of names that are in ascending order of their UTF-8 bytes and differ, in as few bytes as it takes.
+
+    A name's id is its position.
+    """
+    listed = list(names)
+    offsets = list(accumulate((len(name) for name in listed), initial=0))
+    width = width_of(max(offsets[-1], len(listed)))
+    header = METADATA_VERSION | _SORTED_FLAG | (width - 1) << 6
+    return bytes([header]) + _uints([len(listed), *offsets], width) + b"".join(listed)
 
 
 def build_object(field_ids: Sequence[int], values: Sequence[bytes]) -> bytes:
@@ -127,8 +148,7 @@ def build_object(field_ids: Sequence[int], values: Sequence[bytes]) -> bytes:
     offsets, offset_width, large, count = _layout(values)
     id_width = width_of(max(field_ids, default=0))
     header = BasicType.OBJECT | ((offset_width - 1) | (id_width - 1) << 2 | large << 4) << 2
-    ids = b"".join(i.to_bytes(id_width, "little") for i in field_ids)
-    return bytes([header]) + count + ids + offsets + b"".join(values)
+    return bytes([header]) + count + _uints(field_ids, id_width) + offsets + b"".join(values)
 
 
 def build_array(values: Sequence[bytes]) -> bytes:
@@ -140,17 +160,25 @@ def build_array(values: Sequence[bytes]) -> bytes:
 
 def _layout(values: Sequence[bytes]) -> tuple[bytes, int, bool, bytes]:
     offsets = list(accumulate((len(v) for v in values), initial=0))
-    if offsets[-1] > _MAX_SIZE_BYTES:
+    ensure_size("An object or array", offsets[-1])
+    width = width_of(offsets[-1])
+    large = len(values) > MAX_CHILDREN_OF_SMALL
+    return _uints(offsets, width), width, large, _uints([len(values)], 4 if large else 1)
+
+
+def _uints(numbers: Iterable[int], width: int) -> bytes:
+    return b"".join(number.to_bytes(width, "little") for number in numbers)
+
+
+def ensure_size(what: str, size_bytes: int) -> None:
+    """Refuse content that is larger than its size can say."""
+    if size_bytes > _MAX_SIZE_BYTES:
         raise InvalidRequestError(
-            "An object or array is larger than a variant can be",
+            f"{what} is larger than a variant can be",
             cause=f"It may have {_MAX_SIZE_BYTES} bytes",
             remedy="Split it, or keep it in a column of its own",
-            size_bytes=offsets[-1],
+            size_bytes=size_bytes,
         )
-    width = width_of(offsets[-1])
-    large = len(values) > _MAX_CHILDREN_OF_SMALL
-    count = len(values).to_bytes(4 if large else 1, "little")
-    return b"".join(o.to_bytes(width, "little") for o in offsets), width, large, count
 
 
 # Scalars
@@ -189,144 +217,99 @@ def _typed(typed: TypedValue) -> bytes:
         ) from None
 
 
-def _header(kind: PrimitiveType) -> bytes:
-    return bytes([kind << 2])
-
-
-def _signed(kind: PrimitiveType, size: int) -> Callable[[int], bytes]:
-    return lambda value: _header(kind) + value.to_bytes(size, "little", signed=True)
+def _fixed(kind: Kind, number: int) -> bytes:
+    return bytes([kind << 2]) + number.to_bytes(SIZE_BYTES[kind] - 1, "little", signed=True)
 
 
 def _integer(value: int) -> bytes:
-    for kind, size in _INTEGERS:
-        if -(1 << 8 * size - 1) <= value < 1 << 8 * size - 1:
-            return _signed(kind, size)(value)
-    return _decimal(Decimal(value))
+    bits = (value if value >= 0 else ~value).bit_length() + 1
+    kind = next((kind for kind in INTEGERS if bits <= 8 * (SIZE_BYTES[kind] - 1)), None)
+    return _decimal(Decimal(value)) if kind is None else _fixed(kind, value)
 
 
-def _decimal(value: Decimal) -> bytes:
-    scale, unscaled, digits = _decimal_parts(value)
-    # Some readers hold the scale against the width's digits too.
-    kind = next((k for k, most in DECIMAL_DIGITS.items() if digits <= most and scale <= most), None)
-    if kind is None:
-        raise InvalidRequestError("A number has more than 38 digits", cause=f"{digits} digits, {scale} after the point")
-    return _decimal_bytes(kind, scale, unscaled)
-
-
-def _decimal_of(kind: PrimitiveType) -> Callable[[Decimal], bytes]:
-    def encode(value: Decimal) -> bytes:
-        scale, unscaled, digits = _decimal_parts(value)
-        if digits > DECIMAL_DIGITS[kind] or scale > MAX_DECIMAL_SCALE:
-            raise InvalidRequestError(f"A number does not fit into a {kind.name.lower()}", cause=f"{digits} digits")
-        return _decimal_bytes(kind, scale, unscaled)
-
-    return encode
-
-
-def _decimal_parts(value: Decimal) -> tuple[int, int, int]:
-    sign, digits, exponent = value.as_tuple()
+def _decimal(value: Decimal, kind: Kind | None = None) -> bytes:
+    sign, parts, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise InvalidRequestError("A variant's decimals are finite", cause=str(value))
-    if len(digits) + max(exponent, 0) > MAX_DECIMAL_DIGITS:
-        raise InvalidRequestError("A number has more than 38 digits", cause=f"{len(digits)} digits, E{exponent}")
-    unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
-    return max(-exponent, 0), -unscaled if sign else unscaled, len(str(unscaled))
-
-
-def _decimal_bytes(kind: PrimitiveType, scale: int, unscaled: int) -> bytes:
-    size = {PrimitiveType.DECIMAL4: 4, PrimitiveType.DECIMAL8: 8, PrimitiveType.DECIMAL16: 16}[kind]
-    return _header(kind) + bytes([scale]) + unscaled.to_bytes(size, "little", signed=True)
+    if len(parts) + max(exponent, 0) > MAX_DECIMAL_DIGITS:
+        raise InvalidRequestError("A number has more than 38 digits", cause=f"{len(parts)} digits, E{exponent}")
+    unscaled: int = int("".join(map(str, parts))) * 10 ** max(exponent, 0)
+    scale, digits = max(-exponent, 0), len(str(unscaled))
+    if kind is None:
+        # Some readers hold the scale against the width's digits too.
+        kind = next((k for k, most in DECIMAL_DIGITS.items() if max(digits, scale) <= most), None)
+        if kind is None:
+            cause = f"{digits} digits, {scale} after the point"
+            raise InvalidRequestError("A number has more than 38 digits", cause=cause)
+    elif digits > DECIMAL_DIGITS[kind] or scale > MAX_DECIMAL_SCALE:
+        raise InvalidRequestError(f"A number does not fit into a {kind.type_name}", cause=f"{digits} digits")
+    content = (-unscaled if sign else unscaled).to_bytes(DECIMAL_BYTES[kind], "little", signed=True)
+    return bytes([kind << 2, scale]) + content
 
 
 def _string(value: str) -> bytes:
     text = _utf8(value)
     if len(text) <= MAX_SHORT_STRING_BYTES:
         return bytes([BasicType.SHORT_STRING | len(text) << 2]) + text
-    return _sized(PrimitiveType.STRING, text)
+    return _sized(Kind.STRING, text)
 
 
-def _sized(kind: PrimitiveType, content: bytes) -> bytes:
-    if len(content) > _MAX_SIZE_BYTES:
-        raise InvalidRequestError(
-            "A string or binary value is larger than a variant can be",
-            cause=f"It may have {_MAX_SIZE_BYTES} bytes",
-            remedy="Split it, or keep it in a column of its own",
-            size_bytes=len(content),
-        )
-    return _header(kind) + len(content).to_bytes(4, "little") + content
+def _binary(value: bytes | bytearray | memoryview) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("no bytes")
+    return _sized(Kind.BINARY, bytes(value))
+
+
+def _sized(kind: Kind, content: bytes) -> bytes:
+    ensure_size("A string or binary value", len(content))
+    return bytes([kind << 2]) + _uints([len(content)], 4) + content
 
 
 def _date(value: date | VariantDate) -> bytes:
-    days = value.days if isinstance(value, VariantDate) else value.toordinal() - _EPOCH_ORDINAL
+    days = value.days if isinstance(value, VariantDate) else value.toordinal() - EPOCH_ORDINAL
     if not -(1 << 31) <= days < 1 << 31:
         raise InvalidRequestError("A date is out of a variant's range", cause=f"{days} days since 1970")
-    return _header(PrimitiveType.DATE) + days.to_bytes(4, "little", signed=True)
+    return _fixed(Kind.DATE, days)
 
 
-def _datetime(value: datetime) -> bytes:
-    aware = value.tzinfo is not None and value.utcoffset() is not None
-    return _datetime_of(utc=aware)(value)
-
-
-def _datetime_of(*, utc: bool) -> Callable[[datetime], bytes]:
-    kind, epoch = (PrimitiveType.TIMESTAMP, _EPOCH_UTC) if utc else (PrimitiveType.TIMESTAMP_NTZ, _EPOCH)
-
-    def encode(value: datetime | VariantTimestamp) -> bytes:
-        if isinstance(value, VariantTimestamp):
-            return _timestamp(value, kind)
-        return _signed(kind, 8)((value - epoch) // _MICROSECOND)
-
-    return encode
-
-
-def _timestamp(value: VariantTimestamp, kind: PrimitiveType | None = None) -> bytes:
-    own = PrimitiveType[value.type_name.upper()]
+def _timestamp(value: datetime | VariantTimestamp, kind: Kind | None = None) -> bytes:
+    if not isinstance(value, VariantTimestamp):
+        utc = value.utcoffset() is not None
+        count = (value - _EPOCH.replace(tzinfo=UTC if utc else None)) // _MICROSECOND
+        value = VariantTimestamp(count, "us", utc)
+    own = Kind[value.type_name.upper()]
     if kind not in (None, own):
-        raise InvalidRequestError(f"A {value.type_name} is not a {kind.name.lower()}" if kind else "")
+        raise TypeError(f"A {value.type_name}")
     if not -(1 << 63) <= value.count < 1 << 63:
         raise InvalidRequestError("A timestamp is out of a variant's range", cause=value.isoformat())
-    return _signed(own, 8)(value.count)
-
-
-def _nanos_of(kind: PrimitiveType) -> Callable[[VariantTimestamp], bytes]:
-    return lambda value: _timestamp(value, kind)
+    return _fixed(own, value.count)
 
 
 def _time(value: time) -> bytes:
     if value.tzinfo is not None:
         raise InvalidRequestError("A variant's time of day has no time zone", cause=str(value))
     seconds = (value.hour * 60 + value.minute) * 60 + value.second
-    return _signed(PrimitiveType.TIME, 8)(seconds * 1_000_000 + value.microsecond)
+    return _fixed(Kind.TIME, seconds * 1_000_000 + value.microsecond)
 
 
 def _null(value: None) -> bytes:
     if value is not None:
         raise TypeError("not None")
-    return _header(PrimitiveType.NULL)
+    return bytes([Kind.NULL << 2])
 
 
 def _boolean(value: bool) -> bytes:
     if not isinstance(value, bool):
         raise TypeError("neither True nor False")
-    return _header(PrimitiveType.TRUE if value else PrimitiveType.FALSE)
+    return bytes([BOOLEANS[not value] << 2])
 
 
 def _double(value: float) -> bytes:
-    return _header(PrimitiveType.DOUBLE) + struct.pack("<d", value)
-
-
-def _float(value: float) -> bytes:
-    return _header(PrimitiveType.FLOAT) + struct.pack("<f", value)
-
-
-def _binary(value: bytes | bytearray | memoryview) -> bytes:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError("no bytes")
-    return _sized(PrimitiveType.BINARY, bytes(value))
+    return struct.pack("<Bd", Kind.DOUBLE << 2, value)
 
 
 def _uuid(value: UUID) -> bytes:
-    return _header(PrimitiveType.UUID) + value.bytes
+    return bytes([Kind.UUID << 2]) + value.bytes
 
 
 _BY_CLASS: dict[type, Callable[[VariantValue], bytes]] = {
@@ -339,7 +322,7 @@ _BY_CLASS: dict[type, Callable[[VariantValue], bytes]] = {
     bytes: _binary,
     bytearray: _binary,
     memoryview: _binary,
-    datetime: _datetime,
+    datetime: _timestamp,
     date: _date,
     time: _time,
     UUID: _uuid,
@@ -348,22 +331,20 @@ _BY_CLASS: dict[type, Callable[[VariantValue], bytes]] = {
     TypedValue: _typed,
 }
 
+_TIMESTAMPS = (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ, Kind.TIMESTAMP_NANOS, Kind.TIMESTAMP_NTZ_NANOS)
 _BY_TYPE_NAME: dict[str, Callable[[VariantValue], bytes]] = {
     "null": _null,
     "boolean": _boolean,
-    **{kind.name.lower(): _signed(kind, size) for kind, size in _INTEGERS},
     "double": _double,
-    "float": _float,
-    **{kind.name.lower(): _decimal_of(kind) for kind in DECIMAL_DIGITS},
+    "float": lambda value: struct.pack("<Bf", Kind.FLOAT << 2, value),
     "date": _date,
-    "timestamp": _datetime_of(utc=True),
-    "timestamp_ntz": _datetime_of(utc=False),
-    "timestamp_nanos": _nanos_of(PrimitiveType.TIMESTAMP_NANOS),
-    "timestamp_ntz_nanos": _nanos_of(PrimitiveType.TIMESTAMP_NTZ_NANOS),
     "binary": _binary,
     "string": _string,
     "time": _time,
     "uuid": _uuid,
+    **{kind.type_name: partial(_fixed, kind) for kind in INTEGERS},
+    **{kind.type_name: partial(_decimal, kind=kind) for kind in DECIMAL_DIGITS},
+    **{kind.type_name: partial(_timestamp, kind=kind) for kind in _TIMESTAMPS},
 }
 
 

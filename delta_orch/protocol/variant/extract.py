@@ -29,14 +29,12 @@ from delta_orch.protocol.variant.convert import (
     convert_array,
     convert_located,
     is_text,
+    plain_storage,
     refuse,
     sources_of,
 )
-from delta_orch.protocol.variant.dictionaries import Names
+from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.json_columns import unquoted_texts
-from delta_orch.protocol.variant.navigate import Located
-from delta_orch.protocol.variant.path import Path, parse_path
-from delta_orch.protocol.variant.primitive_columns import plain_storage
 from delta_orch.protocol.variant.reconstruct import (
     block_rows_of,
     encode_group,
@@ -48,13 +46,9 @@ from delta_orch.protocol.variant.reconstruct import (
     value_column,
     variant_array,
 )
-from delta_orch.protocol.variant.shredding import (
-    TypedArray,
-    TypedObject,
-    TypedPrimitive,
-    VariantGroup,
-    parse_variant_type,
-)
+from delta_orch.protocol.variant.shredding import TypedArray, TypedObject, VariantGroup, parse_variant_type
+from delta_orch.protocol.variant.values import Kind
+from delta_orch.protocol.variant.variant import Path, parse_path
 
 
 def variant_get(
@@ -67,9 +61,10 @@ def variant_get(
     """The values at a path.
 
     Args:
-        array: A variant column as a Parquet reader gives it, shredded or not, or the part of one that
-            `projection.columns_of_path` names. A chunked array comes back chunked.
-        path: Like `$.user.tags[0]`; module `path` has the rules.
+        array: A variant column as a Parquet reader gives it, shredded or not. A chunked array comes back chunked.
+            The columns beside the path need not have been read; the metadata only if a value on the way, or the result,
+            is not typed.
+        path: Like `$.user.tags[0]`; `variant.parse_path` has the rules.
         arrow_type: A primitive type; module `convert` says which values become which types. None asks for variants.
         on_mismatch: What to do with a value that cannot have that type: `raise`, or make it `null`.
 
@@ -131,7 +126,7 @@ def _extract(
     group: VariantGroup, array: pa.StructArray, steps: Path, target: pa.DataType | None, on_mismatch: OnMismatch
 ) -> pa.Array:
     present = valid_mask(array)
-    names = Names.of_lazy(lambda: metadata_column(group, array, present), present)
+    names = Names.of(lambda: metadata_column(group, array, present), present)
     typed: _Typed | None = _Typed(group, array, present, np.arange(len(array)), present)
     located: list[Located] = []
     for step in steps:
@@ -210,12 +205,12 @@ def _typed_values(
         value, _ = split_values(value, there)
     else:
         ensure_one(value, there)
-    if isinstance(group.typed, TypedPrimitive) and group.typed.kind in sources_of(target):
+    if isinstance(group.typed, Kind) and group.typed in sources_of(target):
         converted = convert_array(with_validity(plain_storage(typed_array), there), target, on_mismatch)
         return [(at.rows, converted)], Located.of(value, at.rows)
     if is_text(target):
         return [], Located.of(encode_group(group, at.array, at.present, names.take(at.rows)), at.rows)
     if there.any():
-        found = group.typed.kind.name.lower() if isinstance(group.typed, TypedPrimitive) else "objects or arrays"
-        refuse(found, target, on_mismatch)
+        containers = Kind.OBJECT if isinstance(group.typed, TypedObject) else Kind.ARRAY
+        refuse(group.typed if isinstance(group.typed, Kind) else containers, target, on_mismatch)
     return [], Located.of(value, at.rows)

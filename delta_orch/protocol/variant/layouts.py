@@ -1,6 +1,6 @@
 """Headers of many encoded values at once (Variant binary encoding, "Value encoding"): read and written with numpy.
 
-The counterpart of `decode` and `encode` for columns. Every size is checked against the space there is before it is
+The counterpart of `variant` and `encode` for columns. Every size is checked against the space there is before it is
 used.
 """
 
@@ -10,16 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, Mask, offsets_of, ragged_positions
-from delta_orch.protocol.variant.metadata import invalid_variant, width_of
-from delta_orch.protocol.variant.values import PRIMITIVE_SIZE_BYTES, BasicType
+from delta_orch.protocol.variant.encode import MAX_CHILDREN_OF_SMALL, ensure_size, width_of
+from delta_orch.protocol.variant.values import SIZE_BYTES, BasicType, invalid_variant, kind_of
 
 _UNKNOWN, _SIZED = -1, 0
 _SIZES = np.full(64, _UNKNOWN, np.int64)
-_SIZES[: len(PRIMITIVE_SIZE_BYTES)] = [_SIZED if size is None else size for size in PRIMITIVE_SIZE_BYTES]
-_MAX_SIZE_BYTES = (1 << 32) - 1
-_MAX_CHILDREN_OF_SMALL = 255
+_SIZES[: len(SIZE_BYTES)] = SIZE_BYTES
+KINDS = np.array([255 if (kind := kind_of(byte)) is None else kind for byte in range(256)], np.uint8)
+"""The `Kind` of a value by its first byte, as a number; 255 where the type does not exist."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,14 +180,9 @@ def container_headers(is_container: Mask, children: Children, value_bytes: Ints,
         value_bytes: Size of all values of each row.
         objects: Objects or arrays.
     """
-    if value_bytes.max(initial=0) > _MAX_SIZE_BYTES:
-        raise InvalidRequestError(
-            "An object or array is larger than a variant can be",
-            cause=f"It may have {_MAX_SIZE_BYTES} bytes",
-            remedy="Split it, or keep it in a column of its own",
-        )
+    ensure_size("An object or array", int(value_bytes.max(initial=0)))
     counts = np.bincount(children.rows, minlength=len(is_container))
-    large = counts > _MAX_CHILDREN_OF_SMALL
+    large = counts > MAX_CHILDREN_OF_SMALL
     offset_widths = _widths(value_bytes)
     id_widths = _id_widths(children, counts) if objects else np.zeros(len(counts), np.int64)
     ids_start = np.where(large, 5, 2)
@@ -221,7 +215,7 @@ def uniform_object_headers(ids: Ints, ends: Ints) -> ByteColumn | None:
     """
     count = len(ids)
     widths = _widths(ends[:, -1])
-    if count > _MAX_CHILDREN_OF_SMALL or not len(ends) or widths.min() != widths.max():
+    if count > MAX_CHILDREN_OF_SMALL or not len(ends) or widths.min() != widths.max():
         return None
     width, id_width = int(widths[0]), width_of(int(ids.max()))
     offsets_start = 2 + count * id_width
@@ -233,6 +227,12 @@ def uniform_object_headers(ids: Ints, ends: Ints) -> ByteColumn | None:
     for byte in range(width):
         headers[:, offsets_start + width + byte :: width] = ends >> 8 * byte & 0xFF
     return ByteColumn(np.arange(len(ends) + 1) * size, headers.reshape(-1))
+
+
+def ensure_distinct(rows: Ints, names: Ints) -> None:
+    """Check fields in the order of objects and names: no object has two of one name."""
+    if ((rows[1:] == rows[:-1]) & (names[1:] == names[:-1])).any():
+        raise invalid_variant("an object has two fields of one name")
 
 
 def _widths(largest: Ints) -> Ints:

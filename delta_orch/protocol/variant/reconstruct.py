@@ -6,10 +6,15 @@ are put together by one Arrow kernel; what the writer left in a `value` column i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Ints,
@@ -19,29 +24,32 @@ from delta_orch.protocol.variant.byte_columns import (
     concatenate,
     constant,
     gather,
+    int64_array,
     join,
+    missing,
     valid_mask,
 )
-from delta_orch.protocol.variant.dictionaries import Names
+from delta_orch.protocol.variant.convert import encode_primitives, plain_storage
+from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.layouts import (
     Children,
     basic_types,
     children_of,
     container_headers,
     containers,
+    ensure_distinct,
     uniform_object_headers,
     value_sizes,
 )
-from delta_orch.protocol.variant.metadata import invalid_variant
-from delta_orch.protocol.variant.primitive_columns import encode_primitives, plain_storage
 from delta_orch.protocol.variant.shredding import (
     TypedArray,
     TypedObject,
-    TypedPrimitive,
     VariantGroup,
     parse_variant_type,
 )
-from delta_orch.protocol.variant.values import BasicType
+from delta_orch.protocol.variant.values import BasicType, Kind, invalid_variant
+
+Change = Callable[[pa.Array], pa.Array]
 
 VARIANT_NULL = b"\x00"
 _BLOCK_ROWS = 1 << 16
@@ -82,11 +90,24 @@ def reconstruct_variant(array: pa.Array | pa.ChunkedArray) -> pa.StructArray | p
     return variant_array(metadata, values, present)
 
 
+def located_variants(variants: pa.StructArray) -> tuple[Located, Names]:
+    """Where the values of an unshredded column lie, and their field names.
+
+    Raises:
+        InvalidVariantError: A row that is not null has no value.
+    """
+    present = valid_mask(variants)
+    values = column_from_arrow(variants.field("value"), present)
+    if (values.sizes[present] == 0).any():
+        raise invalid_variant("a value has no bytes")
+    names = Names.of(lambda: column_from_arrow(variants.field("metadata")), present)
+    return Located.of(values, np.arange(len(variants))), names
+
+
 def variant_array(metadata: ByteColumn, values: ByteColumn, present: Mask) -> pa.StructArray:
     """Put a column of variants together; rows that are not present are null."""
-    mask = None if present.all() else boolean_array(~present)
     children = [metadata.to_binary(), values.to_binary()]
-    return pa.StructArray.from_arrays(children, fields=list(VARIANT_STORAGE), mask=mask)
+    return pa.StructArray.from_arrays(children, fields=list(VARIANT_STORAGE), mask=null_mask(present))
 
 
 def metadata_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
@@ -115,7 +136,7 @@ def _reconstruct_blocks(group: VariantGroup, array: pa.StructArray, metadata: By
     for start in range(0, max(len(array), 1), block_rows):
         rows = slice(start, start + block_rows)
         block = array.slice(start, block_rows)
-        block_metadata = ByteColumn(metadata.offsets[start : start + block_rows + 1], metadata.data)
+        block_metadata = partial(ByteColumn, metadata.offsets[start : start + block_rows + 1], metadata.data)
         names = Names.of(block_metadata, present[rows])
         blocks.append(required(encode_group(group, block, present[rows], names), present[rows]))
     return concatenate(blocks)
@@ -152,7 +173,7 @@ def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, name
     if isinstance(group.typed, TypedObject):
         return _encode_objects(group.typed, typed_array, typed, value, names)
     ensure_one(value, typed)
-    if isinstance(group.typed, TypedPrimitive):
+    if isinstance(group.typed, Kind):
         return join([*encode_primitives(group.typed, typed_array, typed), trimmed(value)])
     return _encode_arrays(group.typed, typed_array, typed, trimmed(value), names)
 
@@ -167,7 +188,7 @@ def value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> B
     """What the rows have in their value column, missing where that is null or absent."""
     values = None if group.value_index is None else plain_storage(array.field(group.value_index))
     if values is None or values.null_count == len(values):
-        return ByteColumn(np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8))
+        return missing(len(array))
     column = column_from_arrow(values, present)
     if (present & valid_mask(values) & (column.sizes == 0)).any():
         raise invalid_variant("a value has no bytes")
@@ -257,7 +278,7 @@ def split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn
     if (~typed[rows] & is_object).any():
         raise invalid_variant("it has an object in its value column where the object's fields should be shredded")
     if not typed[rows].any():
-        return trimmed(value), ByteColumn(np.zeros(len(value) + 1, np.int64), value.data)
+        return trimmed(value), missing(len(value))
     return trimmed(value.only(~typed)), value.only(typed)
 
 
@@ -290,8 +311,125 @@ def _merged(typed: TypedObject, shredded: Children, left_over: Children, names: 
     rows = np.concatenate([shredded.rows, left_over.rows])
     rank = np.concatenate([shredded_ranks, ranks[codes]])
     order = np.lexsort((rank, rows))
-    rows, rank = rows[order], rank[order]
-    if ((rows[1:] == rows[:-1]) & (rank[1:] == rank[:-1])).any():
-        raise invalid_variant("an object has two fields of one name")
+    rows = rows[order]
+    ensure_distinct(rows, rank[order])
     ids = np.concatenate([shredded.ids, left_over.ids])[order]
     return Children(rows, ids, np.concatenate([shredded.offsets, left_over.offsets])[order])
+
+
+# Variants anywhere inside a column
+
+
+def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) -> pa.Array | pa.ChunkedArray:
+    """A column with every variant in it as struct<metadata: binary, value: binary>; all else stays as it is.
+
+    Args:
+        array: As a Parquet reader gives it. A chunked array comes back chunked.
+        data_type: The column's Delta type; structs name their fields as the file does. Fields that only one side has
+            are left alone. So is a column that is not a struct, list or map although its type is one.
+
+    Raises:
+        InvalidVariantError: As `reconstruct_variant` has it; also where a variant is not a group.
+    """
+    if not holds_variant(data_type):
+        return array
+    if isinstance(array, pa.ChunkedArray):
+        # No chunk, no type: an empty array has it.
+        chunks = array.chunks or [pa.nulls(0, array.type)]
+        return pa.chunked_array([reconstruct_columns(chunk, data_type) for chunk in chunks])
+    return _with_variants(array, data_type, reconstruct_variant)
+
+
+def ensure_variants(array: pa.Array, data_type: DataType) -> None:
+    """Check the variants anywhere in a column: each has metadata of a known version and exactly one value. What is
+    inside objects and arrays is not looked at.
+
+    Args:
+        array: In the Arrow type of `data_type`; variants are struct<metadata: binary, value: binary>.
+
+    Raises:
+        InvalidVariantError: One is none.
+    """
+    _with_variants(array, data_type, _ensured)
+
+
+def _ensured(array: pa.StructArray) -> pa.StructArray:
+    present = valid_mask(array)
+    parts = {name: column_from_arrow(array.field(name), present) for name in ("metadata", "value")}
+    for name, column in parts.items():
+        if (column.sizes[present] == 0).any():
+            raise invalid_variant(f"it has no {name}")
+    if present.any():
+        value = Located.of(parts["value"], np.arange(len(array)))
+        if (value_sizes(value.data, value.starts, value.ends) != value.ends - value.starts).any():
+            raise invalid_variant("bytes follow its value")
+        _ = Names.of(lambda: parts["metadata"], present).dictionaries
+    return array
+
+
+def _with_variants(array: pa.Array, data_type: DataType, change: Change) -> pa.Array:
+    """The array with every variant in it replaced by what `change` makes of it."""
+    match data_type:
+        case _ if not holds_variant(data_type):
+            return array
+        case StructType() if pa.types.is_struct(array.type):
+            return _struct(array, data_type, change)
+        case ArrayType(element_type, _) if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+            return _list(array, element_type, change)
+        case MapType() if pa.types.is_map(array.type):
+            return _map(array, data_type, change)
+        case StructType() | ArrayType() | MapType():
+            return array
+        case _:
+            return change(array)
+
+
+def _struct(array: pa.StructArray, data_type: StructType, change: Change) -> pa.StructArray:
+    known = {f.name: f.data_type for f in data_type}
+    children, fields = [], []
+    # Flattened children are null where the struct is; what lies under a null must not be looked at.
+    for field, child in zip(array.type, array.flatten(), strict=True):
+        if field.name in known:
+            child = _with_variants(child, known[field.name], change)
+        children.append(child)
+        fields.append(field.with_type(child.type))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=null_mask(valid_mask(array)))
+
+
+def _list(array: pa.Array, element_type: DataType, change: Change) -> pa.Array:
+    array, offsets = _compact(array)
+    values = _with_variants(array.values.slice(offsets[0], offsets[-1] - offsets[0]), element_type, change)
+    large = pa.types.is_large_list(array.type)
+    field = array.type.value_field.with_type(values.type)
+    return _from_parts(pa.large_list(field) if large else pa.list_(field), array, offsets, values)
+
+
+def _map(array: pa.MapArray, data_type: MapType, change: Change) -> pa.MapArray:
+    array, offsets = _compact(array)
+    part = slice(offsets[0], offsets[-1])
+    keys = _with_variants(array.keys[part], data_type.key_type, change)
+    items = _with_variants(array.items[part], data_type.value_type, change)
+    key_field, item_field = array.type.key_field.with_type(keys.type), array.type.item_field.with_type(items.type)
+    entries = pa.StructArray.from_arrays([keys, items], fields=[key_field, item_field])
+    return _from_parts(pa.map_(key_field, item_field), array, offsets, entries)
+
+
+def _compact(array: pa.Array) -> tuple[pa.Array, Ints]:
+    """The array without elements under its nulls, and its offsets."""
+    offsets = list_offsets(array)
+    if array.null_count and np.diff(offsets)[~valid_mask(array)].any():
+        array = pc.take(array, int64_array(np.arange(len(array))))
+        offsets = list_offsets(array)
+    return array, offsets
+
+
+def _from_parts(t: pa.DataType, array: pa.Array, offsets: Ints, children: pa.Array) -> pa.Array:
+    moved = (offsets - offsets[0]).astype(np.int64 if pa.types.is_large_list(t) else np.int32)
+    valid = valid_mask(array)
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(t, len(array), [bitmap, pa.py_buffer(moved)], children=[children])
+
+
+def null_mask(valid: Mask) -> pa.BooleanArray | None:
+    """The mask that structs are built with: which rows are null, None where no row is."""
+    return None if valid.all() else boolean_array(~valid)

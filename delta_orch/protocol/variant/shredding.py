@@ -9,19 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from delta_orch.errors import InvalidVariantError
-from delta_orch.protocol.variant.metadata import invalid_variant
-from delta_orch.protocol.variant.values import PrimitiveType
+from delta_orch.protocol.variant.convert import is_binary, is_text
+from delta_orch.protocol.variant.values import ARROW_TYPES, DECIMAL_DIGITS, Kind, invalid_variant
 
 _MAX_SHREDDED_LEVELS = 100
-_UUID_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class TypedPrimitive:
-    """A typed column of one primitive type. `kind` of a boolean is `TRUE`."""
-
-    kind: PrimitiveType
-    type: pa.DataType
+_KIND_OF_ARROW = {t: kind for kind, t in ARROW_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +46,14 @@ class TypedArray:
 class VariantGroup:
     """The columns of one variant, or of one shredded part of it; positions in the struct, None where absent.
 
-    Only the outermost group has metadata, and not even that where it was read without.
+    Only the outermost group has metadata, and not even that where it was read without. A typed column of a primitive
+    type is its `Kind`; booleans are `TRUE`.
     """
 
     metadata_index: int | None
     value_index: int | None
     typed_index: int | None
-    typed: TypedPrimitive | TypedObject | TypedArray | None
+    typed: Kind | TypedObject | TypedArray | None
 
 
 def parse_variant_type(data_type: pa.DataType, *, metadata_required: bool = True) -> VariantGroup:
@@ -103,7 +96,7 @@ def _parse_group(group: pa.StructType, *, outermost: bool, level: int) -> Varian
     if not positions.keys() & {"value", "typed_value"}:
         raise _no_variant("It has neither a value nor a typed_value column")
     for name in ("metadata", "value"):
-        if name in positions and not _is_binary(group[positions[name]].type):
+        if name in positions and not is_binary(_plain(group[positions[name]].type)):
             raise _no_variant(f"Its {name} column is not binary but {group[positions[name]].type}")
     typed = None
     if "typed_value" in positions:
@@ -111,13 +104,7 @@ def _parse_group(group: pa.StructType, *, outermost: bool, level: int) -> Varian
     return VariantGroup(positions.get("metadata"), positions.get("value"), positions.get("typed_value"), typed)
 
 
-def _is_binary(t: pa.DataType) -> bool:
-    if pa.types.is_dictionary(t):
-        return _is_binary(t.value_type)
-    return bool(pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_binary_view(t))
-
-
-def _parse_typed(t: pa.DataType, level: int) -> TypedPrimitive | TypedObject | TypedArray:
+def _parse_typed(t: pa.DataType, level: int) -> Kind | TypedObject | TypedArray:
     if pa.types.is_struct(t):
         fields = [_parse_field(field, position, level) for position, field in enumerate(t)]
         if len({f.name for f in fields}) != len(fields):
@@ -127,7 +114,7 @@ def _parse_typed(t: pa.DataType, level: int) -> TypedPrimitive | TypedObject | T
         if not pa.types.is_struct(t.value_type):
             raise _no_variant(f"The elements of a shredded array are no groups but {t.value_type}")
         return TypedArray(_parse_group(t.value_type, outermost=False, level=level + 1))
-    return TypedPrimitive(_primitive_type(t), t)
+    return _primitive_type(t)
 
 
 def _parse_field(field: pa.Field, position: int, level: int) -> TypedField:
@@ -136,54 +123,37 @@ def _parse_field(field: pa.Field, position: int, level: int) -> TypedField:
     return TypedField(field.name, position, _parse_group(field.type, outermost=False, level=level + 1))
 
 
-def _primitive_type(t: pa.DataType) -> PrimitiveType:
-    types = pa.types
-    if types.is_dictionary(t):
-        return _primitive_type(t.value_type)
-    if isinstance(t, pa.BaseExtensionType):
-        if t.extension_name == "arrow.uuid":
-            return PrimitiveType.UUID
+def _plain(t: pa.DataType) -> pa.DataType:
+    return t.value_type if pa.types.is_dictionary(t) else t
+
+
+def _primitive_type(t: pa.DataType) -> Kind:
+    plain = _plain(t)
+    if isinstance(plain, pa.BaseExtensionType):
+        if plain.extension_name != "arrow.uuid":
+            raise _unsupported(t)
+        plain = plain.storage_type
+    if is_binary(plain):
+        return Kind.BINARY
+    if is_text(plain):
+        return Kind.STRING
+    if pa.types.is_decimal(plain):
+        return _decimal_type(plain)
+    if pa.types.is_timestamp(plain) and plain.tz:
+        plain = pa.timestamp(plain.unit, "UTC")
+    kind = _KIND_OF_ARROW.get(plain)
+    if kind is None:
         raise _unsupported(t)
-    for kind, test in _PLAIN_TYPES:
-        if test(t):
-            return kind
-    if types.is_decimal(t):
-        return _decimal_type(t)
-    if types.is_timestamp(t) and t.unit in ("us", "ns"):
-        return PrimitiveType[("TIMESTAMP" if t.tz else "TIMESTAMP_NTZ") + ("_NANOS" if t.unit == "ns" else "")]
-    if types.is_time64(t) and t.unit == "us":
-        return PrimitiveType.TIME
-    if types.is_fixed_size_binary(t) and t.byte_width == _UUID_BYTES:
-        return PrimitiveType.UUID
-    raise _unsupported(t)
+    return kind
 
 
-_PLAIN_TYPES = (
-    (PrimitiveType.TRUE, pa.types.is_boolean),
-    (PrimitiveType.INT8, pa.types.is_int8),
-    (PrimitiveType.INT16, pa.types.is_int16),
-    (PrimitiveType.INT32, pa.types.is_int32),
-    (PrimitiveType.INT64, pa.types.is_int64),
-    (PrimitiveType.FLOAT, pa.types.is_float32),
-    (PrimitiveType.DOUBLE, pa.types.is_float64),
-    (PrimitiveType.DATE, pa.types.is_date32),
-    (PrimitiveType.BINARY, _is_binary),
-    (
-        PrimitiveType.STRING,
-        lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
-    ),
-)
-
-
-def _decimal_type(t: pa.DataType) -> PrimitiveType:
+def _decimal_type(t: pa.DataType) -> Kind:
     if pa.types.is_decimal256(t) or not 0 <= t.scale <= t.precision:
         raise _unsupported(t)
     # Arrow reads all decimals into one class unless it is told otherwise: the precision tells what Parquet has.
     if pa.types.is_decimal128(t):
-        widest = 9 if t.precision <= 9 else 18 if t.precision <= 18 else 38
-    else:
-        widest = 9 if t.bit_width == 32 else 18
-    return {9: PrimitiveType.DECIMAL4, 18: PrimitiveType.DECIMAL8, 38: PrimitiveType.DECIMAL16}[widest]
+        return next(kind for kind, digits in DECIMAL_DIGITS.items() if t.precision <= digits)
+    return Kind.DECIMAL4 if t.bit_width == 32 else Kind.DECIMAL8
 
 
 def _unsupported(t: pa.DataType) -> InvalidVariantError:

@@ -1,4 +1,4 @@
-"""Values a variant can hold and Python's own types cannot, and the type names of all of them.
+"""The types of variant values, their Python classes, and their canonical JSON text.
 
 A decoded variant is made of None, bool, int, float, Decimal, str, bytes, date, datetime (aware: `timestamp`, always
 UTC; naive: `timestamp_ntz`), time, UUID, dict and list. Nanoseconds, and days beyond the years 1 to 9999, come as the
@@ -7,10 +7,20 @@ classes of this module, so that nothing is lost.
 
 from __future__ import annotations
 
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, time
+from decimal import Decimal
 from enum import IntEnum
+from json.encoder import encode_basestring
 from typing import Any, Literal
+from uuid import UUID
+
+import pyarrow as pa
+
+from delta_orch.errors import InvalidVariantError
 
 VariantValue = Any
 """A value from or for a variant, as the module says; dicts and lists hold such values again."""
@@ -19,7 +29,6 @@ MAX_DEPTH = 1000
 """How deeply objects and arrays may be nested. Spark's JSON parser has the same bound."""
 
 _DAYS_OF_400_YEARS = 146_097
-_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _PER_SECOND = {"us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -32,8 +41,8 @@ class BasicType(IntEnum):
     ARRAY = 3
 
 
-class PrimitiveType(IntEnum):
-    """The upper six bits of a primitive value's first byte."""
+class Kind(IntEnum):
+    """The type of a value: the id of a primitive type (the upper six bits of its first byte), or a container."""
 
     NULL = 0
     TRUE = 1
@@ -56,28 +65,63 @@ class PrimitiveType(IntEnum):
     TIMESTAMP_NANOS = 18
     TIMESTAMP_NTZ_NANOS = 19
     UUID = 20
+    OBJECT = 64
+    ARRAY = 65
+
+    @property
+    def type_name(self) -> str:
+        return "boolean" if self in BOOLEANS else self.name.lower()
 
 
-PRIMITIVE_SIZE_BYTES: tuple[int | None, ...] = (
-    1, 1, 1, 2, 3, 5, 9, 9, 6, 10, 18, 5, 9, 9, 5, None, None, 9, 9, 9, 17,
-)  # fmt: skip
-"""Size of a primitive value by its id, first byte included; None where a length follows."""
+SIZE_BYTES = (1, 1, 1, 2, 3, 5, 9, 9, 6, 10, 18, 5, 9, 9, 5, 0, 0, 9, 9, 9, 17)
+"""Size of a primitive value by its id, first byte included; 0 where a length follows."""
 
-TYPE_NAMES: tuple[str, ...] = tuple(
-    "boolean" if t in (PrimitiveType.TRUE, PrimitiveType.FALSE) else t.name.lower() for t in PrimitiveType
-)
-"""Names of the primitive types, by id. `object` and `array` are the others."""
+BOOLEANS = (Kind.TRUE, Kind.FALSE)
+INTEGERS = (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64)
+DECIMAL_DIGITS = {Kind.DECIMAL4: 9, Kind.DECIMAL8: 18, Kind.DECIMAL16: 38}
+DECIMAL_BYTES = {Kind.DECIMAL4: 4, Kind.DECIMAL8: 8, Kind.DECIMAL16: 16}
+MAX_DECIMAL_SCALE = 38
+ARROW_TYPES = {
+    Kind.TRUE: pa.bool_(),
+    Kind.INT8: pa.int8(),
+    Kind.INT16: pa.int16(),
+    Kind.INT32: pa.int32(),
+    Kind.INT64: pa.int64(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
+    Kind.TIMESTAMP_NTZ: pa.timestamp("us"),
+    Kind.BINARY: pa.binary(),
+    Kind.STRING: pa.string(),
+    Kind.TIME: pa.time64("us"),
+    Kind.TIMESTAMP_NANOS: pa.timestamp("ns", "UTC"),
+    Kind.TIMESTAMP_NTZ_NANOS: pa.timestamp("ns"),
+    Kind.UUID: pa.binary(16),
+}
+"""The Arrow type of a column of one type. Decimals have one for each scale; both booleans have that of `TRUE`."""
 
-DECIMAL_DIGITS = {PrimitiveType.DECIMAL4: 9, PrimitiveType.DECIMAL8: 18, PrimitiveType.DECIMAL16: 38}
 MICROS_OF_A_DAY = 86_400_000_000
+EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+MIN_DAYS, MAX_DAYS = 1 - EPOCH_ORDINAL, date.max.toordinal() - EPOCH_ORDINAL
+"""The days that Python's calendar has."""
 
 
-def type_name_of(first_byte: int) -> str | None:
-    """The type's name, known from a value's first byte alone; None where the type does not exist."""
-    basic = first_byte & 3
+def kind_of(first_byte: int) -> Kind | None:
+    """The type of a value by its first byte; None where the type does not exist."""
+    basic, upper = first_byte & 3, first_byte >> 2
     if basic == BasicType.PRIMITIVE:
-        return TYPE_NAMES[first_byte >> 2] if first_byte >> 2 < len(TYPE_NAMES) else None
-    return ("", "string", "object", "array")[basic]
+        return Kind(upper) if upper < len(SIZE_BYTES) else None
+    return (Kind.STRING, Kind.OBJECT, Kind.ARRAY)[basic - 1]
+
+
+def invalid_variant(problem: str, cause: str | None = None) -> InvalidVariantError:
+    """The error of this package, with the remedy it always has."""
+    return InvalidVariantError(
+        f"A variant cannot be read: {problem}",
+        cause=cause,
+        remedy="Rewrite the data file that holds it, or restore the table to a version before it",
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -129,7 +173,7 @@ class TypedValue:
     """A scalar with the exact type it is to be encoded as: `TypedValue("int32", 1)` is not shortened to an int8.
 
     Attributes:
-        type_name: One of `TYPE_NAMES`.
+        type_name: The `type_name` of a `Kind`.
         value: A Python value of that type. `decimal4`, `decimal8` and `decimal16` take Decimals and keep their scale.
     """
 
@@ -139,8 +183,85 @@ class TypedValue:
 
 def _iso_day(days: int) -> str:
     # Python's calendar covers the years 1 to 9999; the calendar repeats every 400 years.
-    cycles, day = divmod(days + _EPOCH_ORDINAL - 1, _DAYS_OF_400_YEARS)
+    cycles, day = divmod(days + EPOCH_ORDINAL - 1, _DAYS_OF_400_YEARS)
     inside = date.fromordinal(day + 1)
     year = inside.year + 400 * cycles
     text = f"{year:04}" if 0 <= year <= 9999 else f"{year:+05}"
     return f"{text}-{inside.month:02}-{inside.day:02}"
+
+
+# JSON text
+
+
+def to_json(value: VariantValue) -> str:
+    """The canonical JSON text of a decoded value. Nesting of any depth is written without recursion.
+
+    Keys are in the order of their UTF-8 bytes. There is no white space. Decimals have all their digits, floats are
+    Python's shortest text that reads back as the same double. Dates, times and timestamps are ISO 8601 (UTC as
+    `+00:00`), binary is Base64, UUIDs are hyphenated hex. JSON has no NaN and no infinities: they become the strings
+    `"NaN"`, `"Infinity"` and `"-Infinity"`, as in Spark.
+    """
+    if not isinstance(value, (dict, list)):
+        return _SCALARS[type(value)](value)
+    out: list[str] = []
+    open_containers: list[tuple[Iterator[tuple[str, VariantValue]], str]] = []
+
+    def enter(container: VariantValue) -> None:
+        is_object = isinstance(container, dict)
+        out.append("{" if is_object else "[")
+        open_containers.append((_led_fields(container) if is_object else _led_elements(container), "]}"[is_object]))
+
+    enter(value)
+    while open_containers:
+        children, closing = open_containers[-1]
+        for lead, child in children:
+            out.append(lead)
+            if isinstance(child, (dict, list)):
+                enter(child)
+                break
+            out.append(_SCALARS[type(child)](child))
+        else:
+            out.append(closing)
+            open_containers.pop()
+    return "".join(out)
+
+
+def _led_fields(fields: dict[str, VariantValue]) -> Iterator[tuple[str, VariantValue]]:
+    comma = ""
+    for name in sorted(fields):
+        yield f"{comma}{encode_basestring(name)}:", fields[name]
+        comma = ","
+
+
+def _led_elements(elements: list[VariantValue]) -> Iterator[tuple[str, VariantValue]]:
+    comma = ""
+    for element in elements:
+        yield comma, element
+        comma = ","
+
+
+def _float_text(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _quoted_iso(value: date | datetime | time | VariantDate | VariantTimestamp) -> str:
+    return f'"{value.isoformat()}"'
+
+
+_SCALARS: dict[type, Callable[[VariantValue], str]] = {
+    type(None): lambda _: "null",
+    bool: lambda v: "true" if v else "false",
+    int: str,
+    float: _float_text,
+    Decimal: lambda v: format(v, "f"),
+    str: encode_basestring,
+    bytes: lambda v: f'"{b64encode(v).decode()}"',
+    date: _quoted_iso,
+    datetime: _quoted_iso,
+    time: _quoted_iso,
+    VariantDate: _quoted_iso,
+    VariantTimestamp: _quoted_iso,
+    UUID: lambda v: f'"{v}"',
+}

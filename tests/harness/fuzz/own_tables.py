@@ -32,8 +32,8 @@ from delta_orch.protocol.actions import (
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.deletion_vector import DeletionVector, z85_encode
 from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.variant.arrays import json_to_variant
 from delta_orch.storage.local import LocalStore
+from delta_orch.variant import json_to_variant
 from tests.harness.log_builder import LogBuilder
 
 ROWS = 12

@@ -17,8 +17,8 @@ from delta_orch.engines.select import spark_engine
 from delta_orch.errors import DeltaError
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import StructType
-from delta_orch.protocol.variant.arrays import variant_to_json
 from delta_orch.testing import open_table
+from delta_orch.variant import variant_to_json
 from tests.harness.fuzz.expectation import Expectation
 from tests.harness.fuzz.watched_store import WatchedStore
 from tests.harness.row_multiset import comparable_rows

@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.errors import InvalidVariantError
-from delta_orch.protocol.variant.arrays import variant_to_json, variant_to_python
 from delta_orch.protocol.variant.encode import encode_variant, parse_json
 from delta_orch.protocol.variant.extract import variant_get
-from delta_orch.protocol.variant.metadata import MetadataReader
 from delta_orch.protocol.variant.reconstruct import reconstruct_variant
-from delta_orch.protocol.variant.variant import Variant
+from delta_orch.protocol.variant.variant import MetadataReader, Variant
+from delta_orch.variant import variant_to_json, variant_to_python
 from tests.harness.fuzz.byte_mutations import damage_bytes
 from tests.harness.fuzz.categories import Category, note
 from tests.harness.fuzz.hostile_values import NUMBERS, TEXTS, nested_json
