@@ -32,6 +32,7 @@ from delta_orch.protocol.variant.layouts import (
     Children,
     basic_types,
     child_spaces,
+    children_of,
     containers,
     ensure_distinct,
     read_uints_at,
@@ -261,9 +262,15 @@ class Located:
         return children, fields, names.dictionaries.codes_at(names.codes[fields.rows], children.ids)
 
     def _field(self, name: str, names: Names) -> Located:
-        _, fields, codes = self.fields(names)
-        code = names.dictionaries.codes_of([name.encode("utf-8", "surrogatepass")])[0]
-        return fields.of_code(codes, code)
+        # Not by way of `fields`: only the one that is asked for gets a place.
+        layout = containers(self.data, self.starts, self.ends, objects=True)
+        children = children_of(self.data, layout)
+        codes = names.dictionaries.codes_at(names.codes[self.rows][children.rows], children.ids)
+        hits = np.flatnonzero(codes == names.dictionaries.codes_of([name.encode("utf-8", "surrogatepass")])[0])
+        parents = children.rows[hits]
+        ensure_distinct(parents, codes[hits])
+        starts = layout.values_start[parents] + children.offsets[hits]
+        return Located(self.rows[parents], self.data, starts, layout.ends[parents])
 
     def of_code(self, codes: Ints, code: int) -> Located:
         """The fields of one name, by the codes that `fields` gave."""
