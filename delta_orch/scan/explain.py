@@ -14,7 +14,6 @@ from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.scan.predicate import ScanPredicate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,21 +96,21 @@ class ScanExplanation:
         return "\n".join(lines)
 
 
-def explain_scan(snapshot: Snapshot, predicate: ScanPredicate) -> ScanExplanation:
+def explain_scan(snapshot: Snapshot, where: Expression | None, arrow_filter: pc.Expression | None) -> ScanExplanation:
     """Plan a scan as it would be planned to be read, and count. Raises as `Snapshot.files`."""
     files = snapshot.files(["size", "partition_values"])
     total = FileCount.of(files)
     pruned, left = total, total
-    if predicate.where is not None:
-        kept = match_files(files, predicate.where, snapshot.schema, snapshot.partition_columns).may_match
-        pruned, left = FileCount.of(files.filter(kept)), FileCount.of(snapshot.files(["size"], predicate.where))
+    if where is not None:
+        kept = match_files(files, where, snapshot.schema, snapshot.partition_columns).may_match
+        pruned, left = FileCount.of(files.filter(kept)), FileCount.of(snapshot.files(["size"], where))
     return ScanExplanation(
         uri=snapshot.store.uri,
         version=snapshot.version,
         total=total,
         after_partition_pruning=pruned,
         after_data_skipping=left,
-        parts=(*(_part(snapshot, part, total) for part in _conjuncts(predicate.where)), *_arrow_part(predicate)),
+        parts=(*(_part(snapshot, part, total) for part in _conjuncts(where)), *_arrow_part(arrow_filter)),
     )
 
 
@@ -151,10 +150,10 @@ def _compared_columns(node: Expression) -> set[Column]:
     return set(columns_of(node))
 
 
-def _arrow_part(predicate: ScanPredicate) -> tuple[PredicatePart, ...]:
-    if predicate.arrow_filter is None:
+def _arrow_part(arrow_filter: pc.Expression | None) -> tuple[PredicatePart, ...]:
+    if arrow_filter is None:
         return ()
-    return (PredicatePart(str(predicate.arrow_filter), (), 0),)
+    return (PredicatePart(str(arrow_filter), (), 0),)
 
 
 def _text_of_bytes(count: int) -> str:

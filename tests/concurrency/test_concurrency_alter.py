@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import ColumnNotFoundError, ConflictError, MetadataChangedError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.scan.table_snapshot import TableSnapshot
 from delta_orch.verbs.alter.alteration import alter
 from delta_orch.verbs.alter.builder import Alteration
 

@@ -13,7 +13,7 @@ import pytest
 from delta_orch.engines.base import ScanPlan, WriteSpec
 from delta_orch.engines.local import parquet_read
 from delta_orch.engines.local.engine import LocalEngine
-from delta_orch.engines.local.row_group_skipping import row_group_skipping
+from delta_orch.engines.local.parquet_read import row_group_skipping
 from delta_orch.errors import MissingFileError, ProtocolViolationError, TableError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression

@@ -126,7 +126,7 @@ def _add_line(row: JsonObject) -> bytes:
 
 def _serialize(files: pa.Table, fields: Callable[[pa.RecordBatch], pa.StringArray]) -> bytes:
     return b"".join(
-        joined_text(fields(batch)) for batch in files.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows
+        _joined_text(fields(batch)) for batch in files.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows
     )
 
 
@@ -297,7 +297,7 @@ def _null_text() -> pa.StringScalar:
     return string_array([None])[0]
 
 
-def joined_text(lines: pa.StringArray) -> bytes:
+def _joined_text(lines: pa.StringArray) -> bytes:
     """All strings one after the other, none of them null: exactly the array's data buffer."""
     offsets = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, lines.buffers()[1]], offset=lines.offset)
     start, end = offsets[0].as_py(), offsets[len(lines)].as_py()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Collection, Sequence
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pa_json
 
-from delta_orch.log.files.arrow_building import one_chunk, string_array, string_scalar, struct_array
-from delta_orch.log.files.commit_json import joined_text
+from delta_orch.log.files.arrow_building import one_chunk, string_array, struct_array
+from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.table_properties import TableProperties
@@ -30,7 +28,6 @@ from delta_orch.table.clustering import indexed_columns
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 
 _UNBOUNDED = (BINARY, BOOLEAN, VARIANT, VOID)
-_SMALLEST_BLOCK_BYTES = 1 << 20
 
 
 def stats_type(
@@ -73,18 +70,10 @@ def parse_stats(texts: pa.ChunkedArray, wanted: pa.StructType) -> pa.StructArray
 
 
 def _read_json(column: pa.StringArray, wanted: pa.StructType) -> pa.StructArray | None:
-    """None where a value is not of the type wanted, or a row is not one line of JSON."""
-    lines = pc.binary_join_element_wise(
-        pc.coalesce(column, string_scalar("{}")), string_scalar("\n"), string_scalar("")
-    )
-    data = joined_text(lines)
-    options = pa_json.ReadOptions(block_size=max(_SMALLEST_BLOCK_BYTES, len(data)))
+    """None where a value is not of the type wanted, or a text is not one object."""
     read_type = _json_type(wanted)
-    parsing = pa_json.ParseOptions(explicit_schema=pa.schema(list(read_type)), unexpected_field_behavior="ignore")
     try:
-        table = pa_json.read_json(io.BytesIO(data), options, parsing)
-        if table.num_rows != len(column):
-            return None
+        table = read_stats_json(column, pa.schema(list(read_type)))
         return pc.cast(struct_array(read_type, [one_chunk(table[field.name]) for field in read_type]), wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None

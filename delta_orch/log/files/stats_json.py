@@ -1,5 +1,4 @@
-"""Statistics stored as columns (`stats_parsed`) written as the JSON of `stats`, all rows at once (PROTOCOL, "Per-file
-Statistics")."""
+"""Statistics between the JSON of `stats` and columns, all rows at once (PROTOCOL, "Per-file Statistics")."""
 
 from __future__ import annotations
 
@@ -10,9 +9,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from delta_orch.log.files.arrow_building import string_array, string_scalar
+from delta_orch.log.files.arrow_building import int32_array, string_array, string_scalar
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+_SMALLEST_BLOCK_BYTES = 1 << 20
+
+
+def read_stats_json(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
+    """The fields of a schema, one row a text, by Arrow's JSON reader. A null text has none of them.
+
+    Raises:
+        pa.ArrowInvalid: A text is not one object, or a value is not of its type.
+    """
+    import pyarrow.json as pj
+
+    # Between the tokens of JSON a line break is a space, and inside a string there is none.
+    text = pc.ascii_trim_whitespace(pc.replace_substring(pc.coalesce(stats, string_scalar("{}")), "\n", " "))
+    # The reader goes by objects, not by lines: each line must be one.
+    if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
+        raise pa.ArrowInvalid("a line is no object")
+    longest = pc.max(pc.binary_length(text)).as_py() or 0
+    lines = pc.binary_join(pa.ListArray.from_arrays(int32_array([0, len(text)]), text), string_scalar("\n"))
+    table = pj.read_json(
+        pa.BufferReader(lines[0].as_buffer()),
+        read_options=pj.ReadOptions(block_size=max(_SMALLEST_BLOCK_BYTES, 2 * longest + 2)),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
+    if table.num_rows != len(stats):
+        raise pa.ArrowInvalid("a line is more than one object")
+    return table.combine_chunks()
 
 
 def stats_to_json(stats: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -25,7 +25,6 @@ from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.read.checkpoint_stream import iter_live_rows
-from delta_orch.log.upkeep.ahead import ahead
 from delta_orch.log.upkeep.checkpoint_columns import (
     TOMBSTONE_COLUMNS,
     CheckpointColumns,
@@ -35,6 +34,7 @@ from delta_orch.log.upkeep.checkpoint_columns import (
 from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
 from delta_orch.log.upkeep.checkpoint_rows import (
     FileRows,
+    ahead,
     file_rows,
     oldest_tombstone_ms,
     parquet_writer,

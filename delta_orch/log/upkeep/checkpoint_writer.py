@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError
 from delta_orch.log.read.checkpoint_reader import ParquetPart
-from delta_orch.log.upkeep.ahead import ahead
 from delta_orch.log.upkeep.checkpoint_columns import TOMBSTONE_COLUMNS, CheckpointColumns, small_actions
 from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
-from delta_orch.log.upkeep.checkpoint_rows import file_rows, oldest_tombstone_ms, parquet_writer, unexpired
+from delta_orch.log.upkeep.checkpoint_rows import ahead, file_rows, oldest_tombstone_ms, parquet_writer, unexpired
 from delta_orch.log.upkeep.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.paths import LOG_DIRECTORY, checkpoint_path

@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 import pyarrow.types as pt
 
 from delta_orch.log.files.arrow_building import (
     bool_array,
     float64_array,
-    int32_array,
     int64_array,
     one_chunk,
     string_array,
-    string_scalar,
 )
+from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.actions import JsonObject, JsonValue
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.checkpoint_schema import STATS_PARSED
@@ -71,7 +69,6 @@ _LAST_MILLISECOND = int64_array([(1 << 63) - 1000])[0]
 _ZERO = int64_array([0])[0]
 _YES = bool_array([True])[0]
 
-_MIN_BLOCK_BYTES = 1 << 20
 _BATCH_ROWS = 128 * 1024
 _FEW_FILES = 64
 """Up to which Python is quicker than Arrow's JSON reader, which starts threads."""
@@ -148,30 +145,11 @@ def _parse(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -
     if len(stats) <= _FEW_FILES:
         return _parse_each(stats, columns)
     try:
-        table = _parse_all(stats, _json_schema(columns))
+        table = read_stats_json(stats, _json_schema(columns))
     except pa.ArrowInvalid as e:
         _LOGGER.debug("Reading statistics one by one, for some are unusual: %s", e)
         return _parse_each(stats, columns)
     return {path: _bounds_in(table, path, data_type) for path, data_type in columns.items()}
-
-
-def _parse_all(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
-    """All rows by Arrow's JSON reader at once. Raises pa.ArrowInvalid where that cannot be relied on."""
-    text = pc.ascii_trim_whitespace(pc.replace_substring(pc.coalesce(stats, string_scalar("{}")), "\n", " "))
-    # The reader goes by objects, not by lines: each line must be one.
-    if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
-        raise pa.ArrowInvalid("a line is no object")
-    longest = pc.max(pc.binary_length(text)).as_py() or 0
-    offsets = int32_array([0, len(text)])
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, text), string_scalar("\n"))
-    table = pj.read_json(
-        pa.BufferReader(joined[0].as_buffer()),
-        read_options=pj.ReadOptions(block_size=max(_MIN_BLOCK_BYTES, 2 * longest + 2)),
-        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-    )
-    if table.num_rows != len(stats):
-        raise pa.ArrowInvalid("a line is more than one object")
-    return table.combine_chunks()
 
 
 def _json_schema(columns: Mapping[tuple[str, ...], DataType]) -> pa.Schema:

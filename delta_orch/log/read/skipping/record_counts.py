@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pj
 
-from delta_orch.log.files.arrow_building import int32_array, int64_array, string_scalar
+from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.actions import JsonValue
 
 _SCHEMA = pa.schema([("numRecords", pa.int64())])
-_MIN_BLOCK_BYTES = 1 << 20
 _FEW = 64
 
 
@@ -30,23 +28,9 @@ def _counts(stats: pa.StringArray) -> pa.Array:
     if len(stats) <= _FEW:
         return _one_by_one(stats)
     try:
-        return _all_at_once(stats)
+        return read_stats_json(stats, _SCHEMA).column(0).combine_chunks()
     except pa.ArrowInvalid:
         return _one_by_one(stats)
-
-
-def _all_at_once(stats: pa.StringArray) -> pa.Array:
-    text = pc.coalesce(pc.replace_substring(stats, "\n", " "), string_scalar("{}"))
-    longest = pc.max(pc.binary_length(text)).as_py() or 0
-    joined = pc.binary_join(pa.ListArray.from_arrays(int32_array([0, len(text)]), text), string_scalar("\n"))
-    table = pj.read_json(
-        pa.BufferReader(joined[0].as_buffer()),
-        read_options=pj.ReadOptions(block_size=max(_MIN_BLOCK_BYTES, 2 * longest + 2)),
-        parse_options=pj.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"),
-    )
-    if table.num_rows != len(stats):
-        raise pa.ArrowInvalid("a line is more or less than one object")
-    return table.combine_chunks().column(0).combine_chunks()
 
 
 def _one_by_one(stats: pa.StringArray) -> pa.Array:
