@@ -1,8 +1,12 @@
-"""The JSON of actions, in both directions: the only place that knows how the log spells them (PROTOCOL, "Actions")."""
+"""The JSON of actions, in both directions: the only place that knows how the log spells them (PROTOCOL, "Actions").
+
+Each kind of action has one list of fields. It says how they are read and in which order they are written.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 import orjson
 
@@ -26,23 +30,20 @@ from delta_orch.protocol.actions import (
 )
 from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, REMOVE_FIELDS
 
-_METADATA_KEYS = frozenset(
-    {"id", "name", "description", "format", "schemaString", "partitionColumns", "configuration", "createdTime"}
-)
-_PROTOCOL_KEYS = frozenset({"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"})
-_SPELLED = {**ADD_FIELDS, **REMOVE_FIELDS}
-_FILE_KEYS = frozenset(_SPELLED.values())
-_TRACKED = ("stats", "tags", "deletion_vector", "base_row_id", "default_row_commit_version")
-_ORDER: Mapping[type, tuple[str, ...]] = {
-    Add: (
-        "path", "partition_values", "size", "modification_time", "data_change", *_TRACKED, "clustering_provider",
-    ),
-    Remove: (
-        "path", "deletion_timestamp", "data_change", "extended_file_metadata", "partition_values", "size", *_TRACKED,
-    ),
-    AddCdcFile: ("path", "partition_values", "size", "data_change", "tags"),
-}  # fmt: skip
-"""The fields of file actions, in the order in which they are written."""
+Body = TypeVar("Body", bound=Action | DeletionVectorDescriptor)
+
+_NAMES: Mapping[type[Action], str] = {
+    Add: "add",
+    Remove: "remove",
+    Txn: "txn",
+    Metadata: "metaData",
+    Protocol: "protocol",
+    DomainMetadata: "domainMetadata",
+    AddCdcFile: "cdc",
+    CommitInfo: "commitInfo",
+    CheckpointMetadata: "checkpointMetadata",
+    Sidecar: "sidecar",
+}
 
 
 def parse_action(obj: JsonObject) -> Action | None:
@@ -54,11 +55,11 @@ def parse_action(obj: JsonObject) -> Action | None:
     Raises:
         ProtocolViolationError: A known action lacks what the protocol requires, or has it in the wrong type.
     """
-    for name, parse in _PARSERS.items():
+    for kind, name in _NAMES.items():
         body = obj.get(name)
         if body is not None:
             try:
-                return parse(body)
+                return CommitInfo(dict(body)) if kind is CommitInfo else parse_body(kind, body)
             except (KeyError, TypeError, ValueError, AttributeError) as e:
                 cause = f"{e} is missing" if isinstance(e, KeyError) else str(e)
                 raise ProtocolViolationError(
@@ -67,115 +68,28 @@ def parse_action(obj: JsonObject) -> Action | None:
     return None
 
 
-def parse_metadata(o: JsonObject) -> Metadata:
-    fmt = o.get("format") or {}
-    return Metadata(
-        id=as_string(o["id"]),
-        schema_string=as_string(o.get("schemaString") or ""),
-        partition_columns=_strings(o.get("partitionColumns") or []),
-        configuration={k: _property(v) for k, v in (o.get("configuration") or {}).items() if v is not None},
-        name=o.get("name"),
-        description=o.get("description"),
-        format=Format(fmt.get("provider") or "parquet", dict(fmt.get("options") or {})),
-        created_time=_optional_int(o.get("createdTime")),
-        extra=_rest(o, _METADATA_KEYS),
-    )
+def parse_body(kind: type[Body], body: JsonObject) -> Body:
+    """An action, but for `CommitInfo`, or a deletion vector's descriptor, of its JSON without its name.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It lacks what the protocol requires, or has it in the wrong
+            type.
+    """
+    values: dict[str, JsonValue] = {}
+    for attribute, key, parse, is_required in _FIELDS[kind]:
+        value = body.get(key)
+        if value is None and is_required:
+            raise KeyError(key)
+        values[attribute] = parse(value)
+    known = _KNOWN.get(kind)
+    if known is not None and not body.keys() <= known:
+        values["extra"] = {key: value for key, value in body.items() if key not in known}
+    return kind(**values)
 
 
-def parse_protocol(o: JsonObject) -> Protocol:
-    reader, writer = o.get("readerFeatures"), o.get("writerFeatures")
-    return Protocol(
-        _int(o["minReaderVersion"]),
-        _int(o["minWriterVersion"]),
-        None if reader is None else _strings(reader),
-        None if writer is None else _strings(writer),
-        _rest(o, _PROTOCOL_KEYS),
-    )
-
-
-def parse_txn(o: JsonObject) -> Txn:
-    return Txn(as_string(o["appId"]), _int(o["version"]), _optional_int(o.get("lastUpdated")))
-
-
-def parse_domain_metadata(o: JsonObject) -> DomainMetadata:
-    return DomainMetadata(
-        as_string(o["domain"]), as_string(o.get("configuration") or ""), bool(o.get("removed", False))
-    )
-
-
-def parse_deletion_vector(o: JsonObject | None) -> DeletionVectorDescriptor | None:
-    if o is None:
-        return None
-    return DeletionVectorDescriptor(
-        as_string(o["storageType"]),
-        as_string(o["pathOrInlineDv"]),
-        _int(o["sizeInBytes"]),
-        _int(o["cardinality"]),
-        _optional_int(o.get("offset")),
-    )
-
-
-def _parse_add(o: JsonObject) -> Add:
-    return Add(
-        path=as_string(o["path"]),
-        partition_values=o.get("partitionValues") or {},
-        size=_int(o["size"]),
-        modification_time=_int(o.get("modificationTime", 0)),
-        data_change=bool(o.get("dataChange", True)),
-        stats=o.get("stats"),
-        tags=o.get("tags"),
-        deletion_vector=parse_deletion_vector(o.get("deletionVector")),
-        base_row_id=_optional_int(o.get("baseRowId")),
-        default_row_commit_version=_optional_int(o.get("defaultRowCommitVersion")),
-        clustering_provider=o.get("clusteringProvider"),
-        extra=_rest(o, _FILE_KEYS),
-    )
-
-
-def _parse_remove(o: JsonObject) -> Remove:
-    return Remove(
-        path=as_string(o["path"]),
-        data_change=bool(o.get("dataChange", True)),
-        deletion_timestamp=_optional_int(o.get("deletionTimestamp")),
-        extended_file_metadata=o.get("extendedFileMetadata"),
-        partition_values=o.get("partitionValues"),
-        size=_optional_int(o.get("size")),
-        stats=o.get("stats"),
-        tags=o.get("tags"),
-        deletion_vector=parse_deletion_vector(o.get("deletionVector")),
-        base_row_id=_optional_int(o.get("baseRowId")),
-        default_row_commit_version=_optional_int(o.get("defaultRowCommitVersion")),
-        extra=_rest(o, _FILE_KEYS),
-    )
-
-
-def _parse_cdc(o: JsonObject) -> AddCdcFile:
-    return AddCdcFile(
-        path=as_string(o["path"]),
-        partition_values=o.get("partitionValues") or {},
-        size=_int(o.get("size", 0)),
-        data_change=bool(o.get("dataChange", False)),
-        tags=o.get("tags"),
-        extra=_rest(o, _FILE_KEYS),
-    )
-
-
-def _parse_sidecar(o: JsonObject) -> Sidecar:
-    return Sidecar(as_string(o["path"]), _int(o["sizeInBytes"]), _int(o["modificationTime"]), o.get("tags"))
-
-
-_PARSERS: Mapping[str, Callable[[JsonObject], Action]] = {
-    "add": _parse_add,
-    "remove": _parse_remove,
-    "txn": parse_txn,
-    "metaData": parse_metadata,
-    "protocol": parse_protocol,
-    "domainMetadata": parse_domain_metadata,
-    "cdc": _parse_cdc,
-    "commitInfo": lambda o: CommitInfo(dict(o)),
-    "checkpointMetadata": lambda o: CheckpointMetadata(_int(o["version"]), o.get("tags")),
-    "sidecar": _parse_sidecar,
-}
+def parse_deletion_vector(body: JsonObject | None) -> DeletionVectorDescriptor | None:
+    """As `parse_body`; None for None."""
+    return None if body is None else parse_body(DeletionVectorDescriptor, body)
 
 
 def serialize_action(action: Action) -> bytes:
@@ -184,104 +98,32 @@ def serialize_action(action: Action) -> bytes:
     Raises:
         InvalidRequestError: A string is not valid Unicode (half of a surrogate pair).
     """
-    match action:
-        case Metadata():
-            body = metadata_to_json(action)
-        case Protocol():
-            body = protocol_to_json(action)
-        case Txn():
-            body = _present(appId=action.app_id, version=action.version, lastUpdated=action.last_updated)
-        case DomainMetadata():
-            body = {"domain": action.domain, "configuration": action.configuration, "removed": action.removed}
-        case CommitInfo():
-            body = dict(action.values)
-        case Add() | Remove() | AddCdcFile():
-            body = _file_to_json(action)
-        case CheckpointMetadata():
-            body = _present(version=action.version, tags=action.tags)
-        case Sidecar():
-            body = {
-                "path": action.path,
-                "sizeInBytes": action.size_in_bytes,
-                "modificationTime": action.modification_time,
-                **_present(tags=action.tags),
-            }
+    name = _NAMES[type(action)]
     try:
-        return orjson.dumps({_NAMES[type(action)]: body})
+        return orjson.dumps({name: body_to_json(action)})
     except TypeError as e:
         raise InvalidRequestError(
-            f"The action {_NAMES[type(action)]} cannot be written as JSON",
+            f"The action {name} cannot be written as JSON",
             cause=str(e),
             remedy="Remove characters that are not valid Unicode",
         ) from None
 
 
-_NAMES: Mapping[type, str] = {
-    Metadata: "metaData",
-    Protocol: "protocol",
-    Txn: "txn",
-    DomainMetadata: "domainMetadata",
-    CommitInfo: "commitInfo",
-    Add: "add",
-    Remove: "remove",
-    AddCdcFile: "cdc",
-    CheckpointMetadata: "checkpointMetadata",
-    Sidecar: "sidecar",
-}
-
-
-def metadata_to_json(m: Metadata) -> dict[str, JsonValue]:
-    return {
-        "id": m.id,
-        **_present(name=m.name, description=m.description),
-        "format": {"provider": m.format.provider, "options": dict(m.format.options)},
-        "schemaString": m.schema_string,
-        "partitionColumns": list(m.partition_columns),
-        **_present(createdTime=m.created_time),
-        "configuration": dict(m.configuration),
-        **m.extra,
-    }
-
-
-def protocol_to_json(p: Protocol) -> dict[str, JsonValue]:
-    return {
-        "minReaderVersion": p.min_reader_version,
-        "minWriterVersion": p.min_writer_version,
-        **_present(
-            readerFeatures=None if p.reader_features is None else list(p.reader_features),
-            writerFeatures=None if p.writer_features is None else list(p.writer_features),
-        ),
-        **p.extra,
-    }
-
-
-def deletion_vector_to_json(dv: DeletionVectorDescriptor) -> dict[str, JsonValue]:
-    return {
-        "storageType": dv.storage_type,
-        "pathOrInlineDv": dv.path_or_inline_dv,
-        **_present(offset=dv.offset),
-        "sizeInBytes": dv.size_in_bytes,
-        "cardinality": dv.cardinality,
-    }
-
-
-def _file_to_json(action: Add | Remove | AddCdcFile) -> dict[str, JsonValue]:
-    values = {_SPELLED[name]: getattr(action, name) for name in _ORDER[type(action)]}
-    return {**_present(**values), **action.extra}
-
-
-def _present(**fields: object) -> dict[str, JsonValue]:
-    return {key: _to_json(value) for key, value in fields.items() if value is not None}
+def body_to_json(action: Action | DeletionVectorDescriptor) -> dict[str, JsonValue]:
+    """The JSON of an action without its name."""
+    if isinstance(action, CommitInfo):
+        return dict(action.values)
+    values = ((key, getattr(action, attribute)) for attribute, key, _, _ in _FIELDS[type(action)])
+    body = {key: _to_json(value) for key, value in values if value is not None}
+    return {**body, **action.extra} if isinstance(action, _Extensible) else body
 
 
 def _to_json(value: object) -> JsonValue:
     if isinstance(value, DeletionVectorDescriptor):
-        return deletion_vector_to_json(value)
+        return body_to_json(value)
+    if isinstance(value, Format):
+        return {"provider": value.provider, "options": dict(value.options)}
     return dict(value) if isinstance(value, Mapping) else value
-
-
-def _rest(o: JsonObject, known: frozenset[str]) -> dict[str, JsonValue]:
-    return {} if o.keys() <= known else {k: v for k, v in o.items() if k not in known}
 
 
 def as_string(v: object) -> str:
@@ -291,15 +133,32 @@ def as_string(v: object) -> str:
     return v
 
 
+def _text(v: object) -> str:
+    return as_string(v or "")
+
+
 def _strings(v: object) -> tuple[str, ...]:
     if not isinstance(v, list | tuple):
         raise TypeError(f"expected a list, found {v!r}")
     return tuple(as_string(item) for item in v)
 
 
-def _property(v: object) -> str:
+def _optional_strings(v: object) -> tuple[str, ...] | None:
+    return None if v is None else _strings(v)
+
+
+def _configuration(v: JsonValue) -> dict[str, str]:
     # Some writers leave numbers and booleans as they are.
-    return orjson.dumps(v).decode() if isinstance(v, bool | int | float) else as_string(v)
+    return {
+        key: orjson.dumps(value).decode() if isinstance(value, bool | int | float) else as_string(value)
+        for key, value in (v or {}).items()
+        if value is not None
+    }
+
+
+def _format(v: JsonValue) -> Format:
+    said = v or {}
+    return Format(said.get("provider") or "parquet", dict(said.get("options") or {}))
 
 
 def _int(v: object) -> int:
@@ -312,3 +171,117 @@ def _int(v: object) -> int:
 
 def _optional_int(v: object) -> int | None:
     return None if v is None else _int(v)
+
+
+def _int_or_zero(v: object) -> int:
+    return 0 if v is None else _int(v)
+
+
+def _true_unless_said(v: object) -> bool:
+    return v is None or bool(v)
+
+
+def _as_it_is(v: JsonValue) -> JsonValue:
+    return v
+
+
+def _mapping(v: JsonValue) -> JsonValue:
+    return v or {}
+
+
+class _Field(NamedTuple):
+    """How a field of an action is called in Python and in the log, and how its value is read, which may be None."""
+
+    attribute: str
+    key: str
+    parse: Callable[[JsonValue], object] = _as_it_is
+    is_required: bool = False
+
+
+_STATISTICS = _Field("stats", "stats")
+_TAGS = _Field("tags", "tags")
+_PATH = _Field("path", "path", as_string, True)
+_TRACKED = (
+    _STATISTICS,
+    _TAGS,
+    _Field("deletion_vector", "deletionVector", parse_deletion_vector),
+    _Field("base_row_id", "baseRowId", _optional_int),
+    _Field("default_row_commit_version", "defaultRowCommitVersion", _optional_int),
+)
+_FIELDS: Mapping[type, tuple[_Field, ...]] = {
+    Metadata: (
+        _Field("id", "id", as_string, True),
+        _Field("name", "name"),
+        _Field("description", "description"),
+        _Field("format", "format", _format),
+        _Field("schema_string", "schemaString", _text),
+        _Field("partition_columns", "partitionColumns", lambda v: _strings(v or [])),
+        _Field("created_time", "createdTime", _optional_int),
+        _Field("configuration", "configuration", _configuration),
+    ),
+    Protocol: (
+        _Field("min_reader_version", "minReaderVersion", _int, True),
+        _Field("min_writer_version", "minWriterVersion", _int, True),
+        _Field("reader_features", "readerFeatures", _optional_strings),
+        _Field("writer_features", "writerFeatures", _optional_strings),
+    ),
+    Txn: (
+        _Field("app_id", "appId", as_string, True),
+        _Field("version", "version", _int, True),
+        _Field("last_updated", "lastUpdated", _optional_int),
+    ),
+    DomainMetadata: (
+        _Field("domain", "domain", as_string, True),
+        _Field("configuration", "configuration", _text),
+        _Field("removed", "removed", bool),
+    ),
+    DeletionVectorDescriptor: (
+        _Field("storage_type", "storageType", as_string, True),
+        _Field("path_or_inline_dv", "pathOrInlineDv", as_string, True),
+        _Field("offset", "offset", _optional_int),
+        _Field("size_in_bytes", "sizeInBytes", _int, True),
+        _Field("cardinality", "cardinality", _int, True),
+    ),
+    Add: (
+        _PATH,
+        _Field("partition_values", "partitionValues", _mapping),
+        _Field("size", "size", _int, True),
+        _Field("modification_time", "modificationTime", _int_or_zero),
+        _Field("data_change", "dataChange", _true_unless_said),
+        *_TRACKED,
+        _Field("clustering_provider", "clusteringProvider"),
+    ),
+    Remove: (
+        _PATH,
+        _Field("deletion_timestamp", "deletionTimestamp", _optional_int),
+        _Field("data_change", "dataChange", _true_unless_said),
+        _Field("extended_file_metadata", "extendedFileMetadata"),
+        _Field("partition_values", "partitionValues"),
+        _Field("size", "size", _optional_int),
+        *_TRACKED,
+    ),
+    AddCdcFile: (
+        _PATH,
+        _Field("partition_values", "partitionValues", _mapping),
+        _Field("size", "size", _int_or_zero),
+        _Field("data_change", "dataChange", bool),
+        _TAGS,
+    ),
+    CheckpointMetadata: (_Field("version", "version", _int, True), _TAGS),
+    Sidecar: (
+        _PATH,
+        _Field("size_in_bytes", "sizeInBytes", _int, True),
+        _Field("modification_time", "modificationTime", _int, True),
+        _TAGS,
+    ),
+}
+"""The fields of each kind, in the order in which they are written."""
+
+_FILE_KEYS = frozenset({*ADD_FIELDS.values(), *REMOVE_FIELDS.values()})
+_Extensible = Metadata | Protocol | Add | Remove | AddCdcFile
+_KNOWN: Mapping[type, frozenset[str]] = {
+    Metadata: frozenset(field.key for field in _FIELDS[Metadata]),
+    Protocol: frozenset(field.key for field in _FIELDS[Protocol]),
+    **dict.fromkeys((Add, Remove, AddCdcFile), _FILE_KEYS),
+}
+"""The keys that are no `extra`. A file action may carry, and loses, a field of the other kinds."""

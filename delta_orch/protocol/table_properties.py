@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delta_orch.errors import InvalidPropertyError
@@ -125,61 +125,9 @@ class _Property(NamedTuple):
     parse: Callable[[str], object]
 
 
-_PROPERTIES: Mapping[str, _Property] = {
-    "delta.appendOnly": _Property("append_only", parse_boolean),
-    "delta.autoOptimize.autoCompact": _Property(None, _one_of("true", "false", "auto", "legacy")),
-    "delta.autoOptimize.optimizeWrite": _Property("optimize_write", parse_boolean),
-    "delta.checkpointInterval": _Property("checkpoint_interval", _positive),
-    "delta.checkpointPolicy": _Property("checkpoint_policy", _one_of("classic", "v2")),
-    "delta.checkpoint.writeStatsAsJson": _Property("checkpoint_write_stats_as_json", parse_boolean),
-    "delta.checkpoint.writeStatsAsStruct": _Property("checkpoint_write_stats_as_struct", parse_boolean),
-    "delta.columnMapping.mode": _Property("column_mapping_mode", _one_of("none", "name", "id")),
-    "delta.columnMapping.maxColumnId": _Property(None, _at_least(0)),
-    "delta.compatibility.symlinkFormatManifest.enabled": _Property(None, parse_boolean),
-    "delta.dataSkippingNumIndexedCols": _Property("data_skipping_num_indexed_cols", _at_least(-1)),
-    "delta.dataSkippingStatsColumns": _Property("data_skipping_stats_columns", parse_column_list),
-    "delta.deletedFileRetentionDuration": _Property("deleted_file_retention_ms", parse_interval_ms),
-    "delta.dropFeatureTruncateHistory.retentionDuration": _Property(
-        "drop_feature_history_retention_ms", parse_interval_ms
-    ),
-    "delta.enableChangeDataFeed": _Property("enable_change_data_feed", parse_boolean),
-    "delta.enableDeletionVectors": _Property("enable_deletion_vectors", parse_boolean),
-    "delta.enableExpiredLogCleanup": _Property("enable_expired_log_cleanup", parse_boolean),
-    "delta.enableIcebergCompatV1": _Property("enable_iceberg_compat_v1", parse_boolean),
-    "delta.enableIcebergCompatV2": _Property("enable_iceberg_compat_v2", parse_boolean),
-    "delta.enableIcebergCompatV3": _Property("enable_iceberg_compat_v3", parse_boolean),
-    "delta.enableInCommitTimestamps": _Property("enable_in_commit_timestamps", parse_boolean),
-    "delta.inCommitTimestampEnablementVersion": _Property("in_commit_timestamp_enablement_version", _at_least(0)),
-    "delta.inCommitTimestampEnablementTimestamp": _Property("in_commit_timestamp_enablement_ms", _at_least(0)),
-    "delta.enableRowTracking": _Property("enable_row_tracking", parse_boolean),
-    "delta.enableTypeWidening": _Property("enable_type_widening", parse_boolean),
-    "delta.enableVariantShredding": _Property("enable_variant_shredding", parse_boolean),
-    "delta.isolationLevel": _Property("isolation_level", _one_of("Serializable", "WriteSerializable")),
-    "delta.logRetentionDuration": _Property("log_retention_ms", parse_interval_ms),
-    "delta.minReaderVersion": _Property(None, _positive),
-    "delta.minWriterVersion": _Property(None, _positive),
-    "delta.parquet.compression.codec": _Property(
-        "compression_codec", _one_of("uncompressed", "snappy", "gzip", "lz4_raw", "zstd")
-    ),
-    "delta.parquet.format.version": _Property("parquet_format_version", _format_version),
-    "delta.randomizeFilePrefixes": _Property("randomize_file_prefixes", parse_boolean),
-    "delta.randomPrefixLength": _Property("random_prefix_length", _positive),
-    "delta.requireCheckpointProtectionBeforeVersion": _Property(
-        "require_checkpoint_protection_before_version", _at_least(0)
-    ),
-    "delta.rowTracking.materializedRowIdColumnName": _Property(None, str),
-    "delta.rowTracking.materializedRowCommitVersionColumnName": _Property(None, str),
-    "delta.rowTrackingSuspended": _Property("row_tracking_suspended", parse_boolean),
-    "delta.setTransactionRetentionDuration": _Property("set_transaction_retention_ms", parse_interval_ms),
-    "delta.targetFileSize": _Property("target_file_size_bytes", parse_size_bytes),
-    "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
-    "delta.writePartitionColumnsToParquet": _Property("write_partition_columns_to_parquet", parse_boolean),
-    # Neither the protocol nor the reference implementation has a property for it.
-    "delta_orch.logCompactionInterval": _Property("log_compaction_interval", _at_least(2)),
-}
-_ATTRIBUTES = frozenset(p.attribute for p in _PROPERTIES.values())
-_BY_LOWER_KEY: Mapping[str, str] = {key.lower(): key for key in _PROPERTIES}
-_OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat.")
+def _property(key: str, parse: Callable[[str], object], default: object = None) -> Any:
+    """An attribute of `TableProperties`, filled by one key."""
+    return field(default=default, metadata={"key": key, "parse": parse})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,41 +138,56 @@ class TableProperties:
     invalid value raises InvalidPropertyError when it is read: whatever does not depend on it still works.
     """
 
-    append_only: bool = False
-    checkpoint_interval: int = 10
-    checkpoint_policy: str = "classic"
-    checkpoint_write_stats_as_json: bool = True
-    checkpoint_write_stats_as_struct: bool = False
-    column_mapping_mode: str = "none"
-    compression_codec: str = "zstd"
-    data_skipping_num_indexed_cols: int = 32
-    data_skipping_stats_columns: tuple[tuple[str, ...], ...] | None = None
-    deleted_file_retention_ms: int = 7 * _DAY_MS
-    drop_feature_history_retention_ms: int = _DAY_MS
-    enable_change_data_feed: bool = False
-    enable_deletion_vectors: bool = False
-    enable_expired_log_cleanup: bool = True
-    enable_iceberg_compat_v1: bool = False
-    enable_iceberg_compat_v2: bool = False
-    enable_iceberg_compat_v3: bool = False
-    enable_in_commit_timestamps: bool = False
-    in_commit_timestamp_enablement_version: int | None = None
-    in_commit_timestamp_enablement_ms: int | None = None
-    enable_row_tracking: bool = False
-    enable_type_widening: bool = False
-    enable_variant_shredding: bool = False
-    isolation_level: str = "WriteSerializable"
-    log_compaction_interval: int | None = None
-    log_retention_ms: int = 30 * _DAY_MS
-    optimize_write: bool = True
-    parquet_format_version: str = "1.0.0"
-    randomize_file_prefixes: bool = False
-    random_prefix_length: int = 2
-    require_checkpoint_protection_before_version: int | None = None
-    row_tracking_suspended: bool = False
-    set_transaction_retention_ms: int | None = None
-    target_file_size_bytes: int | None = None
-    write_partition_columns_to_parquet: bool = False
+    append_only: bool = _property("delta.appendOnly", parse_boolean, False)
+    checkpoint_interval: int = _property("delta.checkpointInterval", _positive, 10)
+    checkpoint_policy: str = _property("delta.checkpointPolicy", _one_of("classic", "v2"), "classic")
+    checkpoint_write_stats_as_json: bool = _property("delta.checkpoint.writeStatsAsJson", parse_boolean, True)
+    checkpoint_write_stats_as_struct: bool = _property("delta.checkpoint.writeStatsAsStruct", parse_boolean, False)
+    column_mapping_mode: str = _property("delta.columnMapping.mode", _one_of("none", "name", "id"), "none")
+    compression_codec: str = _property(
+        "delta.parquet.compression.codec", _one_of("uncompressed", "snappy", "gzip", "lz4_raw", "zstd"), "zstd"
+    )
+    data_skipping_num_indexed_cols: int = _property("delta.dataSkippingNumIndexedCols", _at_least(-1), 32)
+    data_skipping_stats_columns: tuple[tuple[str, ...], ...] | None = _property(
+        "delta.dataSkippingStatsColumns", parse_column_list
+    )
+    deleted_file_retention_ms: int = _property("delta.deletedFileRetentionDuration", parse_interval_ms, 7 * _DAY_MS)
+    drop_feature_history_retention_ms: int = _property(
+        "delta.dropFeatureTruncateHistory.retentionDuration", parse_interval_ms, _DAY_MS
+    )
+    enable_change_data_feed: bool = _property("delta.enableChangeDataFeed", parse_boolean, False)
+    enable_deletion_vectors: bool = _property("delta.enableDeletionVectors", parse_boolean, False)
+    enable_expired_log_cleanup: bool = _property("delta.enableExpiredLogCleanup", parse_boolean, True)
+    enable_iceberg_compat_v1: bool = _property("delta.enableIcebergCompatV1", parse_boolean, False)
+    enable_iceberg_compat_v2: bool = _property("delta.enableIcebergCompatV2", parse_boolean, False)
+    enable_iceberg_compat_v3: bool = _property("delta.enableIcebergCompatV3", parse_boolean, False)
+    enable_in_commit_timestamps: bool = _property("delta.enableInCommitTimestamps", parse_boolean, False)
+    in_commit_timestamp_enablement_version: int | None = _property(
+        "delta.inCommitTimestampEnablementVersion", _at_least(0)
+    )
+    in_commit_timestamp_enablement_ms: int | None = _property(
+        "delta.inCommitTimestampEnablementTimestamp", _at_least(0)
+    )
+    enable_row_tracking: bool = _property("delta.enableRowTracking", parse_boolean, False)
+    enable_type_widening: bool = _property("delta.enableTypeWidening", parse_boolean, False)
+    enable_variant_shredding: bool = _property("delta.enableVariantShredding", parse_boolean, False)
+    isolation_level: str = _property(
+        "delta.isolationLevel", _one_of("Serializable", "WriteSerializable"), "WriteSerializable"
+    )
+    # Neither the protocol nor the reference implementation has a property for it.
+    log_compaction_interval: int | None = _property("delta_orch.logCompactionInterval", _at_least(2))
+    log_retention_ms: int = _property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
+    optimize_write: bool = _property("delta.autoOptimize.optimizeWrite", parse_boolean, True)
+    parquet_format_version: str = _property("delta.parquet.format.version", _format_version, "1.0.0")
+    randomize_file_prefixes: bool = _property("delta.randomizeFilePrefixes", parse_boolean, False)
+    random_prefix_length: int = _property("delta.randomPrefixLength", _positive, 2)
+    require_checkpoint_protection_before_version: int | None = _property(
+        "delta.requireCheckpointProtectionBeforeVersion", _at_least(0)
+    )
+    row_tracking_suspended: bool = _property("delta.rowTrackingSuspended", parse_boolean, False)
+    set_transaction_retention_ms: int | None = _property("delta.setTransactionRetentionDuration", parse_interval_ms)
+    target_file_size_bytes: int | None = _property("delta.targetFileSize", parse_size_bytes)
+    write_partition_columns_to_parquet: bool = _property("delta.writePartitionColumnsToParquet", parse_boolean, False)
     _invalid: Mapping[str, InvalidPropertyError] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -272,6 +235,22 @@ class TableProperties:
             if name in _ATTRIBUTES and (error := self._invalid.get(name)) is not None:
                 raise error
             raise AttributeError(name)
+
+
+_PROPERTIES: Mapping[str, _Property] = {
+    **{f.metadata["key"]: _Property(f.name, f.metadata["parse"]) for f in fields(TableProperties) if f.metadata},
+    "delta.autoOptimize.autoCompact": _Property(None, _one_of("true", "false", "auto", "legacy")),
+    "delta.columnMapping.maxColumnId": _Property(None, _at_least(0)),
+    "delta.compatibility.symlinkFormatManifest.enabled": _Property(None, parse_boolean),
+    "delta.minReaderVersion": _Property(None, _positive),
+    "delta.minWriterVersion": _Property(None, _positive),
+    "delta.rowTracking.materializedRowIdColumnName": _Property(None, str),
+    "delta.rowTracking.materializedRowCommitVersionColumnName": _Property(None, str),
+    "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
+}
+_ATTRIBUTES = frozenset(p.attribute for p in _PROPERTIES.values())
+_BY_LOWER_KEY: Mapping[str, str] = {key.lower(): key for key in _PROPERTIES}
+_OPEN_PREFIXES = ("delta.constraints.", "delta.feature.", "delta.universalformat.")
 
 
 def ensure_valid_properties(properties: Mapping[str, str]) -> dict[str, str]:

@@ -5,21 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import orjson
 
 from delta_orch.errors import CorruptLogError, ProtocolViolationError
-from delta_orch.protocol.action_json import (
-    as_string,
-    metadata_to_json,
-    parse_domain_metadata,
-    parse_metadata,
-    parse_protocol,
-    parse_txn,
-    protocol_to_json,
-    serialize_action,
-)
+from delta_orch.protocol.action_json import as_string, body_to_json, parse_body
 from delta_orch.protocol.actions import DomainMetadata, JsonObject, JsonValue, Metadata, Protocol, Txn
 
 T = TypeVar("T")
@@ -118,60 +110,19 @@ def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
 
 def serialize_version_checksum(checksum: VersionChecksum) -> bytes:
     """The content of a version checksum file: one JSON object. What is None is left out."""
-    histogram, deleted = checksum.file_size_histogram, checksum.deleted_record_counts
-    values: dict[str, JsonValue] = {
-        "txnId": checksum.txn_id,
-        "tableSizeBytes": checksum.table_size_bytes,
-        "numFiles": checksum.num_files,
-        "numDeletedRecordsOpt": checksum.num_deleted_records,
-        "numDeletionVectorsOpt": checksum.num_deletion_vectors,
-        "numMetadata": checksum.num_metadata,
-        "numProtocol": checksum.num_protocol,
-        "inCommitTimestampOpt": checksum.in_commit_timestamp_ms,
-        "setTransactions": _bodies(checksum.txns),
-        "domainMetadata": _bodies(checksum.domain_metadata),
-        "metadata": _optional(checksum.metadata, metadata_to_json),
-        "protocol": _optional(checksum.protocol, protocol_to_json),
-        "fileSizeHistogram": histogram and {
-            "sortedBinBoundaries": histogram.sorted_bin_boundaries,
-            "fileCounts": histogram.file_counts,
-            "totalBytes": histogram.total_bytes,
-        },
-        "deletedRecordCountsHistogramOpt": deleted and {"deletedRecordCounts": deleted},
-        "allFiles": checksum.all_files,
-        **checksum.extra,
-    }  # fmt: skip
-    return orjson.dumps({key: value for key, value in values.items() if value is not None})
-
-
-def _bodies(actions: Iterable[Txn | DomainMetadata] | None) -> list[JsonValue] | None:
-    if actions is None:
-        return None
-    return [body for action in actions for body in orjson.loads(serialize_action(action)).values()]
+    values = ((one, getattr(checksum, one.attribute)) for one in _FIELDS)
+    stated = {one.key: one.to_json(value) for one, value in values if value is not None}
+    return orjson.dumps({**stated, **checksum.extra})
 
 
 def _parse(values: dict[str, JsonValue]) -> VersionChecksum:
     older = values.pop("histogramOpt", None)
-    histogram = values.pop("fileSizeHistogram", older)
-    counts = _optional(values.pop("deletedRecordCountsHistogramOpt", None), _deleted_record_counts)
-    return VersionChecksum(
-        table_size_bytes=_number(values.pop("tableSizeBytes")),
-        num_files=_number(values.pop("numFiles")),
-        num_metadata=_number(values.pop("numMetadata")),
-        num_protocol=_number(values.pop("numProtocol")),
-        metadata=_optional(values.pop("metadata", None), parse_metadata),
-        protocol=_optional(values.pop("protocol", None), parse_protocol),
-        txn_id=_optional(values.pop("txnId", None), as_string),
-        in_commit_timestamp_ms=_optional(values.pop("inCommitTimestampOpt", None), _number),
-        txns=_optional(values.pop("setTransactions", None), _list_of(parse_txn)),
-        domain_metadata=_optional(values.pop("domainMetadata", None), _list_of(parse_domain_metadata)),
-        file_size_histogram=_optional(histogram, _file_size_histogram),
-        all_files=_optional(values.pop("allFiles", None), _list_of(_object)),
-        num_deleted_records=_optional(values.pop("numDeletedRecordsOpt", None), _number),
-        num_deletion_vectors=_optional(values.pop("numDeletionVectorsOpt", None), _number),
-        deleted_record_counts=counts,
-        extra=values,
-    )
+    values.setdefault("fileSizeHistogram", older)
+    parsed: dict[str, JsonValue] = {}
+    for attribute, key, parse, _, is_required in _FIELDS:
+        value = values.pop(key) if is_required else values.pop(key, None)
+        parsed[attribute] = parse(value) if is_required or value is not None else None
+    return VersionChecksum(**parsed, extra=values)
 
 
 def _file_size_histogram(value: JsonValue) -> FileSizeHistogram:
@@ -188,10 +139,6 @@ def _deleted_record_counts(value: JsonValue) -> tuple[int, ...]:
     if len(counts) != len(DELETED_RECORD_BOUNDARIES):
         raise ValueError(f"deletedRecordCounts has {len(counts)} bins instead of {len(DELETED_RECORD_BOUNDARIES)}")
     return counts
-
-
-def _optional(value: JsonValue, parse: Callable[[JsonValue], T]) -> T | None:
-    return None if value is None else parse(value)
 
 
 def _list_of(parse: Callable[[JsonValue], T]) -> Callable[[JsonValue], tuple[T, ...]]:
@@ -215,3 +162,54 @@ def _object(value: JsonValue) -> JsonObject:
     if not isinstance(value, dict):
         raise TypeError(f"an object was expected, not {value!r:.50}")
     return value
+
+
+def _bodies(actions: Iterable[Txn | DomainMetadata]) -> list[JsonValue]:
+    return [body_to_json(action) for action in actions]
+
+
+def _histogram_to_json(histogram: FileSizeHistogram) -> JsonValue:
+    return {
+        "sortedBinBoundaries": histogram.sorted_bin_boundaries,
+        "fileCounts": histogram.file_counts,
+        "totalBytes": histogram.total_bytes,
+    }
+
+
+def _as_it_is(value: JsonValue) -> JsonValue:
+    return value
+
+
+class _Field(NamedTuple):
+    """How a field is called in Python and in the file, how its value is read and written."""
+
+    attribute: str
+    key: str
+    parse: Callable[[JsonValue], object]
+    to_json: Callable[[JsonValue], JsonValue] = _as_it_is
+    is_required: bool = False
+
+
+_FIELDS = (
+    _Field("txn_id", "txnId", as_string),
+    _Field("table_size_bytes", "tableSizeBytes", _number, is_required=True),
+    _Field("num_files", "numFiles", _number, is_required=True),
+    _Field("num_deleted_records", "numDeletedRecordsOpt", _number),
+    _Field("num_deletion_vectors", "numDeletionVectorsOpt", _number),
+    _Field("num_metadata", "numMetadata", _number, is_required=True),
+    _Field("num_protocol", "numProtocol", _number, is_required=True),
+    _Field("in_commit_timestamp_ms", "inCommitTimestampOpt", _number),
+    _Field("txns", "setTransactions", _list_of(partial(parse_body, Txn)), _bodies),
+    _Field("domain_metadata", "domainMetadata", _list_of(partial(parse_body, DomainMetadata)), _bodies),
+    _Field("metadata", "metadata", partial(parse_body, Metadata), body_to_json),
+    _Field("protocol", "protocol", partial(parse_body, Protocol), body_to_json),
+    _Field("file_size_histogram", "fileSizeHistogram", _file_size_histogram, _histogram_to_json),
+    _Field(
+        "deleted_record_counts",
+        "deletedRecordCountsHistogramOpt",
+        _deleted_record_counts,
+        lambda counts: {"deletedRecordCounts": counts},
+    ),
+    _Field("all_files", "allFiles", _list_of(_object)),
+)
+"""In the order in which they are written."""

@@ -33,7 +33,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.log.write.commit_options import CommitOptions, provenance_only
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.action_json import protocol_to_json
+from delta_orch.protocol.action_json import body_to_json
 from delta_orch.protocol.paths import LogFileKind
 from delta_orch.protocol.table_properties import find_property
 from delta_orch.storage.base import LogStore
@@ -327,7 +327,7 @@ def _add_again(log: TableLog, snapshot: Snapshot, files: pa.Table, operation: st
 
 def _add_feature(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> None:
     protocol = protocol_for_existing_table(snapshot.configuration, ["rowTracking"])
-    parameters = {"newProtocol": orjson.dumps(protocol_to_json(protocol)).decode()}
+    parameters = {"newProtocol": orjson.dumps(body_to_json(protocol)).decode()}
     transaction = Transaction(log, snapshot, operation="UPGRADE PROTOCOL", operation_parameters=parameters, **options)
     transaction.update_protocol(protocol)
     transaction.commit()

@@ -11,7 +11,7 @@ import orjson
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.checked import check_expression
 from delta_orch.expressions.resolve import resolve_predicate
-from delta_orch.protocol.action_json import protocol_to_json
+from delta_orch.protocol.action_json import body_to_json
 from delta_orch.protocol.schema_edit import ColumnPath, Path, quote_path, resolve_path
 from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX, ensure_removable, ensure_settable, find_property
 from delta_orch.protocol.types import StructType, fields_of
@@ -140,7 +140,7 @@ class AddFeatures:
         return replace(draft, features=draft.features | with_dependencies(names))
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"newProtocol": orjson.dumps(protocol_to_json(after.table.protocol)).decode()}
+        return {"newProtocol": orjson.dumps(body_to_json(after.table.protocol)).decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class UpgradeProtocol:
         return replace(draft, table=draft.table.after(protocol, None))
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"newProtocol": orjson.dumps(protocol_to_json(after.table.protocol)).decode()}
+        return {"newProtocol": orjson.dumps(body_to_json(after.table.protocol)).decode()}
 
 
 @dataclass(frozen=True, slots=True)
