@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import CorruptLogError
 from delta_orch.log.files.arrow_building import int64_array, string_array
 from delta_orch.log.files.commit_reader import Commit
@@ -24,7 +25,6 @@ from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.parquet_footer import read_num_rows
 from delta_orch.table.column_mapping import physical_name
 from delta_orch.table.type_widening import is_followable
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.engines.prefetch import map_ahead
@@ -17,6 +19,7 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import read_footer
 from delta_orch.table.column_mapping import ColumnMappingMode
 
+T = TypeVar("T")
 _THREADS = 8
 _TYPED_VALUE = "typed_value"
 
@@ -32,24 +35,33 @@ def have_older_types(store: LogStore, paths: Sequence[str], schema: StructType, 
     Raises:
         MissingFileError, StorageError, TableError: A footer cannot be read.
     """
-    return _each(store, paths, lambda file: _has_older_types(schema, file, mode))
+    return _have(store, paths, lambda file: _has_older_types(schema, file, mode))
 
 
 def have_shredded_variants(
     store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode
 ) -> pa.Array:
     """For each file, whether a variant in it is shredded. Arguments and errors as `have_older_types`."""
-    return _each(store, paths, lambda file: _has_shredded(schema, file, mode))
+    return _have(store, paths, lambda file: _has_shredded(schema, file, mode))
 
 
-def _each(store: LogStore, paths: Sequence[str], has_trait: Callable[[Candidates], bool]) -> pa.Array:
+def read_num_rows(store: LogStore, paths: Sequence[str]) -> list[int]:
+    """The number of rows of each file, deleted ones included. Arguments and errors as `have_older_types`."""
+    return _each(store, paths, lambda metadata: metadata.num_rows)
+
+
+def _have(store: LogStore, paths: Sequence[str], has_trait: Callable[[Candidates], bool]) -> pa.Array:
+    return bool_array(_each(store, paths, lambda metadata: has_trait(Candidates(metadata.schema.to_arrow_schema()))))
+
+
+def _each(store: LogStore, paths: Sequence[str], look: Callable[[pq.FileMetaData], T]) -> list[T]:
     filesystem, _ = store.data_filesystem()
 
-    def look(path: str) -> bool:
+    def read(path: str) -> T:
         with reading(path), filesystem.open_input_file(path) as source:
-            return has_trait(Candidates(read_footer(source).metadata.schema.to_arrow_schema()))
+            return look(read_footer(source).metadata)
 
-    return bool_array([has for _, has in map_ahead(look, map(store.resolve, paths), _THREADS)])
+    return [seen for _, seen in map_ahead(read, map(store.resolve, paths), _THREADS)]
 
 
 def _has_older_types(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:

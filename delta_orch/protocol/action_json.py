@@ -30,7 +30,7 @@ from delta_orch.protocol.actions import (
 )
 from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, REMOVE_FIELDS
 
-Body = TypeVar("Body", bound=Action | DeletionVectorDescriptor)
+Body = TypeVar("Body", bound=Action)
 
 _NAMES: Mapping[type[Action], str] = {
     Add: "add",
@@ -69,18 +69,16 @@ def parse_action(obj: JsonObject) -> Action | None:
 
 
 def parse_body(kind: type[Body], body: JsonObject) -> Body:
-    """An action, but for `CommitInfo`, or a deletion vector's descriptor, of its JSON without its name.
+    """An action other than `CommitInfo`, of its JSON without its name.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It lacks what the protocol requires, or has it in the wrong
             type.
     """
-    values: dict[str, JsonValue] = {}
-    for attribute, key, parse, is_required in _FIELDS[kind]:
-        value = body.get(key)
-        if value is None and is_required:
-            raise KeyError(key)
-        values[attribute] = parse(value)
+    values: dict[str, JsonValue] = {
+        attribute: parse(body[key] if is_required else body.get(key))
+        for attribute, key, parse, is_required in _FIELDS[kind]
+    }
     known = _KNOWN.get(kind)
     if known is not None and not body.keys() <= known:
         values["extra"] = {key: value for key, value in body.items() if key not in known}
@@ -88,8 +86,16 @@ def parse_body(kind: type[Body], body: JsonObject) -> Body:
 
 
 def parse_deletion_vector(body: JsonObject | None) -> DeletionVectorDescriptor | None:
-    """As `parse_body`; None for None."""
-    return None if body is None else parse_body(DeletionVectorDescriptor, body)
+    """As `parse_body`; None for None. There may be one for each file: no loop over fields."""
+    if body is None:
+        return None
+    return DeletionVectorDescriptor(
+        as_string(body["storageType"]),
+        as_string(body["pathOrInlineDv"]),
+        _int(body["sizeInBytes"]),
+        _int(body["cardinality"]),
+        _optional_int(body.get("offset")),
+    )
 
 
 def serialize_action(action: Action) -> bytes:
@@ -236,11 +242,11 @@ _FIELDS: Mapping[type, tuple[_Field, ...]] = {
         _Field("removed", "removed", bool),
     ),
     DeletionVectorDescriptor: (
-        _Field("storage_type", "storageType", as_string, True),
-        _Field("path_or_inline_dv", "pathOrInlineDv", as_string, True),
-        _Field("offset", "offset", _optional_int),
-        _Field("size_in_bytes", "sizeInBytes", _int, True),
-        _Field("cardinality", "cardinality", _int, True),
+        _Field("storage_type", "storageType"),
+        _Field("path_or_inline_dv", "pathOrInlineDv"),
+        _Field("offset", "offset"),
+        _Field("size_in_bytes", "sizeInBytes"),
+        _Field("cardinality", "cardinality"),
     ),
     Add: (
         _PATH,

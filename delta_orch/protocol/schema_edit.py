@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.protocol.table_properties import parse_column_list
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import DataType, StructField, StructType, parts_of, with_parts
 
 Path = tuple[str, ...]
 ColumnPath = str | Sequence[str]
@@ -55,7 +55,7 @@ def resolve_path(schema: StructType, path: ColumnPath) -> Path:
     spelled: list[str] = []
     current: DataType = schema
     for name in parse_path(path, schema):
-        inner = _child(current, name)
+        inner = part_at(current, name)
         if inner is None:
             raise _not_found(name, spelled, current)
         spelled.append(inner[0])
@@ -67,7 +67,7 @@ def type_at(schema: StructType, path: Sequence[str]) -> DataType:
     """The type at a resolved path; the schema itself for the empty one."""
     current: DataType = schema
     for name in path:
-        inner = _child(current, name)
+        inner = part_at(current, name)
         assert inner is not None, path
         current = inner[1]
     return current
@@ -130,14 +130,9 @@ def with_struct(schema: StructType, path: Sequence[str], change: Callable[[Struc
 
 def with_fields(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
     """The type with the fields of the nearest structs in it changed: its own, or those inside its arrays and maps."""
-    match data_type:
-        case StructType(fields):
-            return StructType(tuple(map(change, fields)))
-        case ArrayType(element_type, contains_null):
-            return ArrayType(with_fields(element_type, change), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            return MapType(with_fields(key_type, change), with_fields(value_type, change), value_contains_null)
-    return data_type
+    if isinstance(data_type, StructType):
+        return StructType(tuple(map(change, data_type)))
+    return with_parts(data_type, lambda _, inner: with_fields(inner, change))
 
 
 def without_metadata(schema: StructType, is_dropped: Callable[[str], bool]) -> StructType:
@@ -154,45 +149,20 @@ def with_type(data_type: DataType, path: Sequence[str], change: Callable[[DataTy
     """A type with what stands at a resolved path inside it changed."""
     if not path:
         return change(data_type)
-    name, rest = path[0], path[1:]
-    match data_type:
-        case StructType(fields):
-            return StructType(
-                tuple(
-                    replace(f, data_type=with_type(f.data_type, rest, change)) if f.name == name else f for f in fields
-                )
-            )
-        case ArrayType(element_type, contains_null):
-            return ArrayType(with_type(element_type, rest, change), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            if name == "key":
-                return MapType(with_type(key_type, rest, change), value_type, value_contains_null)
-            return MapType(key_type, with_type(value_type, rest, change), value_contains_null)
-    raise AssertionError(path)
+    first, rest = path[0], path[1:]
+    return with_parts(data_type, lambda name, inner: with_type(inner, rest, change) if name == first else inner)
 
 
-def _child(data_type: DataType, name: str) -> tuple[str, DataType] | None:
-    match data_type:
-        case StructType():
-            found = data_type.find(name)
-            return None if found is None else (found.name, found.data_type)
-        case ArrayType(element_type):
-            return ("element", element_type) if name.lower() == "element" else None
-        case MapType(key_type, value_type):
-            return {"key": ("key", key_type), "value": ("value", value_type)}.get(name.lower())
-    return None
+def part_at(data_type: DataType, name: str) -> tuple[str, DataType] | None:
+    """The part of a type that a name leads to, with the name as the schema spells it; None where there is none."""
+    if isinstance(data_type, StructType):
+        found = data_type.find(name)
+        return None if found is None else (found.name, found.data_type)
+    return next((part for part in parts_of(data_type) if part[0] == name.lower()), None)
 
 
 def _not_found(name: str, parents: Sequence[str], parent: DataType) -> ColumnNotFoundError:
-    match parent:
-        case StructType():
-            names: tuple[str, ...] = parent.names
-        case ArrayType():
-            names = ("element",)
-        case MapType():
-            names = ("key", "value")
-        case _:
-            names = ()
+    names = [part for part, _ in parts_of(parent)]
     from difflib import get_close_matches
 
     close = get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)

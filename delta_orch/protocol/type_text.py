@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.protocol.schema_edit import Path, nearest_field, with_field, with_fields
+from delta_orch.protocol.schema_edit import Path, nearest_field, part_at, with_field, with_fields
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
     STRING,
@@ -247,19 +247,11 @@ def place_of_text(data_type: DataType, place: Path) -> Path | None:
     """A place below a column as the schema spells it; None where it has no text there."""
     spelled: list[str] = []
     for name in place:
-        match data_type:
-            case StructType():
-                field = data_type.find(name)
-                if field is None:
-                    return None
-                name, data_type = field.name, field.data_type
-            case ArrayType(element_type) if name == "element":
-                data_type = element_type
-            case MapType(key_type, value_type) if name in ("key", "value"):
-                data_type = key_type if name == "key" else value_type
-            case _:
-                return None
-        spelled.append(name)
+        part = part_at(data_type, name)
+        if part is None:
+            return None
+        spelled.append(part[0])
+        data_type = part[1]
     return tuple(spelled) if data_type == STRING else None
 
 

@@ -6,8 +6,8 @@ Values of these classes are immutable and compare by value. JSON spelling lives 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from delta_orch.protocol.actions import JsonObject
 
@@ -137,32 +137,47 @@ def is_variant_storage(data_type: DataType) -> bool:
     return sorted((f.name, f.data_type) for f in fields) == [("metadata", BINARY), ("value", BINARY)]
 
 
-def fields_of(data_type: DataType) -> Iterator[StructField]:
-    """All struct fields inside a type, at any depth."""
+def parts_of(data_type: DataType) -> tuple[tuple[str, DataType], ...]:
+    """The types directly inside a type, by the names that lead to them in a column's path: those of a struct's fields,
+    `element`, `key` and `value`."""
     match data_type:
         case StructType(fields):
-            for f in fields:
-                yield f
-                yield from fields_of(f.data_type)
+            return tuple((f.name, f.data_type) for f in fields)
         case ArrayType(element_type):
-            yield from fields_of(element_type)
+            return (("element", element_type),)
         case MapType(key_type, value_type):
-            yield from fields_of(key_type)
-            yield from fields_of(value_type)
+            return (("key", key_type), ("value", value_type))
+    return ()
+
+
+def with_parts(data_type: DataType, change: Callable[[str, DataType], DataType]) -> DataType:
+    """The type with the types directly inside it changed."""
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(replace(f, data_type=change(f.name, f.data_type)) for f in fields))
+        case ArrayType(element_type, contains_null):
+            return ArrayType(change("element", element_type), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            return MapType(change("key", key_type), change("value", value_type), value_contains_null)
+    return data_type
+
+
+def fields_of(data_type: DataType) -> Iterator[StructField]:
+    """All struct fields inside a type, at any depth."""
+    if isinstance(data_type, StructType):
+        for f in data_type.fields:
+            yield f
+            yield from fields_of(f.data_type)
+    else:
+        for _, inner in parts_of(data_type):
+            yield from fields_of(inner)
 
 
 def types_of(data_type: DataType) -> Iterator[DataType]:
     """The type itself and all types inside it."""
     yield data_type
-    match data_type:
-        case StructType(fields):
-            for f in fields:
-                yield from types_of(f.data_type)
-        case ArrayType(element_type):
-            yield from types_of(element_type)
-        case MapType(key_type, value_type):
-            yield from types_of(key_type)
-            yield from types_of(value_type)
+    for _, inner in parts_of(data_type):
+        yield from types_of(inner)
 
 
 def holds_variant(data_type: DataType) -> bool:

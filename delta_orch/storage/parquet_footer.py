@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_orch.errors import MissingFileError, TableError
-from delta_orch.storage.base import LogStore, storage_error
-
 if TYPE_CHECKING:
     from delta_orch.storage.legacy_calendar import LegacyCalendar
 
@@ -314,49 +311,6 @@ def _ensure_sound_sizes(walk: ThriftWalk, leaf: _Leaf) -> None:
                 walk.integer()
         else:
             walk.skip()
-
-
-def read_num_rows(store: LogStore, log_paths: Sequence[str]) -> list[int]:
-    """The number of rows of data files, from their footers.
-
-    Args:
-        log_paths: As the log spells them.
-
-    Raises:
-        MissingFileError: A file is not there.
-        TableError: One is not readable as Parquet.
-        StorageError: One cannot be read.
-    """
-    filesystem = store.data_filesystem()[0]
-
-    def read(log_path: str) -> int:
-        path = store.resolve(log_path)
-        try:
-            with filesystem.open_input_file(path) as source:
-                return int(read_footer(source).metadata.num_rows)
-        except FileNotFoundError as e:
-            raise MissingFileError(
-                f"The data file {path} is not there",
-                cause="The log names it, but vacuum or something else has deleted it",
-                remedy="Read a newer version, or restore the file",
-                path=path,
-            ) from e
-        except (OSError, pa.ArrowException) as e:
-            if isinstance(e, OSError) and e.errno is not None:
-                raise storage_error(e, "read", path) from e
-            raise TableError(
-                f"The data file {path} is not readable as Parquet",
-                cause=str(e),
-                remedy="Restore the file from a backup, or remove it from the table",
-                path=path,
-            ) from e
-
-    if len(log_paths) < 2:
-        return [read(path) for path in log_paths]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(min(_READERS, len(log_paths)), thread_name_prefix="delta-footer-read") as executor:
-        return list(executor.map(read, log_paths))
 
 
 BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, MAP, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 11, 12

@@ -22,7 +22,7 @@ from delta_orch.protocol.schema import (
     INVARIANTS,
     TYPE_CHANGES,
 )
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import DataType, StructField, StructType, parts_of
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
 
 Kind = TypeVar("Kind")
@@ -99,25 +99,15 @@ def column_details(schema: StructType) -> tuple[ColumnDetails, ...]:
     Raises:
         ProtocolViolationError: The metadata of a column is malformed; the error names it.
     """
-    return tuple(_of_struct(schema, ()))
-
-
-def _of_struct(struct: StructType, prefix: tuple[str, ...]) -> Iterator[ColumnDetails]:
-    for child in struct:
-        path = (*prefix, child.name)
-        yield _details(child, path)
-        yield from _inside(child.data_type, path)
+    return tuple(_inside(schema, ()))
 
 
 def _inside(data_type: DataType, path: tuple[str, ...]) -> Iterator[ColumnDetails]:
-    match data_type:
-        case StructType():
-            yield from _of_struct(data_type, path)
-        case ArrayType(element_type):
-            yield from _inside(element_type, (*path, "element"))
-        case MapType(key_type, value_type):
-            yield from _inside(key_type, (*path, "key"))
-            yield from _inside(value_type, (*path, "value"))
+    for index, (name, inner) in enumerate(parts_of(data_type)):
+        below = (*path, name)
+        if isinstance(data_type, StructType):
+            yield _details(data_type.fields[index], below)
+        yield from _inside(inner, below)
 
 
 def _details(column: StructField, path: tuple[str, ...]) -> ColumnDetails:

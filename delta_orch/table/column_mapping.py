@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.schema_edit import with_fields, without_metadata
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
+from delta_orch.protocol.types import DataType, StructField, StructType, fields_of, parts_of
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "delta.columnMapping.id"
@@ -191,14 +191,9 @@ def _with_nested_ids(field: StructField, ids: _Ids) -> StructField:
 
 
 def _nested_places(data_type: DataType) -> Iterator[str]:
-    match data_type:
-        case ArrayType(element_type):
-            parts: tuple[tuple[str, DataType], ...] = (("element", element_type),)
-        case MapType(key_type, value_type):
-            parts = (("key", key_type), ("value", value_type))
-        case _:
-            return
-    for name, inner in parts:
+    if isinstance(data_type, StructType):
+        return
+    for name, inner in parts_of(data_type):
         yield name
         yield from (f"{name}.{place}" for place in _nested_places(inner))
 

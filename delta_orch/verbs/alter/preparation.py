@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.footer_statistics import read_footer_statistics
+from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.commit_reader import Commit
@@ -365,9 +365,8 @@ def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
         return files
     paths = FileTable(files).path.to_pylist()
     stats = FileTable(files).stats.to_pylist()
-    filesystem, _ = snapshot.store.data_filesystem()
-    footers = read_footer_statistics(filesystem, [snapshot.store.resolve(paths[row]) for row in uncounted], ())
-    for row, count in zip(uncounted, footers.column("num_records").to_pylist(), strict=True):
+    counts = read_num_rows(snapshot.store, [paths[row] for row in uncounted])
+    for row, count in zip(uncounted, counts, strict=True):
         stats[row] = with_record_count(stats[row], count)
     index = files.schema.get_field_index("stats")
     return files.set_column(index, files.schema.field("stats"), string_array(stats))

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import Engine, ScanPlan, WriteSpec
-from delta_orch.engines.file_traits import have_older_types, have_shredded_variants
-from delta_orch.engines.footer_statistics import read_footer_statistics
+from delta_orch.engines.file_traits import have_older_types, have_shredded_variants, read_num_rows
 from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.skipping.record_counts import record_counts
@@ -170,9 +169,8 @@ def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
     is_open = pc.coalesce(pc.less_equal(counts, _deleted_rows(files)), all_booleans(True, 1)[0])
     asked = pc.indices_nonzero(is_open).to_pylist()
     if asked:
-        filesystem, _ = snapshot.store.data_filesystem()
-        paths = [snapshot.store.resolve(FileTable(files).path[row].as_py()) for row in asked]
-        read = read_footer_statistics(filesystem, paths, ()).column("num_records").combine_chunks()
+        paths = [FileTable(files).path[row].as_py() for row in asked]
+        read = int64_array(read_num_rows(snapshot.store, paths))
         counts = pc.replace_with_mask(counts, is_open, read)
     return files.append_column("num_records", counts)
 
