@@ -45,7 +45,7 @@ _MAX_READERS = 4096
 """Parsed dictionaries to keep: where every row has its own, keeping them all would fill the memory for nothing."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Dictionaries:
     """The different dictionaries of a column.
 
@@ -90,6 +90,14 @@ class Dictionaries:
             raise invalid_variant("a field has no name", "Its id is beyond the dictionary's end")
         codes: Ints = self.codes[self.first[dictionaries] + ids]
         return codes
+
+    @cached_property
+    def ranks(self) -> Ints:
+        """The place of each word of the vocabulary in the order of UTF-8 bytes."""
+        order = np.frombuffer(pc.sort_indices(self.vocabulary).buffers()[1], np.uint64)[: len(self.vocabulary)]
+        ranks = np.empty(len(order), np.int64)
+        ranks[order.astype(np.int64)] = np.arange(len(order))
+        return ranks
 
     def names_at(self, codes: Ints) -> list[bytes]:
         """Words of the vocabulary."""
@@ -137,14 +145,6 @@ class _DistinctMetadata:
     def dictionaries(self) -> Dictionaries:
         return parse_dictionaries(self.column)
 
-    @cached_property
-    def ranks(self) -> Ints:
-        vocabulary = self.dictionaries.vocabulary
-        order = np.frombuffer(pc.sort_indices(vocabulary).buffers()[1], np.uint64)[: len(vocabulary)]
-        ranks = np.empty(len(order), np.int64)
-        ranks[order.astype(np.int64)] = np.arange(len(order))
-        return ranks
-
     def reader(self, code: int) -> MetadataReader:
         if code not in self._readers:
             if len(self._readers) >= _MAX_READERS:
@@ -184,11 +184,6 @@ class Names:
     @property
     def dictionaries(self) -> Dictionaries:
         return self._lazy_distinct().dictionaries
-
-    @property
-    def ranks(self) -> Ints:
-        """The place of each word of the dictionaries' vocabulary in the order of UTF-8 bytes."""
-        return self._lazy_distinct().ranks
 
     def reader(self, code: int) -> MetadataReader:
         """The dictionary of a number, for one value at a time."""

@@ -42,6 +42,7 @@ _MAX_SIZE_BYTES = (1 << 32) - 1
 _SORTED_FLAG = 0x10
 EMPTY_METADATA = bytes([METADATA_VERSION | _SORTED_FLAG, 0, 0])
 _EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = _EPOCH.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -273,16 +274,17 @@ def _date(value: date | VariantDate) -> bytes:
 
 
 def _timestamp(value: datetime | VariantTimestamp, kind: Kind | None = None) -> bytes:
-    if not isinstance(value, VariantTimestamp):
-        utc = value.utcoffset() is not None
-        count = (value - _EPOCH.replace(tzinfo=UTC if utc else None)) // _MICROSECOND
-        value = VariantTimestamp(count, "us", utc)
-    own = Kind[value.type_name.upper()]
+    if isinstance(value, VariantTimestamp):
+        own, count = Kind[value.type_name.upper()], value.count
+    elif value.utcoffset() is not None:
+        own, count = Kind.TIMESTAMP, (value - _EPOCH_UTC) // _MICROSECOND
+    else:
+        own, count = Kind.TIMESTAMP_NTZ, (value - _EPOCH) // _MICROSECOND
     if kind not in (None, own):
-        raise TypeError(f"A {value.type_name}")
-    if not -(1 << 63) <= value.count < 1 << 63:
+        raise TypeError(f"It is a {own.type_name}")
+    if not -(1 << 63) <= count < 1 << 63:
         raise InvalidRequestError("A timestamp is out of a variant's range", cause=value.isoformat())
-    return _fixed(own, value.count)
+    return _fixed(own, count)
 
 
 def _time(value: time) -> bytes:

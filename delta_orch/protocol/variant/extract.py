@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
@@ -36,14 +35,12 @@ from delta_orch.protocol.variant.convert import (
 from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.json_columns import unquoted_texts
 from delta_orch.protocol.variant.reconstruct import (
-    block_rows_of,
     encode_group,
-    ensure_one,
+    in_blocks,
     list_offsets,
     metadata_column,
     required,
-    split_values,
-    value_column,
+    split_group,
     variant_array,
 )
 from delta_orch.protocol.variant.shredding import TypedArray, TypedObject, VariantGroup, parse_variant_type
@@ -91,17 +88,7 @@ def variant_get(
         return pa.chunked_array(chunks, type=target or VARIANT_STORAGE)
     array = array.storage if isinstance(array, pa.ExtensionArray) else array
     group = parse_variant_type(array.type, metadata_required=target is None)
-    block_rows = block_rows_of(array)
-    blocks = [
-        _extract(group, array.slice(start, block_rows), steps, target, on_mismatch)
-        for start in range(0, max(len(array), 1), block_rows)
-    ]
-    try:
-        return blocks[0] if len(blocks) == 1 else pa.concat_arrays(blocks)
-    except pa.ArrowInvalid as e:
-        raise InvalidRequestError(
-            "The values of one batch take more than 2 GiB", cause=str(e), remedy="Read them in smaller batches"
-        ) from None
+    return in_blocks(array, lambda block: _extract(group, block, steps, target, on_mismatch))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,24 +136,17 @@ def _extract(
 
 def _descend(at: _Typed, step: str | int, names: Names) -> tuple[_Typed | None, Located]:
     """One step on: in the typed columns where they have the step, and in the values that are not shredded."""
-    group = at.group
-    value = value_column(group, at.array, at.present)
-    if group.typed is None:
-        return None, Located.of(value, at.rows).step(step, names)
-    typed_array = at.array.field(group.typed_index)
-    there = at.present & valid_mask(typed_array)
-    if isinstance(group.typed, TypedObject):
-        unshredded, residual = split_values(value, there)
-        field = group.typed.field(step) if isinstance(step, str) else None
-        if field is None:
-            return None, Located.of(residual if isinstance(step, str) else unshredded, at.rows).step(step, names)
-        below = typed_array.field(field.index)
-        return _Typed(field.group, below, there & valid_mask(below), at.rows, None), _nothing()
-    ensure_one(value, there)
-    in_values = Located.of(value, at.rows).step(step, names)
-    if isinstance(group.typed, TypedArray) and isinstance(step, int):
-        return _element(group.typed, typed_array, there, at.rows, step), in_values
-    return None, in_values
+    parts = split_group(at.group, at.array, at.present)
+    shape = at.group.typed
+    if isinstance(shape, TypedObject) and isinstance(step, str) and step in shape.fields:
+        below = parts.typed_array.field(step)
+        return _Typed(shape.fields[step], below, parts.typed & valid_mask(below), at.rows, None), _nothing()
+    # Where objects are shredded, other fields are in what is left of them.
+    is_left = isinstance(shape, TypedObject) and isinstance(step, str)
+    values = Located.of(parts.residual if is_left else parts.value, at.rows).step(step, names)
+    if isinstance(shape, TypedArray) and isinstance(step, int):
+        return _element(shape, parts.typed_array, parts.typed, at.rows, step), values
+    return None, values
 
 
 def _nothing() -> Located:
@@ -196,21 +176,16 @@ def _typed_values(
 ) -> tuple[list[tuple[Ints, pa.Array]], Located]:
     """What the typed column holds as `target`, and the values beside it that are still to be converted."""
     group = at.group
-    value = value_column(group, at.array, at.present)
+    parts = split_group(group, at.array, at.present)
+    values = Located.of(parts.value, at.rows)
     if group.typed is None:
-        return [], Located.of(value, at.rows)
-    typed_array = at.array.field(group.typed_index)
-    there = at.present & valid_mask(typed_array)
-    if isinstance(group.typed, TypedObject):
-        value, _ = split_values(value, there)
-    else:
-        ensure_one(value, there)
+        return [], values
     if isinstance(group.typed, Kind) and group.typed in sources_of(target):
-        converted = convert_array(with_validity(plain_storage(typed_array), there), target, on_mismatch)
-        return [(at.rows, converted)], Located.of(value, at.rows)
+        converted = convert_array(with_validity(plain_storage(parts.typed_array), parts.typed), target, on_mismatch)
+        return [(at.rows, converted)], values
     if is_text(target):
         return [], Located.of(encode_group(group, at.array, at.present, names.take(at.rows)), at.rows)
-    if there.any():
+    if parts.typed.any():
         containers = Kind.OBJECT if isinstance(group.typed, TypedObject) else Kind.ARRAY
         refuse(group.typed if isinstance(group.typed, Kind) else containers, target, on_mismatch)
-    return [], Located.of(value, at.rows)
+    return [], values

@@ -162,7 +162,7 @@ def _open(values: Located, names: Names) -> tuple[_Level, Located]:
 def _fields(objects: Located, names: Names) -> tuple[Ints, ByteColumn, Located]:
     """How many fields each object has, what stands before each, and where each lies; in the order of names."""
     children, fields, codes = objects.fields(names)
-    rows, ranks = children.rows, names.ranks[codes]
+    rows, ranks = children.rows, names.dictionaries.ranks[codes]
     if not ((rows[1:] > rows[:-1]) | (ranks[1:] > ranks[:-1])).all():
         order = np.lexsort((ranks, rows))
         rows, ranks, codes, fields = rows[order], ranks[order], codes[order], fields.some(order)

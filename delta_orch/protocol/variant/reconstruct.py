@@ -7,12 +7,13 @@ are put together by one Arrow kernel; what the writer left in a `value` column i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant
 from delta_orch.protocol.variant.byte_columns import (
@@ -21,7 +22,6 @@ from delta_orch.protocol.variant.byte_columns import (
     Mask,
     boolean_array,
     column_from_arrow,
-    concatenate,
     constant,
     gather,
     int64_array,
@@ -79,15 +79,16 @@ def reconstruct_variant(array: pa.Array | pa.ChunkedArray) -> pa.StructArray | p
         return pa.chunked_array([reconstruct_variant(chunk) for chunk in array.chunks], type=VARIANT_STORAGE)
     array = array.storage if isinstance(array, pa.ExtensionArray) else array
     group = parse_variant_type(array.type)
-    if group.typed is None and array.type.equals(VARIANT_STORAGE) and not array.field(group.value_index).null_count:
+    if group.typed is None and array.type.equals(VARIANT_STORAGE) and not array.field("value").null_count:
         return array
+    return in_blocks(array, lambda block: _reconstruct(group, block))
+
+
+def _reconstruct(group: VariantGroup, array: pa.StructArray) -> pa.StructArray:
     present = valid_mask(array)
     metadata = metadata_column(group, array, present)
-    if group.typed is None:
-        values = required(value_column(group, array, present), present)
-    else:
-        values = _reconstruct_blocks(group, array, metadata, present)
-    return variant_array(metadata, values, present)
+    values = encode_group(group, array, present, Names.of(lambda: metadata, present))
+    return variant_array(metadata, required(values, present), present)
 
 
 def located_variants(variants: pa.StructArray) -> tuple[Located, Names]:
@@ -116,9 +117,9 @@ def metadata_column(group: VariantGroup, array: pa.StructArray, present: Mask) -
     Raises:
         InvalidVariantError: One has none.
     """
-    if group.metadata_index is None:
+    if not group.has_metadata:
         raise invalid_variant("its metadata was not read", "Values that are not shredded need it")
-    metadata = column_from_arrow(plain_storage(array.field(group.metadata_index)), present)
+    metadata = column_from_arrow(plain_storage(array.field("metadata")), present)
     if (metadata.sizes[present] == 0).any():
         raise invalid_variant("it has no metadata")
     return metadata
@@ -130,21 +131,20 @@ def required(column: ByteColumn, present: Mask) -> ByteColumn:
     return join([column, constant(VARIANT_NULL, missing)]) if missing.any() else column
 
 
-def _reconstruct_blocks(group: VariantGroup, array: pa.StructArray, metadata: ByteColumn, present: Mask) -> ByteColumn:
-    block_rows = block_rows_of(array)
-    blocks = []
-    for start in range(0, max(len(array), 1), block_rows):
-        rows = slice(start, start + block_rows)
-        block = array.slice(start, block_rows)
-        block_metadata = partial(ByteColumn, metadata.offsets[start : start + block_rows + 1], metadata.data)
-        names = Names.of(block_metadata, present[rows])
-        blocks.append(required(encode_group(group, block, present[rows], names), present[rows]))
-    return concatenate(blocks)
+def in_blocks(array: pa.Array, work: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """What `work` makes of an array, block by block: that keeps intermediate columns small.
 
-
-def block_rows_of(array: pa.Array) -> int:
-    """How many rows to work on at once: that keeps intermediate columns small."""
-    return int(min(_BLOCK_ROWS, max(1, _BLOCK_BYTES * len(array) // max(array.nbytes, 1))))
+    Raises:
+        InvalidRequestError: The result takes more than 2 GiB.
+    """
+    rows = int(min(_BLOCK_ROWS, max(1, _BLOCK_BYTES * len(array) // max(array.nbytes, 1))))
+    blocks = [work(array.slice(start, rows)) for start in range(0, max(len(array), 1), rows)]
+    try:
+        return blocks[0] if len(blocks) == 1 else pa.concat_arrays(blocks)
+    except pa.ArrowInvalid as e:
+        raise InvalidRequestError(
+            "The values of one batch take more than 2 GiB", cause=str(e), remedy="Read them in smaller batches"
+        ) from None
 
 
 def list_offsets(lists: pa.Array) -> Ints:
@@ -165,28 +165,55 @@ def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, name
         present: Rows in which there may be a value.
         names: The field names of the rows.
     """
-    value = value_column(group, array, present)
+    parts = split_group(group, array, present)
+    if isinstance(group.typed, TypedObject):
+        return _encode_objects(group.typed, parts, names)
+    unshredded = trimmed(parts.value)
     if group.typed is None:
-        return trimmed(value)
-    typed_array = array.field(group.typed_index)
+        return unshredded
+    if isinstance(group.typed, Kind):
+        return join([*encode_primitives(group.typed, parts.typed_array, parts.typed), unshredded])
+    return _encode_arrays(group.typed, parts.typed_array, parts.typed, unshredded, names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupParts:
+    """What the rows of a group have in its columns.
+
+    Attributes:
+        typed_array: The typed column, None where there is none.
+        typed: Rows that have a typed value.
+        value: Values that are not shredded.
+        residual: What is left of objects that are shredded in part.
+    """
+
+    typed_array: pa.Array
+    typed: Mask
+    value: ByteColumn
+    residual: ByteColumn
+
+
+def split_group(group: VariantGroup, array: pa.StructArray, present: Mask) -> GroupParts:
+    """Tell the values in a group's columns apart.
+
+    Raises:
+        InvalidVariantError: A row has a value beside a typed value that it must not have.
+    """
+    value = _value_column(group, array, present)
+    if group.typed is None:
+        return GroupParts(None, np.zeros_like(present), value, missing(len(array)))
+    typed_array = array.field("typed_value")
     typed = present & valid_mask(typed_array)
     if isinstance(group.typed, TypedObject):
-        return _encode_objects(group.typed, typed_array, typed, value, names)
-    ensure_one(value, typed)
-    if isinstance(group.typed, Kind):
-        return join([*encode_primitives(group.typed, typed_array, typed), trimmed(value)])
-    return _encode_arrays(group.typed, typed_array, typed, trimmed(value), names)
-
-
-def ensure_one(value: ByteColumn, typed: Mask) -> None:
-    """Check that no row has a value beside a typed_value that is no object."""
+        return GroupParts(typed_array, typed, *_split_values(value, typed))
     if not value.is_empty and (typed & (value.sizes > 0)).any():
         raise invalid_variant("it has a value beside a typed_value", "Only objects can be shredded in part")
+    return GroupParts(typed_array, typed, value, missing(len(array)))
 
 
-def value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
+def _value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
     """What the rows have in their value column, missing where that is null or absent."""
-    values = None if group.value_index is None else plain_storage(array.field(group.value_index))
+    values = plain_storage(array.field("value")) if group.has_value else None
     if values is None or values.null_count == len(values):
         return missing(len(array))
     column = column_from_arrow(values, present)
@@ -233,17 +260,15 @@ def _encode_arrays(
 # Objects
 
 
-def _encode_objects(
-    typed: TypedObject, array: pa.StructArray, present: Mask, value: ByteColumn, names: Names
-) -> ByteColumn:
-    unshredded, residual = split_values(value, present)
+def _encode_objects(typed: TypedObject, parts: GroupParts, names: Names) -> ByteColumn:
+    present, residual, unshredded = parts.typed, parts.residual, parts.value
     fields = []
-    for field in typed.fields:
-        group_array = array.field(field.index)
-        fields.append(encode_group(field.group, group_array, present & valid_mask(group_array), names))
+    for name, group in typed.fields.items():
+        group_array = parts.typed_array.field(name)
+        fields.append(encode_group(group, group_array, present & valid_mask(group_array), names))
     sizes = np.column_stack([field.sizes for field in fields]) if fields else np.zeros((len(present), 0), np.int64)
     ends = np.cumsum(sizes, axis=1)
-    ids = names.dictionaries.ids_of([field.name.encode() for field in typed.fields])
+    ids = names.dictionaries.ids_of([name.encode() for name in typed.fields])
     if residual.is_empty and fields and len(ids) == 1 and (ids >= 0).all() and (sizes > 0).all():
         # Every object has every field, under one dictionary: the rule, where a schema was shredded.
         headers = uniform_object_headers(ids[0], ends)
@@ -267,7 +292,7 @@ def _encode_objects(
     return join([headers, *fields, left_over_values, unshredded])
 
 
-def split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn]:
+def _split_values(value: ByteColumn, typed: Mask) -> tuple[ByteColumn, ByteColumn]:
     """Values that are no objects, and what is left of objects that are shredded in part."""
     rows = np.flatnonzero(value.sizes)
     if not len(rows):
@@ -295,7 +320,7 @@ def _shredded_children(typed: TypedObject, sizes: Ints, ends: Ints, ids: Ints, c
     rows, columns = np.nonzero(sizes)
     of_field = ids[codes[rows], columns]
     if (of_field < 0).any():
-        name = typed.fields[int(columns[of_field < 0][0])].name
+        name = list(typed.fields)[int(columns[of_field < 0][0])]
         raise invalid_variant("the name of a shredded field is not in its metadata", f"Field {name}")
     return Children(rows, of_field, (ends - sizes)[rows, columns])
 
@@ -303,10 +328,10 @@ def _shredded_children(typed: TypedObject, sizes: Ints, ends: Ints, ids: Ints, c
 def _merged(typed: TypedObject, shredded: Children, left_over: Children, names: Names) -> Children:
     dictionaries = names.dictionaries
     codes = dictionaries.codes_at(names.codes[left_over.rows], left_over.ids)
-    shredded_codes = dictionaries.codes_of([field.name.encode() for field in typed.fields])
+    shredded_codes = dictionaries.codes_of([name.encode() for name in typed.fields])
     if np.isin(codes, shredded_codes[shredded_codes >= 0]).any():
         raise invalid_variant("a field is shredded and in the value column too")
-    ranks = names.ranks
+    ranks = dictionaries.ranks
     shredded_ranks = ranks[dictionaries.codes_at(names.codes[shredded.rows], shredded.ids)]
     rows = np.concatenate([shredded.rows, left_over.rows])
     rank = np.concatenate([shredded_ranks, ranks[codes]])

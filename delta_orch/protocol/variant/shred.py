@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, gather, join, valid_mask, with_validity
 from delta_orch.protocol.variant.convert import assemble, convert_located
 from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.json_columns import unquoted_texts
 from delta_orch.protocol.variant.layouts import KINDS, Children, container_headers, value_sizes
-from delta_orch.protocol.variant.reconstruct import block_rows_of, located_variants, null_mask, reconstruct_variant
+from delta_orch.protocol.variant.reconstruct import in_blocks, located_variants, null_mask, reconstruct_variant
 from delta_orch.protocol.variant.values import ARROW_TYPES, INTEGERS, BasicType, Kind
 
 SAMPLE_ROWS = 4096
@@ -139,19 +138,7 @@ def shred_variants(array: pa.Array, plan: ShreddingPlan) -> pa.StructArray:
         InvalidVariantError: A value is damaged.
         InvalidRequestError: A column takes more than 2 GiB.
     """
-    variants = reconstruct_variant(array)
-    block_rows = block_rows_of(variants)
-    if len(variants) > block_rows:
-        blocks = (variants.slice(start, block_rows) for start in range(0, len(variants), block_rows))
-        return _concatenated([_shredded(block, plan) for block in blocks])
-    return _shredded(variants, plan)
-
-
-def _concatenated(blocks: list[pa.Array]) -> pa.Array:
-    try:
-        return pa.concat_arrays(blocks)
-    except pa.ArrowInvalid as e:
-        raise InvalidRequestError("A shredded column takes more than 2 GiB", cause=str(e)) from None
+    return in_blocks(reconstruct_variant(array), lambda block: _shredded(block, plan))
 
 
 def _shredded(variants: pa.StructArray, plan: ShreddingPlan) -> pa.StructArray:

@@ -4,6 +4,7 @@ Shredding, "Value Shredding", "Shredded Value Types", "Arrays", "Objects").
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,22 +18,10 @@ _KIND_OF_ARROW = {t: kind for kind, t in ARROW_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class TypedField:
-    """A shredded field of an object: its name, its position in the struct, and its own columns."""
-
-    name: str
-    index: int
-    group: VariantGroup
-
-
-@dataclass(frozen=True, slots=True)
 class TypedObject:
-    """Shredded fields, in the order of the UTF-8 bytes of their names: the order objects list their fields in."""
+    """Shredded fields by name, in the order of the names' UTF-8 bytes: the order in which objects list their fields."""
 
-    fields: tuple[TypedField, ...]
-
-    def field(self, name: str) -> TypedField | None:
-        return next((f for f in self.fields if f.name == name), None)
+    fields: Mapping[str, VariantGroup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +33,17 @@ class TypedArray:
 
 @dataclass(frozen=True, slots=True)
 class VariantGroup:
-    """The columns of one variant, or of one shredded part of it; positions in the struct, None where absent.
+    """Which columns one variant has, or one shredded part of it.
 
-    Only the outermost group has metadata, and not even that where it was read without. A typed column of a primitive
-    type is its `Kind`; booleans are `TRUE`.
+    Only the outermost group has metadata, and not even that where it was read without.
+
+    Attributes:
+        has_metadata, has_value: Whether there are such columns.
+        typed: What `typed_value` holds; None where there is none. A primitive type is its `Kind`; booleans are `TRUE`.
     """
 
-    metadata_index: int | None
-    value_index: int | None
-    typed_index: int | None
+    has_metadata: bool
+    has_value: bool
     typed: Kind | TypedObject | TypedArray | None
 
 
@@ -72,7 +63,7 @@ def parse_variant_type(data_type: pa.DataType, *, metadata_required: bool = True
     if not pa.types.is_struct(data_type):
         raise _no_variant(f"A column of Arrow type {data_type} is no group of metadata and value")
     group = _parse_group(data_type, outermost=True, level=0)
-    if metadata_required and group.metadata_index is None:
+    if metadata_required and not group.has_metadata:
         raise _no_variant("It has no metadata column")
     return group
 
@@ -85,31 +76,30 @@ def storage_type(data_type: pa.DataType) -> pa.DataType:
 def _parse_group(group: pa.StructType, *, outermost: bool, level: int) -> VariantGroup:
     if level > _MAX_SHREDDED_LEVELS:
         raise _no_variant(f"Its columns are nested deeper than {_MAX_SHREDDED_LEVELS} levels")
-    positions: dict[str, int] = {}
-    for position, field in enumerate(group):
-        if field.name in positions:
+    types: dict[str, pa.DataType] = {}
+    for field in group:
+        if field.name in types:
             raise _no_variant(f"It has two columns named {field.name}")
-        positions[field.name] = position
+        types[field.name] = field.type
     known = {"metadata", "value", "typed_value"} if outermost else {"value", "typed_value"}
-    if unknown := positions.keys() - known:
+    if unknown := types.keys() - known:
         raise _no_variant(f"It has columns that do not belong there: {', '.join(sorted(unknown))}")
-    if not positions.keys() & {"value", "typed_value"}:
+    if not types.keys() & {"value", "typed_value"}:
         raise _no_variant("It has neither a value nor a typed_value column")
     for name in ("metadata", "value"):
-        if name in positions and not is_binary(_plain(group[positions[name]].type)):
-            raise _no_variant(f"Its {name} column is not binary but {group[positions[name]].type}")
-    typed = None
-    if "typed_value" in positions:
-        typed = _parse_typed(group[positions["typed_value"]].type, level)
-    return VariantGroup(positions.get("metadata"), positions.get("value"), positions.get("typed_value"), typed)
+        if name in types and not is_binary(_plain(types[name])):
+            raise _no_variant(f"Its {name} column is not binary but {types[name]}")
+    typed = _parse_typed(types["typed_value"], level) if "typed_value" in types else None
+    return VariantGroup("metadata" in types, "value" in types, typed)
 
 
 def _parse_typed(t: pa.DataType, level: int) -> Kind | TypedObject | TypedArray:
     if pa.types.is_struct(t):
-        fields = [_parse_field(field, position, level) for position, field in enumerate(t)]
-        if len({f.name for f in fields}) != len(fields):
+        if len({field.name for field in t}) != t.num_fields:
             raise _no_variant("Two shredded fields have one name")
-        return TypedObject(tuple(sorted(fields, key=lambda f: f.name.encode())))
+        return TypedObject(
+            {field.name: _parse_field(field, level) for field in sorted(t, key=lambda f: f.name.encode())}
+        )
     if pa.types.is_list(t) or pa.types.is_large_list(t):
         if not pa.types.is_struct(t.value_type):
             raise _no_variant(f"The elements of a shredded array are no groups but {t.value_type}")
@@ -117,10 +107,10 @@ def _parse_typed(t: pa.DataType, level: int) -> Kind | TypedObject | TypedArray:
     return _primitive_type(t)
 
 
-def _parse_field(field: pa.Field, position: int, level: int) -> TypedField:
+def _parse_field(field: pa.Field, level: int) -> VariantGroup:
     if not pa.types.is_struct(field.type):
         raise _no_variant(f"The shredded field {field.name} is no group but {field.type}")
-    return TypedField(field.name, position, _parse_group(field.type, outermost=False, level=level + 1))
+    return _parse_group(field.type, outermost=False, level=level + 1)
 
 
 def _plain(t: pa.DataType) -> pa.DataType:
