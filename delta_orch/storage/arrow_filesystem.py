@@ -10,43 +10,23 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from delta_orch.errors import FileMissingInStoreError
-from delta_orch.storage.base import FileMeta
+from delta_orch.storage.base import FileMeta, FlatStore
 
 # Below this, one request for the whole object is faster than one for the footer and one for what it points to.
 _WHOLE_BYTES = 256 * 1024
 
 
-class Objects(Protocol):
-    """The objects of a store. Every path starts with the bucket, or with the name of a memory table."""
-
-    def find_object(self, full: str) -> FileMeta | None:
-        """None where there is no such object."""
-
-    def list_objects(self, full: str, *, recursive: bool) -> Iterator[FileMeta]:
-        """The objects below a directory. `path` is a full path."""
-
-    def delete_object(self, full: str) -> None:
-        """A missing object is no error."""
-
-    def read_object(self, full: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`. Raises FileMissingInStoreError."""
-
-    def write_object(self, full: str) -> io.RawIOBase | io.BufferedIOBase:
-        """A file to write. The object appears when the file is closed."""
-
-
-def object_filesystem(objects: Objects) -> pafs.PyFileSystem:
+def object_filesystem(objects: FlatStore) -> pafs.PyFileSystem:
     """The Arrow file system of a store's objects, by their full paths."""
     return pafs.PyFileSystem(_ObjectHandler(objects))
 
 
-def open_object(objects: Objects, path: str) -> pa.NativeFile:
+def open_object(objects: FlatStore, path: str) -> pa.NativeFile:
     """Random access. Raises FileMissingInStoreError, StorageError."""
     found = objects.find_object(path)
     if found is None:
@@ -59,7 +39,7 @@ def open_object(objects: Objects, path: str) -> pa.NativeFile:
 class _ObjectInput(io.RawIOBase):
     """Each read is one request for the bytes asked for: Arrow knows the file's layout, and reads ahead itself."""
 
-    def __init__(self, objects: Objects, path: str, size: int) -> None:
+    def __init__(self, objects: FlatStore, path: str, size: int) -> None:
         super().__init__()
         self._objects = objects
         self._path = path
@@ -92,7 +72,7 @@ class _ObjectInput(io.RawIOBase):
 
 
 class _ObjectHandler(pafs.FileSystemHandler):  # type: ignore[misc]
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: FlatStore) -> None:
         self._objects = objects
 
     def __eq__(self, other: object) -> bool:

@@ -5,9 +5,11 @@ operating system become `StorageError` here."""
 from __future__ import annotations
 
 import errno
+import io
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from delta_orch.errors import FileMissingInStoreError, ProtocolViolationError, StorageError, UnsupportedStoreError
@@ -68,6 +70,12 @@ class LogStore(ABC):
 
     uri: str
     """The root in its canonical spelling, without a trailing slash: `file:///data/t`, `s3://bucket/t`, `memory://t`."""
+
+    root: str
+    """The root's path in `data_filesystem()`'s file system."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
 
     @abstractmethod
     def read_bytes(self, path: str) -> bytes:
@@ -168,6 +176,50 @@ class LogStore(ABC):
 
         Decodes the URI encoding exactly once; absolute URIs (`file:/x`, `s3://…`, `/x`) stay absolute.
         """
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+
+class FlatStore(LogStore):
+    """A store of objects without directories. Full paths start with the bucket, or with the name of a memory table."""
+
+    @abstractmethod
+    def find_object(self, full: str) -> FileMeta | None:
+        """One metadata request; None where there is no such object. Raises StorageError."""
+
+    @abstractmethod
+    def list_objects(self, full: str, *, recursive: bool, start_name: str = "") -> Iterator[FileMeta]:
+        """The objects below a directory whose path behind it is ≥ `start_name`; `path` is a full path. Ascending by
+        path, unless the store lists in another order beyond U+FFFF."""
+
+    @abstractmethod
+    def delete_object(self, full: str) -> None:
+        """A missing object is no error."""
+
+    @abstractmethod
+    def read_object(self, full: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`. Raises FileMissingInStoreError, StorageError."""
+
+    @abstractmethod
+    def write_object(self, full: str) -> io.RawIOBase | io.BufferedIOBase:
+        """A file to write. The object appears when the file is closed. Raises StorageError, as do its methods."""
+
+    def head(self, path: str) -> FileMeta | None:
+        found = self.find_object(self._full(path))
+        return None if found is None else FileMeta(path, found.size, found.modification_time_ms)
+
+    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
+        return map(self._relative, self.list_objects(self._full(directory), recursive=False, start_name=start_name))
+
+    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
+        return map(self._relative, self.list_objects(self._full(directory), recursive=True))
+
+    def delete(self, path: str) -> None:
+        self.delete_object(self._full(path))
+
+    def _relative(self, meta: FileMeta) -> FileMeta:
+        return FileMeta(meta.path[len(self.root) + 1 :], meta.size, meta.modification_time_ms)
 
 
 class _BufferedFile(StagedFile):
@@ -279,6 +331,15 @@ _CAUSES_AND_REMEDIES = {
     ),
     errno.EISDIR: ("A directory is in the place of a file", None),
 }
+
+
+@contextmanager
+def os_errors(action: str, path: str) -> Iterator[None]:
+    """OSErrors of the block are raised as `storage_error` tells them."""
+    try:
+        yield
+    except OSError as e:
+        raise storage_error(e, action, path) from e
 
 
 def storage_error(error: OSError, action: str, path: str) -> StorageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -50,47 +51,33 @@ class FsspecStore(LogStore):
         self.root = _filesystem_class(self._protocol)._strip_protocol(self.uri).rstrip("/")
         self._made: tuple[int, Fsspec] | None = None
 
-    def __repr__(self) -> str:
-        return f"FsspecStore({self.uri!r})"
-
     def __getstate__(self) -> dict[str, Fsspec]:
         return {**self.__dict__, "_made": None}
 
     def read_bytes(self, path: str) -> bytes:
-        try:
+        with self._errors("read", path):
             data: bytes = self._filesystem.cat_file(self._full(path))
-        except OSError as e:
-            raise self._error(e, "read", path) from e
         return data
 
     def open_input(self, path: str) -> pa.NativeFile:
         import pyarrow as pa
 
-        try:
+        with self._errors("open", path):
             return pa.PythonFile(self._filesystem.open(self._full(path), "rb"), mode="r")
-        except OSError as e:
-            raise self._error(e, "open", path) from e
 
     def head(self, path: str) -> FileMeta | None:
-        try:
+        with self._errors("look at", path), suppress(FileNotFoundError):
             # A cached listing would hide a commit that was just made.
             self._filesystem.invalidate_cache(self._full(path))
             info = self._filesystem.info(self._full(path))
-        except FileNotFoundError:
-            return None
-        except OSError as e:
-            raise self._error(e, "look at", path) from e
-        return None if info["type"] == "directory" else _file_meta(path, info)
+            return None if info["type"] == "directory" else _file_meta(path, info)
+        return None
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        full = self._full(directory)
-        try:
-            self._filesystem.invalidate_cache(full)
-            infos = self._filesystem.ls(full, detail=True)
-        except FileNotFoundError:
-            return
-        except OSError as e:
-            raise self._error(e, "list", directory) from e
+        infos: list[Fsspec] = []
+        with self._errors("list", directory), suppress(FileNotFoundError):
+            self._filesystem.invalidate_cache(self._full(directory))
+            infos = self._filesystem.ls(self._full(directory), detail=True)
         prefix = f"{directory}/" if directory else ""
         named = {info["name"].rstrip("/").rpartition("/")[2]: info for info in infos if info["type"] != "directory"}
         for name in sorted(named):
@@ -98,14 +85,10 @@ class FsspecStore(LogStore):
                 yield _file_meta(prefix + name, named[name])
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
-        full = self._full(directory)
-        try:
-            self._filesystem.invalidate_cache(full)
-            infos = self._filesystem.find(full, detail=True)
-        except FileNotFoundError:
-            return
-        except OSError as e:
-            raise self._error(e, "list", directory) from e
+        infos: dict[str, Fsspec] = {}
+        with self._errors("list", directory), suppress(FileNotFoundError):
+            self._filesystem.invalidate_cache(self._full(directory))
+            infos = self._filesystem.find(self._full(directory), detail=True)
         cut = len(self.root) + 1
         for name, info in infos.items():
             yield _file_meta(name[cut:], info)
@@ -128,23 +111,17 @@ class FsspecStore(LogStore):
         return self.put(path, bytes(data))
 
     def put(self, path: str, data: bytes) -> FileMeta:
-        try:
+        with self._errors("write", path):
             self._filesystem.makedirs(self._full(path).rpartition("/")[0], exist_ok=True)
             self._filesystem.pipe_file(self._full(path), bytes(data))
-        except OSError as e:
-            raise self._error(e, "write", path) from e
         written = self.head(path)
         if written is None:
             raise StorageError(f"Cannot write {self.uri}/{path}", cause="It was gone right after it was written")
         return written
 
     def delete(self, path: str) -> None:
-        try:
+        with self._errors("delete", path), suppress(FileNotFoundError):
             self._filesystem.rm_file(self._full(path))
-        except FileNotFoundError:
-            return
-        except OSError as e:
-            raise self._error(e, "delete", path) from e
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         import pyarrow.fs as pafs
@@ -180,15 +157,16 @@ class FsspecStore(LogStore):
                 store=self._protocol,
             ) from None
 
-    def _full(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
-
-    def _error(self, error: OSError, action: str, path: str) -> StorageError:
-        if isinstance(error, StorageError):
-            return error
-        kind = FileMissingInStoreError if isinstance(error, FileNotFoundError) else StorageError
-        # The library's own text may hold a signed request: only its kind is shown.
-        return kind(f"Cannot {action} {self.uri}/{path}", cause=error.strerror or type(error).__name__, path=path)
+    @contextmanager
+    def _errors(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as e:
+            kind = FileMissingInStoreError if isinstance(e, FileNotFoundError) else StorageError
+            # The library's own text may hold a signed request: only its kind is shown.
+            raise kind(f"Cannot {action} {self.uri}/{path}", cause=e.strerror or type(e).__name__, path=path) from e
 
 
 def _filesystem_class(protocol: str) -> Fsspec:

@@ -28,6 +28,7 @@ from delta_orch.storage.base import (
     StagedFile,
     StagedOutput,
     in_another_store,
+    os_errors,
     resolve_data_path,
     storage_error,
 )
@@ -52,9 +53,6 @@ class LocalStore(LogStore):
         self.root = os.path.abspath(root)
         self.uri = Path(self.root).as_uri()
 
-    def __repr__(self) -> str:
-        return f"LocalStore({self.root!r})"
-
     def read_bytes(self, path: str) -> bytes:
         full = self._full(path)
         try:
@@ -68,10 +66,8 @@ class LocalStore(LogStore):
         import pyarrow as pa
 
         full = self._full(path)
-        try:
+        with os_errors("open", full):
             return pa.OSFile(full, "rb")
-        except OSError as e:
-            raise storage_error(e, "open", full) from e
 
     def head(self, path: str) -> FileMeta | None:
         full = self._full(path)
@@ -104,13 +100,9 @@ class LocalStore(LogStore):
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         full = self._full(directory)
-        try:
-            with os.scandir(full) as entries:
-                return list(entries)
-        except FileNotFoundError:
-            return []
-        except OSError as e:
-            raise storage_error(e, "list", full) from e
+        with os_errors("list", full), suppress(FileNotFoundError), os.scandir(full) as entries:
+            return list(entries)
+        return []
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         with self.stage(os.path.dirname(path), data) as staged:
@@ -159,12 +151,8 @@ class LocalStore(LogStore):
 
     def delete(self, path: str) -> None:
         full = self._full(path)
-        try:
+        with os_errors("delete", full), suppress(FileNotFoundError):
             os.unlink(full)
-        except FileNotFoundError:
-            return
-        except OSError as e:
-            raise storage_error(e, "delete", full) from e
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         import pyarrow.fs as pafs
@@ -176,9 +164,6 @@ class LocalStore(LogStore):
         if not path.startswith("/") and is_absolute(log_path):
             raise in_another_store(self.uri, log_path)
         return path
-
-    def _full(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
 
 
 class _LocalStagedFile(StagedFile):
@@ -194,10 +179,8 @@ class _LocalStagedFile(StagedFile):
         full = f"{self._root}/{path}"
         # It may have waited for its name; files are dated by when they got it.
         now_ns = time.time_ns() // 1_000_000 * 1_000_000
-        try:
+        with os_errors("finish", full):
             os.utime(self._temporary, ns=(now_ns, now_ns))
-        except OSError as e:
-            raise storage_error(e, "finish", full) from e
         _link(self._temporary, full)
         self.discard()
         try:
@@ -223,11 +206,9 @@ class _LocalOutput(StagedOutput):
         self._root = root
         self._temporary = _new_temporary(directory)
         self._finished: _LocalStagedFile | None = None
-        try:
+        with os_errors("create a file in", directory):
             os.close(_create(self._temporary))
             self.sink = pa.OSFile(self._temporary, "wb")
-        except OSError as e:
-            raise storage_error(e, "create a file in", directory) from e
 
     def put_if_absent(self, path: str) -> FileMeta:
         if self._finished is None:
@@ -235,7 +216,7 @@ class _LocalOutput(StagedOutput):
         return self._finished.put_if_absent(path)
 
     def _finish(self) -> _LocalStagedFile:
-        try:
+        with os_errors("write", self._temporary):
             self.sink.close()
             descriptor = os.open(self._temporary, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -243,8 +224,6 @@ class _LocalOutput(StagedOutput):
                 size = os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
-        except OSError as e:
-            raise storage_error(e, "write", self._temporary) from e
         return _LocalStagedFile(self._root, self._temporary, size)
 
     def discard(self) -> None:
@@ -257,10 +236,8 @@ class _LocalOutput(StagedOutput):
 def _write_temporary(directory: str, data: bytes | memoryview) -> tuple[str, os.stat_result]:
     """A new hidden file in `directory` with all of `data`; missing directories are made. Raises StorageError."""
     temporary = _new_temporary(directory)
-    try:
+    with os_errors("create a file in", directory):
         descriptor = _create(temporary)
-    except OSError as e:
-        raise storage_error(e, "create a file in", directory) from e
     try:
         try:
             _write_all(descriptor, data)
@@ -324,13 +301,9 @@ def _link(temporary: str, full: str) -> None:
 
 
 def _unlink(temporary: str) -> None:
-    try:
+    # What stays is harmless and hides from every listing; failing here would hide what really happened.
+    with suppress(OSError):
         os.unlink(temporary)
-    except FileNotFoundError:
-        return
-    except OSError:
-        # Harmless litter that hides from every listing; failing here would hide what really happened.
-        return
 
 
 def _is_temporary(name: str) -> bool:

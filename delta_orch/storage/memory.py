@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError
-from delta_orch.storage.base import FileMeta, LogStore, resolve_data_path
+from delta_orch.storage.base import FileMeta, FlatStore, resolve_data_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,50 +36,32 @@ No lock guards it, so none can be held across a fork: the single dict operations
 """
 
 
-class MemoryStore(LogStore):
+class MemoryStore(FlatStore):
     """`memory://name`: the same table for everyone in the process who uses that name. A forked child gets a copy."""
 
     def __init__(self, name: str) -> None:
         self.root = name.strip("/")
         self.uri = f"memory://{self.root}"
 
-    def __repr__(self) -> str:
-        return f"MemoryStore({self.root!r})"
-
     def read_bytes(self, path: str) -> bytes:
-        return _file(self._key(path)).data
+        return _file(self._full(path)).data
 
     def open_input(self, path: str) -> pa.NativeFile:
         import pyarrow as pa
 
-        return pa.BufferReader(_file(self._key(path)).data)
-
-    def head(self, path: str) -> FileMeta | None:
-        found = self.find_object(self._key(path))
-        return None if found is None else self._relative(found)
-
-    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        for meta in self._listed(directory, recursive=False):
-            if meta.path.rpartition("/")[2] >= start_name:
-                yield meta
-
-    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
-        return self._listed(directory, recursive=True)
+        return pa.BufferReader(_file(self._full(path)).data)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         file = MemoryFile.of(data)
-        key = self._key(path)
+        key = self._full(path)
         if FILES.setdefault(key, file) is not file:
             raise FileExistsInStoreError(f"memory://{key} exists already", path=f"memory://{key}")
         return _file_meta(path, file)
 
     def put(self, path: str, data: bytes) -> FileMeta:
         file = MemoryFile.of(data)
-        FILES[self._key(path)] = file
+        FILES[self._full(path)] = file
         return _file_meta(path, file)
-
-    def delete(self, path: str) -> None:
-        self.delete_object(self._key(path))
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         from delta_orch.storage.arrow_filesystem import object_filesystem
@@ -92,39 +74,25 @@ class MemoryStore(LogStore):
     # Files by `<table name>/<path>`, as the data file system names them
 
     def find_object(self, full: str) -> FileMeta | None:
-        """None where there is no such file."""
         file = FILES.get(full)
         return None if file is None else _file_meta(full, file)
 
-    def list_objects(self, full: str, *, recursive: bool) -> Iterator[FileMeta]:
-        """The files below a directory, ascending by path."""
+    def list_objects(self, full: str, *, recursive: bool, start_name: str = "") -> Iterator[FileMeta]:
         prefix = f"{full}/" if full else ""
         # Other tables are many more: what is sorted is this one's alone.
         for key, file in sorted(item for item in FILES.copy().items() if item[0].startswith(prefix)):
-            if recursive or "/" not in key[len(prefix) :]:
+            name = key[len(prefix) :]
+            if name >= start_name and (recursive or "/" not in name):
                 yield _file_meta(key, file)
 
     def delete_object(self, full: str) -> None:
-        """A missing file is no error."""
         FILES.pop(full, None)
 
     def read_object(self, full: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`. Raises FileMissingInStoreError."""
         return _file(full).data[start:end]
 
     def write_object(self, full: str) -> io.BytesIO:
-        """A file to write; readers see it when it is closed."""
         return _UnfinishedFile(full)
-
-    def _key(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
-
-    def _listed(self, directory: str, *, recursive: bool) -> Iterator[FileMeta]:
-        for meta in self.list_objects(self._key(directory), recursive=recursive):
-            yield self._relative(meta)
-
-    def _relative(self, meta: FileMeta) -> FileMeta:
-        return FileMeta(meta.path[len(self.root) + 1 :], meta.size, meta.modification_time_ms)
 
 
 class _UnfinishedFile(io.BytesIO):

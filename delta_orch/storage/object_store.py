@@ -12,7 +12,6 @@ import json
 import logging
 import mmap
 import os
-import posixpath
 import random
 import time
 from abc import abstractmethod
@@ -29,7 +28,7 @@ from delta_orch.errors import (
     StorageOutcomeUnknownError,
     UnsupportedStoreError,
 )
-from delta_orch.storage.base import FileMeta, LogStore, in_another_store, resolve_data_path
+from delta_orch.storage.base import FileMeta, FlatStore, in_another_store, resolve_data_path
 from delta_orch.storage.locations import ObjectLocation, parse_location
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, StoreOptions
@@ -77,7 +76,7 @@ class Failure:
     remedy: str | None = None
 
 
-class ObjectStore(LogStore):
+class ObjectStore(FlatStore):
     """One prefix of one bucket or container.
 
     Clients are made on first use, shared by the tables of a process that have the same options, and made once more in
@@ -100,9 +99,6 @@ class ObjectStore(LogStore):
         self.root = location.fsspec_path
         self.options = options
         hide_in_logs(options.secrets)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.uri!r})"
 
     def __getstate__(self) -> dict[str, Sdk]:
         # What was made here stays here: another process connects for itself.
@@ -174,20 +170,6 @@ class ObjectStore(LogStore):
 
         return open_object(self, self._full(path))
 
-    def head(self, path: str) -> FileMeta | None:
-        found = self.find_object(self._full(path))
-        return None if found is None else FileMeta(path, found.size, found.modification_time_ms)
-
-    def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        prefix = self._prefix(directory)
-        for meta in self._listed(prefix, prefix + start_name, recursive=False):
-            if meta.path >= prefix + start_name:
-                yield self._relative(meta)
-
-    def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
-        for meta in self._listed(self._prefix(directory), "", recursive=True):
-            yield self._relative(meta)
-
     def ensure_can_commit(self) -> None:
         if not self.options.single_writer and not self.call("write to", self.root, self._is_exclusive):
             raise UnsupportedStoreError(
@@ -215,9 +197,6 @@ class ObjectStore(LogStore):
         written = self.call("write", self._full(path), lambda: self._replace(bucket, key, data), may_change=True)
         return FileMeta(path, len(data), written.modification_time_ms)
 
-    def delete(self, path: str) -> None:
-        self.delete_object(self._full(path))
-
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         from delta_orch.storage.arrow_filesystem import object_filesystem
 
@@ -241,7 +220,6 @@ class ObjectStore(LogStore):
     # Objects by `bucket/key`, as the data file system names them
 
     def find_object(self, full: str) -> FileMeta | None:
-        """One metadata request. Raises StorageError."""
         bucket, _, key = full.partition("/")
         try:
             return self.call("look at", full, lambda: self._find(bucket, key)) if key else None
@@ -249,18 +227,24 @@ class ObjectStore(LogStore):
             return None
 
     def read_object(self, full: str, start: int, end: int) -> bytes:
-        """A part of it. Raises FileMissingInStoreError, StorageError."""
         bucket, _, key = full.partition("/")
         return self.call("read", full, lambda: self._get(bucket, key, start, end))
 
-    def list_objects(self, full: str, *, recursive: bool) -> Iterator[FileMeta]:
-        """What is below a prefix; `path` is `bucket/key`."""
+    def list_objects(self, full: str, *, recursive: bool, start_name: str = "") -> Iterator[FileMeta]:
         bucket, _, key = full.partition("/")
-        for meta in self._listed(f"{key}/" if key else "", "", recursive=recursive, bucket=bucket):
-            yield FileMeta(f"{bucket}/{meta.path}", meta.size, meta.modification_time_ms)
+        prefix, token = f"{key}/" if key else "", None
+        start_key = prefix + start_name
+        while True:
+            request = partial(self._page, bucket, prefix, start_key, token, recursive=recursive)
+            page, token = self.call("list", f"{bucket}/{prefix}", request)
+            for meta in page:
+                # Consoles and Hadoop leave objects that stand for directories.
+                if meta.path >= start_key and not meta.path.endswith(("/", "_$folder$")):
+                    yield FileMeta(f"{bucket}/{meta.path}", meta.size, meta.modification_time_ms)
+            if not token:
+                return
 
     def delete_object(self, full: str) -> None:
-        """No error where it is gone already."""
         bucket, _, key = full.partition("/")
         try:
             self.call("delete", full, lambda: self._remove(bucket, key), may_change=True)
@@ -268,7 +252,6 @@ class ObjectStore(LogStore):
             return
 
     def write_object(self, full: str) -> io.RawIOBase:
-        """A file to write; the object appears when it is closed. Raises StorageError, as do the file's methods."""
         return _ObjectOutput(self, full)
 
     @property
@@ -378,29 +361,8 @@ class ObjectStore(LogStore):
     def _shown(self, full: str) -> str:
         return self.uri + full[len(self.root) :] if full.startswith(self.root) else f"{self.label} object {full}"
 
-    def _listed(self, prefix: str, start_key: str, *, recursive: bool, bucket: str | None = None) -> Iterator[FileMeta]:
-        where, token = bucket or self.location.bucket, None
-        while True:
-            request = partial(self._page, where, prefix, start_key, token, recursive=recursive)
-            page, token = self.call("list", posixpath.join(where, prefix), request)
-            # Consoles and Hadoop leave objects that stand for directories.
-            yield from (meta for meta in page if not meta.path.endswith("/") and not meta.path.endswith("_$folder$"))
-            if not token:
-                return
-
-    def _relative(self, meta: FileMeta) -> FileMeta:
-        cut = len(self.location.key) + 1 if self.location.key else 0
-        return FileMeta(meta.path[cut:], meta.size, meta.modification_time_ms)
-
-    def _prefix(self, directory: str) -> str:
-        key = self._key(directory) if directory else self.location.key
-        return f"{key}/" if key else ""
-
     def _key(self, path: str) -> str:
         return f"{self.location.key}/{path}" if self.location.key else path
-
-    def _full(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
 
 
 class _ObjectOutput(io.RawIOBase):

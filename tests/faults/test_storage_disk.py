@@ -63,7 +63,7 @@ def in_child(work: Callable[[], object], prepare: Callable[[], None]) -> Excepti
 
 def ensure_unchanged_then_writable(log: TableLog) -> None:
     assert log.snapshot().version == 0
-    assert not list(Path(log.store.root, "_delta_log").glob(".*"))  # type: ignore[attr-defined]
+    assert not list(Path(log.store.root, "_delta_log").glob(".*"))
     append_days(log, log.snapshot(), "2")
     assert log.snapshot().version == 1
 

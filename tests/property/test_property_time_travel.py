@@ -45,7 +45,7 @@ def _build(file_times: list[int], enabled_from: int | None, steps: list[int]) ->
             builder.commit(info, Protocol(1, 2), Metadata("table", SCHEMA))
         else:
             builder.commit(info)
-        key = f"{builder.store.root}/{commit_path(version)}"  # type: ignore[attr-defined]
+        key = f"{builder.store.root}/{commit_path(version)}"
         FILES[key] = replace(FILES[key], modification_time_ms=file_time)
     return builder, times
 

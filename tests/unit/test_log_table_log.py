@@ -301,7 +301,7 @@ def test_a_missing_commit(builder: LogBuilder) -> None:
 
 
 def _date(local: LogBuilder, version: int, timestamp_ms: int) -> None:
-    path = Path(str(local.store.root)) / commit_path(version)  # type: ignore[attr-defined]
+    path = Path(str(local.store.root)) / commit_path(version)
     os.utime(path, ns=(timestamp_ms * 1_000_000, timestamp_ms * 1_000_000))
 
 

@@ -28,7 +28,7 @@ def builder(tmp_path: Path) -> LogBuilder:
 
 
 def _root(builder: LogBuilder) -> Path:
-    return Path(str(builder.store.root))  # type: ignore[attr-defined]
+    return Path(str(builder.store.root))
 
 
 def _date(builder: LogBuilder, *times_ms: int) -> None:
