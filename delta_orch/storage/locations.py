@@ -19,18 +19,9 @@ class StoreKind(Enum):
 
 
 SCHEMES: Mapping[str, StoreKind] = {
-    "s3": StoreKind.S3,
-    "s3a": StoreKind.S3,
-    "s3n": StoreKind.S3,
-    "gs": StoreKind.GCS,
-    "gcs": StoreKind.GCS,
-    "abfss": StoreKind.AZURE,
-    "abfs": StoreKind.AZURE,
-    "az": StoreKind.AZURE,
-    "azure": StoreKind.AZURE,
-    "adl": StoreKind.AZURE,
-    "wasbs": StoreKind.AZURE,
-    "wasb": StoreKind.AZURE,
+    **dict.fromkeys(("s3", "s3a", "s3n"), StoreKind.S3),
+    **dict.fromkeys(("gs", "gcs"), StoreKind.GCS),
+    **dict.fromkeys(("abfss", "abfs", "az", "azure", "adl", "wasbs", "wasb"), StoreKind.AZURE),
 }
 """Every scheme that names an object store."""
 

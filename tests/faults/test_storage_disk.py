@@ -141,11 +141,11 @@ def test_a_directory_this_user_may_not_write(tmp_path: Path) -> None:
 def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data.parquet").write_bytes(b"PAR1")
     log = TableLog(open_store(tmp_path / "data.parquet"))
-    with pytest.raises(StorageError, match="file stands where a directory is needed"):
+    with pytest.raises(StorageError, match="file is in the place of a directory"):
         log.snapshot()
-    with pytest.raises(StorageError, match="file stands where a directory is needed"):
+    with pytest.raises(StorageError, match="file is in the place of a directory"):
         create_table(log)
-    with pytest.raises(StorageError, match="file stands where a directory is needed"):
+    with pytest.raises(StorageError, match="file is in the place of a directory"):
         open_store(tmp_path / "data.parquet" / "below").put_if_absent(COMMIT, b"x")
     assert (tmp_path / "data.parquet").read_bytes() == b"PAR1"
 
