@@ -40,6 +40,21 @@ def delta_orch() -> Run:
     return _timed(run)
 
 
+def delta_orch_new_handles() -> Run:
+    """A `DeltaTable` for each append, as tasks have that share nothing."""
+    import pyarrow as pa
+
+    from delta_orch import DeltaTable
+
+    row = pa.table({"writer": [1], "value": ["x"]})
+
+    def run(path: str) -> Callable[[], object]:
+        DeltaTable(path).append(row)
+        return lambda: DeltaTable(path).append(row)
+
+    return _timed(run)
+
+
 def deltalake() -> Run:
     """delta-rs, a table kept open; it does not sync what it writes."""
     import pyarrow as pa
@@ -102,4 +117,9 @@ def _timed(start: Callable[[str], Callable[[], object]]) -> Run:
     return run
 
 
-CONTESTANTS = {"delta_orch": delta_orch, "deltalake": deltalake, "floor: synced files": floor}
+CONTESTANTS = {
+    "delta_orch": delta_orch,
+    "delta_orch, new handles": delta_orch_new_handles,
+    "deltalake": deltalake,
+    "floor: synced files": floor,
+}

@@ -103,6 +103,16 @@ class ParquetFooter:
         return [index for index in range(len(schema)) if f"{schema.column(index).path}.".startswith(prefixes)]
 
     @cached_property
+    def _row_groups_at(self) -> int:
+        """Where the list of row groups begins in the footer; 0 without one."""
+        walk = ThriftWalk(_footer_of(self.tail))
+        for field in walk.fields():
+            if field == _ROW_GROUPS and walk.kind in LISTS:
+                return walk.at
+            walk.skip()
+        return 0
+
+    @cached_property
     def _leaves(self) -> Sequence[_Leaf]:
         return [_leaf(self.metadata.schema.column(index)) for index in range(self.metadata.num_columns)]
 
@@ -120,14 +130,16 @@ class ParquetFooter:
             if (count := metadata.row_group(group).num_columns) != len(columns):
                 raise pa.ArrowInvalid(f"A row group has {count} columns and the schema {len(columns)}")
         walk = ThriftWalk(_footer_of(self.tail))
+        if leaves is not None:
+            walk.at = self._row_groups_at
+            if not walk.at or _check_where_named(walk, walk.list_size(), columns, leaves):
+                return
+            walk.at = 0
         for field in walk.fields():
             if field != _ROW_GROUPS or walk.kind not in LISTS:
                 walk.skip()
                 continue
-            groups = walk.list_size()
-            if leaves is not None and _check_where_named(walk, groups, columns, leaves):
-                return
-            for _ in range(groups):
+            for _ in range(walk.list_size()):
                 _ensure_sound_row_group(walk, columns)
 
 
