@@ -141,9 +141,7 @@ def _descend(at: _Typed, step: str | int, names: Names) -> tuple[_Typed | None, 
     if isinstance(shape, TypedObject) and isinstance(step, str) and step in shape.fields:
         below = parts.typed_array.field(step)
         return _Typed(shape.fields[step], below, parts.typed & valid_mask(below), at.rows, None), _nothing()
-    # Where objects are shredded, other fields are in what is left of them.
-    is_left = isinstance(shape, TypedObject) and isinstance(step, str)
-    values = Located.of(parts.residual if is_left else parts.value, at.rows).step(step, names)
+    values = Located.of(parts.residual if isinstance(step, str) else parts.value, at.rows).step(step, names)
     if isinstance(shape, TypedArray) and isinstance(step, int):
         return _element(shape, parts.typed_array, parts.typed, at.rows, step), values
     return None, values

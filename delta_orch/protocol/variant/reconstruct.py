@@ -184,7 +184,7 @@ class GroupParts:
         typed_array: The typed column, None where there is none.
         typed: Rows that have a typed value.
         value: Values that are not shredded.
-        residual: What is left of objects that are shredded in part.
+        residual: What is left of objects that are shredded in part; `value` where objects are not shredded.
     """
 
     typed_array: pa.Array
@@ -201,14 +201,14 @@ def split_group(group: VariantGroup, array: pa.StructArray, present: Mask) -> Gr
     """
     value = _value_column(group, array, present)
     if group.typed is None:
-        return GroupParts(None, np.zeros_like(present), value, missing(len(array)))
+        return GroupParts(None, np.zeros_like(present), value, value)
     typed_array = array.field("typed_value")
     typed = present & valid_mask(typed_array)
     if isinstance(group.typed, TypedObject):
         return GroupParts(typed_array, typed, *_split_values(value, typed))
     if not value.is_empty and (typed & (value.sizes > 0)).any():
         raise invalid_variant("it has a value beside a typed_value", "Only objects can be shredded in part")
-    return GroupParts(typed_array, typed, value, missing(len(array)))
+    return GroupParts(typed_array, typed, value, value)
 
 
 def _value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
