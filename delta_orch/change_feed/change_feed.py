@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
 from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
-from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.base import Engine
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.log.files.arrow_building import int64_array, string_map_array

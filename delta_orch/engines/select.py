@@ -6,11 +6,14 @@ Neither engine is imported before it is needed: a Spark DataFrame is recognised 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, TypeAlias
 
-from delta_orch.engines.base import Engine
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 
-EngineChoice = str | Engine
+if TYPE_CHECKING:
+    from delta_orch.engines.base import Engine
+
+EngineChoice: TypeAlias = "str | Engine"
 """`"auto"`, `"local"`, `"spark"`, or an engine."""
 
 

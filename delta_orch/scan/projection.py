@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from delta_orch.engines.base import OutputColumn
+from delta_orch.engines.scan_plan import OutputColumn
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.column_names import column_not_found, ensure_sequence_of_names, find_named_column
 from delta_orch.expressions.resolve import find_column

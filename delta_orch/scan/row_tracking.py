@@ -3,7 +3,7 @@ Tracking")."""
 
 from __future__ import annotations
 
-from delta_orch.engines.base import RowTracking
+from delta_orch.engines.scan_plan import RowTracking
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.types import LONG, StructField, StructType

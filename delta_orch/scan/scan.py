@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import Engine, OutputColumn, Relation, RowTracking, ScanPlan, output_columns_schema
+from delta_orch.engines.scan_plan import OutputColumn, RowTracking, ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
+    from delta_orch.engines.base import Engine, Relation
     from delta_orch.scan.explain import ScanExplanation
     from delta_orch.scan.projection import Projection
     from delta_orch.scan.tasks import ScanTask

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import Engine, Relation, ScanPlan
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_range
@@ -16,6 +16,8 @@ from delta_orch.log.files.file_columns import FileTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from delta_orch.engines.base import Engine, Relation
 
 
 @dataclass(frozen=True, slots=True)

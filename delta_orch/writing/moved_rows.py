@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from delta_orch.engines.base import RowTracking, ScanPlan, WriteSpec
+from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.scan_plan import RowTracking, ScanPlan
 from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.transaction import Transaction

@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import (
-    ComputedColumn,
-    Engine,
-    JoinKind,
-    JoinSide,
-    Measure,
-    Relation,
-    ScanPlan,
-    WriteSpec,
-)
+from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Measure, Relation, WriteSpec
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.protocol.types import StructType

@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, cast
 
-from delta_orch.engines.base import (
-    ComputedColumn,
-    IdentityValues,
-    LengthCheck,
-    RowCheck,
-    StatisticsPolicy,
-    WriteSpec,
-)
+from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot

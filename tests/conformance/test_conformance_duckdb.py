@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.duckdb_input import duckdb_relation, native_input
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError
 from tests.harness.golden import GoldenCase, check_case, load_cases
 

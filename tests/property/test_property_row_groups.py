@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local import scan
 from delta_orch.engines.local.duckdb_input import duckdb_relation, native_input
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.parquet_read import RowGroupSkipping
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression

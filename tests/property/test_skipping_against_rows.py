@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore

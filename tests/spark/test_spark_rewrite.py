@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import MissingFileError
 from delta_orch.log.files.file_columns import ADD_SCHEMA

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_orch.engines.base import ScanPlan
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ColumnNotFoundError, UnsupportedStoreError
 from delta_orch.expressions.parse import parse_expression

@@ -94,7 +94,8 @@ import sys
 from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from delta_orch.engines.base import RowCheck, ScanPlan, WriteSpec
+from delta_orch.engines.base import RowCheck, WriteSpec
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.classic import ClassicHost
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError

@@ -12,18 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.base import (
-    ComputedColumn,
-    Engine,
-    JoinKind,
-    JoinSide,
-    Measure,
-    Relation,
-    ScanPlan,
-    join_schema,
-    with_row_addresses,
-)
+from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Measure, Relation, join_schema
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.scan_plan import ScanPlan, with_row_addresses
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Column
 from delta_orch.expressions.parse import parse_expression, parse_value

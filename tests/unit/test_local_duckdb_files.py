@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.base import OutputColumn, ScanPlan
 from delta_orch.engines.local.duckdb_files import native_scan
 from delta_orch.engines.local.duckdb_input import duckdb_relation
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.scan_plan import OutputColumn, ScanPlan
 from delta_orch.errors import MissingFileError, TableError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local import parquet_read
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.parquet_read import row_group_skipping
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import MissingFileError, ProtocolViolationError, TableError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.sql_query import translate_query
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import (
     ColumnNotFoundError,
     InvalidExpressionError,

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_orch.engines.base import RowCheck, ScanPlan, StatisticsPolicy, WriteSpec
+from delta_orch.engines.base import RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.engines.local import write as write_module
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import (
     ConstraintViolationError,
     InvalidPropertyError,
@@ -377,7 +378,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
         "def peak_mib():\n"
         "    return next(int(s.split()[1]) >> 10 for s in open('/proc/self/status') if s.startswith('VmHWM:'))\n"
         "from delta_orch.engines.local.engine import LocalEngine\n"
-        "from delta_orch.engines.base import ScanPlan, WriteSpec\n"
+        "from delta_orch.engines.base import WriteSpec\n"
+        "from delta_orch.engines.scan_plan import ScanPlan\n"
         "from delta_orch.storage.open import open_store\n"
         "batch = pa.RecordBatch.from_pydict({c: pa.array(range(200_000)) for c in 'abcd'})\n"
         "reader = pa.RecordBatchReader.from_batches(batch.schema, (batch for _ in range(250)))\n"

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from delta_orch.engines.base import OutputColumn, ScanPlan, fields_on
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
+from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, fields_on
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.local.duckdb_files import NativeScan, native_scan
 from delta_orch.engines.local.duckdb_session import ensure_duckdb, reads_as_tested
 from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.duckdb_files import NativeScan
 from delta_orch.engines.local.duckdb_input import native_input, register_native
 from delta_orch.engines.local.duckdb_session import connect, duckdb_errors
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import scan_relation
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError, TableError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.protocol.arrow_types import schema_to_arrow

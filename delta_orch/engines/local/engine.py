@@ -7,17 +7,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import (
-    ComputedColumn,
-    JoinKind,
-    JoinSide,
-    Measure,
-    OutputColumn,
-    ScanPlan,
-    WriteSpec,
-    ensure_distinct,
-)
 from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, ensure_distinct
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.resolve import find_column
@@ -28,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec
     from delta_orch.engines.local.file_writer import WrittenFile
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_orch.engines.base import RowTracking
+from delta_orch.engines.scan_plan import RowTracking
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.deletion_vector import DeletionVector
 

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from delta_orch.engines.base import RowTracking
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
 from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
+from delta_orch.engines.scan_plan import RowTracking
 from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from delta_orch.engines.base import OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.engines.local.parquet_read import WHOLE_BYTES, FileReader, FileTask, ordered_columns, row_group_skipping
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.prefetch import map_ahead
+from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression

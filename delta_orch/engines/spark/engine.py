@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from delta_orch.engines.base import (
-    ComputedColumn,
-    JoinKind,
-    JoinSide,
-    Measure,
-    ScanPlan,
-    WriteSpec,
-    ensure_distinct,
-    join_schema,
-)
+from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec, join_schema
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.scan_plan import ScanPlan, ensure_distinct
 from delta_orch.engines.spark.classic import BridgeUnavailable, ClassicHost, bridge_of
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.frames import is_connect, is_spark_frame, session_of, union_by_name, value_to_frame

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_orch.engines.base import ScanPlan
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file
 from delta_orch.engines.read_errors import read_error
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.log.files.arrow_building import int64_array, one_chunk
 from delta_orch.log.files.file_columns import FileTable

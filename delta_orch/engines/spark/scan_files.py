@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import ScanPlan
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import field_of, plain_schema
 from delta_orch.errors import UnsupportedStoreError

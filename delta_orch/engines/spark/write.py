@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from delta_orch.engines.base import ScanPlan, WriteSpec
+from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.file_schema import FileColumns, columns_in_files, has_nested_ids, random_prefix
 from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_of_files
 from delta_orch.engines.local.file_writer import WrittenFile, add_table
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.errors import PACKAGE, spark_errors
 from delta_orch.engines.spark.file_names import physical_schema
 from delta_orch.engines.spark.frames import arrow_to_frame, spark_schema

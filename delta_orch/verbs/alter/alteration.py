@@ -13,7 +13,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, ScanPlan
+from delta_orch.engines.base import Engine
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import (
     ColumnNotFoundError,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.base import Engine, ScanPlan, WriteSpec
+from delta_orch.engines.base import Engine, WriteSpec
 from delta_orch.engines.file_traits import have_older_types, have_shredded_variants, read_num_rows
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.skipping.record_counts import record_counts

@@ -1,0 +1,183 @@
+"""Which rows an engine is to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.types import LONG, DataType, StructField, StructType
+from delta_orch.table.column_mapping import ColumnMappingMode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from delta_orch.storage.base import LogStore
+
+
+@dataclass(frozen=True, slots=True)
+class RowTracking:
+    """Where the two columns of row tracking come from (PROTOCOL, "Reader Requirements for Row Tracking").
+
+    `plan.schema` ends with both, type long, and `columns` and `where` may name them like any other. Neither is stored
+    under its name: the value is that of the materialised column where the file has it and it is not null, otherwise
+
+    - for the row id, `base_row_id` of the file plus the position of the row in the file, deleted rows counted;
+    - for the commit version, `default_row_commit_version` of the file;
+
+    both are in `plan.files` then.
+
+    Attributes:
+        row_id, row_commit_version: The names of the two columns in `plan.schema`.
+        materialized_row_id, materialized_row_commit_version: The names of the columns in data files, as they stand
+            there; None where the table has none. No column of the schema has the name.
+    """
+
+    row_id: str
+    row_commit_version: str
+    materialized_row_id: str | None = None
+    materialized_row_commit_version: str | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return (self.row_id, self.row_commit_version)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputColumn:
+    """A column a scan returns.
+
+    Attributes:
+        name: What it is called.
+        path: Where it stands in the schema: a column, or a field of the structs before it; null where one of them is.
+    """
+
+    name: str
+    path: tuple[str, ...]
+
+
+def output_columns_schema(output: Iterable[OutputColumn], schema: StructType) -> StructType:
+    """What is returned, as a schema; a field may be null where a struct around it may."""
+    return StructType(tuple(_output_field(column, schema) for column in output))
+
+
+def _output_field(column: OutputColumn, schema: StructType) -> StructField:
+    fields = list(fields_on(column.path, schema))
+    innermost = fields[-1]
+    if len(fields) == 1:
+        return replace(innermost, name=column.name)
+    nullable = any(step.nullable for step in fields)
+    return StructField(column.name, innermost.data_type, nullable, innermost.metadata)
+
+
+def ensure_distinct(names: Sequence[str]) -> None:
+    """Raises InvalidRequestError where two columns of a result have the same name, without regard to case."""
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidRequestError(
+            "Two columns of the result have the same name", remedy="Give each its own name", columns=list(names)
+        )
+
+
+def column_indexes(path: Sequence[str], schema: StructType) -> list[int]:
+    """The position of the column in the schema, and of each field on the way in the struct around it."""
+    found = []
+    current: DataType = schema
+    for step in fields_on(path, schema):
+        assert isinstance(current, StructType)
+        found.append(current.names.index(step.name))
+        current = step.data_type
+    return found
+
+
+def fields_on(path: Sequence[str], schema: StructType) -> Iterator[StructField]:
+    """The column a path begins with, and the fields it leads through."""
+    current: DataType = schema
+    for name in path:
+        assert isinstance(current, StructType)
+        found = current.find(name)
+        assert found is not None
+        yield found
+        current = found.data_type
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """Which rows to read: everything an engine needs, nothing it must look up in the log.
+
+    Attributes:
+        store: The table's store.
+        schema: The table's logical schema, partition columns included.
+        partition_columns: Logical names.
+        files: The files that survived planning, columns of `file_columns.ADD_SCHEMA` (`stats` may be left out).
+            Rows that a file's deletion vector marks are not in the table. Partition values go by physical names.
+        columns: Top-level columns to return, in this order; None for all, in schema order.
+        where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
+        column_mapping: How columns are found in data files (`table.column_mapping`).
+        row_tracking: Set where `schema` ends with the columns of row tracking.
+        arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
+        output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
+            `schema` then has no more of a struct than is wanted of it.
+        prune: For an engine that learns of more predicates when the scan runs: gives, for one that is resolved against
+            the table's schema, the `path` of each file of the snapshot that may hold rows for which it is true. Raises
+            as `Snapshot.files`. It stays in its process: a plan that was pickled has none.
+    """
+
+    store: LogStore
+    schema: StructType
+    partition_columns: tuple[str, ...]
+    files: pa.Table
+    columns: tuple[str, ...] | None = None
+    where: Expression | None = None
+    column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
+    row_tracking: RowTracking | None = None
+    arrow_filter: pc.Expression | None = None
+    output: tuple[OutputColumn, ...] | None = None
+    prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def has_deletion_vectors(self) -> bool:
+        """Whether any file has a deletion vector. `files` may lack the column where none has."""
+        if "deletion_vector" not in self.files.column_names:
+            return False
+        vectors = FileTable(self.files).deletion_vector
+        return bool(vectors.null_count < len(vectors))
+
+    @property
+    def read_schema(self) -> StructType:
+        """The top-level columns to return, in order."""
+        if self.columns is None:
+            return self.schema
+        found = [self.schema.find(name) for name in self.columns]
+        return StructType(tuple(column for column in found if column is not None))
+
+
+def with_row_addresses(plan: ScanPlan, file_number: str, row_position: str) -> ScanPlan:
+    """The plan with the address of each row, in two columns of type long at the end of its schema.
+
+    The verb that finds rows needs it to mark them as deleted. No row is addressed twice.
+
+    Args:
+        plan: Without row tracking: the columns of an address are made like those of row tracking.
+        file_number: The name of the column with the number of the row's file in `plan.files`. No other column has it.
+        row_position: The name of the column with the position of the row in its file, deleted rows counted. Likewise.
+    """
+    assert plan.row_tracking is None, "rows have either ids or addresses"
+    from delta_orch.log.files.arrow_building import int64_array, int64_range
+
+    count = plan.files.num_rows
+    known = [name for name in plan.files.column_names if name not in ("base_row_id", "default_row_commit_version")]
+    files = plan.files.select(known)
+    files = files.append_column("base_row_id", int64_array([0] * count))
+    files = files.append_column("default_row_commit_version", int64_range(0, count))
+    names = (row_position, file_number)
+    return replace(
+        plan,
+        schema=StructType((*plan.schema, *(StructField(name, LONG) for name in names))),
+        files=files,
+        columns=None if plan.columns is None else (*plan.columns, *names),
+        row_tracking=RowTracking(*names),
+    )
