@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from delta_orch.scan.projection import Projection
     from delta_orch.scan.tasks import ScanTask
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
 # What an engine needs to open a file; statistics are only for planning.
 SCAN_COLUMNS = ("path", "dv_id", "partition_values", "size", "modification_time", "deletion_vector")
 DEFAULT_TASK_BYTES = 128 * 1024 * 1024

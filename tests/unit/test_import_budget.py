@@ -132,3 +132,45 @@ def test_the_public_names() -> None:
     assert set(delta_orch.__all__) <= set(dir(delta_orch))
     for name in delta_orch.__all__:
         assert getattr(delta_orch, name) is not None
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("duckdb", "sqlglot", "polars", "pyspark", "dagster", "airflow", "deltalake"):
+    sys.modules[name] = None
+import pyarrow as pa
+from delta_orch import DeltaTable
+from delta_orch.errors import ConstraintViolationError
+def rows(*ids):
+    return pa.table({"id": pa.array(ids, pa.int64()), "day": [f"d{i % 3}" for i in ids], "x": [i / 2 for i in ids]})
+def ids(**scan):
+    return sorted(table.snapshot().scan(**scan).to_arrow()["id"].to_pylist())
+table = DeltaTable(URI)
+table.append(rows(1, 2, 3), partition_by=["day"])
+table.append(rows(4, 5, 6))
+table = DeltaTable(URI)
+assert table.version() == 1
+assert ids() == [1, 2, 3, 4, 5, 6]
+assert ids(where="id > 2 AND day = 'd1' OR x IN (1.0)") == [2, 4]
+assert ids(where="day LIKE 'd%' AND NOT (id BETWEEN 2 AND 5) AND x IS NOT NULL") == [1, 6]
+table.alter().add_constraint("positive", "id > 0 AND x < 100").commit()
+try:
+    table.append(rows(7, -1))
+except ConstraintViolationError as e:
+    assert "positive" in str(e), e
+else:
+    raise AssertionError("the constraint holds")
+assert ids() == [1, 2, 3, 4, 5, 6]
+table.overwrite(rows(13, 16), replace_where="day = 'd1'")
+assert ids() == [2, 3, 5, 6, 13, 16]
+table.overwrite(rows(20), replace_where="id >= 5 AND id <= 20")
+assert ids() == [2, 3, 20]
+assert table.optimize().version is not None
+assert ids() == [2, 3, 20]
+"""
+
+
+def test_the_base_install_is_enough(tmp_path: Path) -> None:
+    """Plain use takes no extra, and no parser for what the plain one reads."""
+    loaded = modules_after(f"URI = {str(tmp_path / 'table')!r}\n{WITHOUT_EXTRAS}")
+    assert "delta_orch.engines.local.engine" in loaded

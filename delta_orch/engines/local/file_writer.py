@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 PartitionKey = tuple[str | None, ...]
 _CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "lz4_raw": "lz4"}
+_SAMPLED_ROWS, _SAMPLE = 256 * 1024, 128
+"""From so many rows on, a row group is sampled: so many runs of so many rows."""
 _SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "lz4": ".lz4raw"}
 
 
@@ -184,27 +186,32 @@ class FileWriter:
         self._with_nan: set[ColumnPath] = set()
         self._metadata: list[pq.FileMetaData] = []
         try:
-            self._sink = self._open()
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                layout.file_schema,
-                compression=layout.codec,
-                data_page_version=layout.data_page_version,
-                metadata_collector=self._metadata,
-                # Spark and other readers take types from the log; Arrow's own schema would only repeat them.
-                store_schema=False,
-                # Smaller, and what other engines read fastest.
-                store_decimal_as_integer=True,
-            )
+            self._sink = self._open_sink()
         except OSError as e:
             raise storage_error(e, "create", self._full_path) from e
+        self._writer: pq.ParquetWriter | None = None
 
-    def _open(self) -> pa.NativeFile:
+    def _open_sink(self) -> pa.NativeFile:
         try:
             return self._layout.filesystem.open_output_stream(self._full_path)
         except FileNotFoundError:
             self._layout.filesystem.create_dir(posixpath.dirname(self._full_path), recursive=True)
             return self._layout.filesystem.open_output_stream(self._full_path)
+
+    def _open_writer(self, rows: pa.Table) -> pq.ParquetWriter:
+        layout = self._layout
+        return pq.ParquetWriter(
+            self._sink,
+            layout.file_schema,
+            compression=layout.codec,
+            use_dictionary=_dictionary_columns(rows),
+            data_page_version=layout.data_page_version,
+            metadata_collector=self._metadata,
+            # Spark and other readers take types from the log; Arrow's own schema would only repeat them.
+            store_schema=False,
+            # Smaller, and what other engines read fastest.
+            store_decimal_as_integer=True,
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -218,12 +225,15 @@ class FileWriter:
             if path not in self._with_nan and _has_nan(rows, path):
                 self._with_nan.add(path)
         try:
+            if self._writer is None:
+                self._writer = self._open_writer(rows)
             self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         except OSError as e:
             raise storage_error(e, "write", self._full_path) from e
 
     def close(self) -> WrittenFile:
         """Finish the file, which waits for no disk. Raises StorageError."""
+        assert self._writer is not None, "no rows were written"
         try:
             self._writer.close()
             size = self.size_bytes
@@ -239,12 +249,28 @@ class FileWriter:
     def abandon(self) -> None:
         """Let go of a file that will never be named by a commit; vacuum removes what there is of it."""
         # Left open, it would try to finish the file when it is collected.
-        self._writer.is_open = False
+        if self._writer is not None:
+            self._writer.is_open = False
         try:
             self._sink.close()
         except OSError:
             # The error that made the caller give up is the one to report, and this is most likely the same.
             return
+
+
+def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
+    """The columns worth a dictionary, given the first row group of a file; True for all.
+
+    The writer gives up a dictionary that has become too large, but to get there costs more than all the rest. A column
+    goes without one where nearly all values of a sample differ: a dictionary of so many would not have lasted.
+    """
+    if rows.num_rows < _SAMPLED_ROWS or any(pa.types.is_nested(column.type) for column in rows.schema):
+        return True
+    # Neighbours are often equal, and so are values of the same place in a period.
+    starts = range(0, rows.num_rows - _SAMPLE, rows.num_rows // _SAMPLE)
+    sample = pa.concat_tables([rows.slice(start, _SAMPLE) for start in starts])
+    limit = sample.num_rows * 99 // 100
+    return [name for name in rows.column_names if pc.count_distinct(sample.column(name), mode="all").as_py() < limit]
 
 
 def _has_nan(rows: pa.Table, path: ColumnPath) -> bool:
