@@ -25,14 +25,12 @@ def prepare(directory: Path) -> Path:
 
 
 def _make(table: Path) -> None:
-    from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
-    from delta_orch.storage.local import LocalStore
+    from delta_orch import DeltaTable
     from tests.harness.table_builder import append_days
 
     write_large_checkpoint(table, NUM_FILES, 100_000, 1)
-    log = TableLog(LocalStore(table))
-    metadata = log.snapshot().metadata
+    handle = DeltaTable(table)
+    metadata = handle.snapshot().metadata
     body = {
         "id": metadata.id,
         "format": {"provider": "parquet", "options": {}},
@@ -46,12 +44,12 @@ def _make(table: Path) -> None:
         "readerFeatures": ["v2Checkpoint"],
         "writerFeatures": ["v2Checkpoint"],
     }
-    version = log.snapshot().version + 1
+    version = handle.version() + 1
     lines = [json.dumps({"protocol": protocol}), json.dumps({"metaData": body})]
     (table / "_delta_log" / f"{version:020d}.json").write_text("\n".join(lines))
-    write_checkpoint(log, log.snapshot())
+    handle.checkpoint()
     for _ in range(COMMITS):
-        append_days(log, log.snapshot(), "2013-01-01")
+        append_days(handle, handle.snapshot(), "2013-01-01")
 
 
 def untouched_sidecars_taken_over() -> Run:

@@ -36,18 +36,16 @@ def without_checksums() -> Run:
 
 
 def _append_all(directory: Path) -> str:
-    from delta_orch.log.read.table_log import TableLog
-    from delta_orch.storage.local import LocalStore
+    from delta_orch import DeltaTable
     from tests.harness.table_builder import append_days, create_table
 
     root = tempfile.mkdtemp(dir=directory)
     try:
-        log = TableLog(LocalStore(root))
-        snapshot = create_table(log, "1", properties={"delta.checkpointInterval": "100000"})
+        table = DeltaTable(root)
+        create_table(table, "1", properties={"delta.checkpointInterval": "100000"})
         started = time.perf_counter()
         for _ in range(COMMITS):
-            snapshot = log.advance(snapshot)
-            append_days(log, snapshot, "2013-01-01")
+            append_days(table, table.snapshot(), "2013-01-01")
         seconds = time.perf_counter() - started
         checksums = len(list(Path(root, "_delta_log").glob("*.crc")))
     finally:

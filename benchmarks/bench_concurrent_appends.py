@@ -44,21 +44,14 @@ def delta_orch() -> Run:
 
 def delta_orch_commits() -> Run:
     """The commit alone, without a data file."""
-    from delta_orch.log.read.table_log import TableLog
-    from delta_orch.storage.local import LocalStore
+    from delta_orch import DeltaTable
     from tests.harness.table_builder import append_days, create_table
 
     def open_table(path: str) -> Append:
-        log = TableLog(LocalStore(path))
-        held = [log.snapshot()]
+        table = DeltaTable(path)
+        return lambda: append_days(table, table.snapshot(), "2013-01-01")
 
-        def append() -> None:
-            held[0] = log.advance(held[0])
-            append_days(log, held[0], "2013-01-01")
-
-        return append
-
-    return _contest(lambda path: create_table(TableLog(LocalStore(path)), "1"), open_table, _versions_and_files)
+    return _contest(lambda path: create_table(DeltaTable(path), "1"), open_table, _versions_and_files)
 
 
 def deltalake() -> Run:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
+from delta_orch import TxnId
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.txn import TxnId
 
 DAY_1 = datetime(2024, 1, 1, tzinfo=UTC)
 RUN_AFTER = DAY_1 + timedelta(days=1)

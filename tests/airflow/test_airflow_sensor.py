@@ -15,9 +15,9 @@ from airflow.sdk import DAG
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaTableVersionSensor, DeltaVersionTrigger
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 from delta_orch.storage.local import LocalStore
+from delta_orch.testing import open_table
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -209,7 +209,7 @@ def test_a_poll_without_news_costs_one_stat(tmp_path: Path, goal: WatchGoal) -> 
     for _ in range(2):
         add_rows(tmp_path / "t")
     store = CountingStore(tmp_path / "t")
-    watch = VersionWatch(TableLog(store), goal)
+    watch = VersionWatch(open_table(store).log, goal)
     assert watch.check() is None
     store.asked.clear()
     for _ in range(5):
@@ -221,14 +221,14 @@ def test_even_the_first_poll_lists_nothing_when_the_version_is_there(tmp_path: P
     for _ in range(2):
         add_rows(tmp_path / "t")
     store = CountingStore(tmp_path / "t")
-    assert VersionWatch(TableLog(store), WatchGoal(after_version=1)).check() is None
+    assert VersionWatch(open_table(store).log, WatchGoal(after_version=1)).check() is None
     assert set(store.asked) == {"head"}
 
 
 def test_resumed_watch_costs_one_stat_from_the_start(tmp_path: Path) -> None:
     add_rows(tmp_path / "t")
     store = CountingStore(tmp_path / "t")
-    assert VersionWatch(TableLog(store), WatchGoal(after_version=0), seen_version=0).check() is None
+    assert VersionWatch(open_table(store).log, WatchGoal(after_version=0), seen_version=0).check() is None
     assert store.asked == {"head": 1}
 
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import ConflictError, InvalidRequestError
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment, StoreCall, When
+from tests.harness.table_builder import begin
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "transactions.md"
 LEVELS = ("WriteSerializable", "Serializable", "SnapshotIsolation")
@@ -205,8 +205,7 @@ class Overtaking:
         self.store.at(phase.moment, phase.when, do=self._overtake, times=100)
 
     def _lose(self, call: StoreCall) -> None:
-        log = self._table.log
-        Transaction(log, log.snapshot(), operation="NOTHING").commit()
+        begin(self._table, self._table.snapshot(), operation="NOTHING").commit()
         self._lost_at = call.number
 
     def _overtake(self, call: StoreCall) -> None:

@@ -13,9 +13,9 @@ from delta_orch import DeltaTable
 from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import ColumnNotFoundError, ConflictError, MetadataChangedError
 from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.verbs.alter.alteration import alter
 from delta_orch.verbs.alter.builder import Alteration
+from tests.harness.table_builder import begin
 
 
 def rows(*ids: int | None) -> pa.Table:
@@ -102,7 +102,7 @@ def test_a_change_that_has_read_rows_does_not_read_them_again_by_itself(table: D
 
 def test_rows_written_for_the_old_columns_do_not_follow_the_new_ones(table: DeltaTable) -> None:
     """An append that has written its files finds that the table has changed meanwhile."""
-    late = Transaction(table.log, table.snapshot(), operation="WRITE")
+    late = begin(table, table.snapshot(), operation="WRITE")
     late.add_files(table.snapshot().files().slice(0, 0))
     table.alter().rename_column("id", "key").commit()
     with pytest.raises(MetadataChangedError):

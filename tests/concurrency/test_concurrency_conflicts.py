@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import (
     AppendOnlyError,
     ConcurrentAppendError,
@@ -23,14 +25,12 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.log.files.arrow_building import string_array
-from delta_orch.log.files.txn import TxnId
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.types import LONG, STRING
 from delta_orch.storage.open import open_store
-from tests.harness.table_builder import WITH_DOMAINS, create_table, day_files
+from delta_orch.testing import open_table
+from tests.harness.results import Snapshot, Transaction
+from tests.harness.table_builder import WITH_DOMAINS, begin, create_table, day_files, read_anew
 
 Stage = Callable[[Transaction, Snapshot], None]
 
@@ -182,12 +182,12 @@ CONFLICTS = [
 
 
 @pytest.fixture
-def log(tmp_path_factory: pytest.TempPathFactory) -> TableLog:
-    return TableLog(open_store(tmp_path_factory.mktemp("conflicts") / "table"))
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTable:
+    return open_table(open_store(tmp_path_factory.mktemp("conflicts") / "table"))
 
 
-def begin(log: TableLog, snapshot: Snapshot, stage: Stage, **options: object) -> Transaction:
-    transaction = Transaction(log, snapshot, operation="TEST", **options)  # type: ignore[arg-type]
+def begin_stage(table: DeltaTable, snapshot: Snapshot, stage: Stage, **options: Any) -> Transaction:
+    transaction = begin(table, snapshot, operation="TEST", **options)
     stage(transaction, snapshot)
     return transaction
 
@@ -197,24 +197,24 @@ def name_of(stage: object) -> str:
 
 
 @pytest.mark.parametrize(("first", "second"), REBASES, ids=name_of)
-def test_the_second_is_ordered_after_the_first(log: TableLog, first: Stage, second: Stage) -> None:
-    snapshot = create_table(log, "1", "2", "3", properties=WITH_DOMAINS)
-    late = begin(log, snapshot, second)
-    begin(log, snapshot, first).commit()
+def test_the_second_is_ordered_after_the_first(table: DeltaTable, first: Stage, second: Stage) -> None:
+    snapshot = create_table(table, "1", "2", "3", properties=WITH_DOMAINS)
+    late = begin_stage(table, snapshot, second)
+    begin_stage(table, snapshot, first).commit()
     result = late.commit()
     assert (result.version, result.rebased_versions, result.attempts) == (2, (1,), 2)
-    both = log.snapshot()
+    both = read_anew(table)
     alone = expected_files(first, second)
     assert sorted(dict(v)["day"] for v in both.files(["partition_values"])["partition_values"].to_pylist()) == alone
 
 
 def expected_files(first: Stage, second: Stage) -> list[str]:
     """The days of the files after both, one after the other, with nobody else about."""
-    log = TableLog(open_store(f"memory://{id(first)}-{id(second)}-{name_of(first)}"))
-    snapshot = create_table(log, "1", "2", "3", properties=WITH_DOMAINS)
+    table = open_table(open_store(f"memory://{id(first)}-{id(second)}-{name_of(first)}"))
+    snapshot = create_table(table, "1", "2", "3", properties=WITH_DOMAINS)
     days = ["1", "2", "3"]
     for stage in (first, second):
-        transaction = begin(log, snapshot, stage)
+        transaction = begin_stage(table, snapshot, stage)
         staged = transaction._staged
         for files, _ in staged.removes:
             for values in files["partition_values"].to_pylist():
@@ -225,20 +225,20 @@ def expected_files(first: Stage, second: Stage) -> list[str]:
 
 @pytest.mark.parametrize(("first", "second", "error"), CONFLICTS, ids=name_of)
 def test_the_second_conflicts_with_the_first(
-    log: TableLog, first: Stage, second: Stage, error: type[ConflictError]
+    table: DeltaTable, first: Stage, second: Stage, error: type[ConflictError]
 ) -> None:
-    snapshot = create_table(log, "1", "2", "3", properties=WITH_DOMAINS)
-    late = begin(log, snapshot, second)
-    begin(log, snapshot, first).commit()
+    snapshot = create_table(table, "1", "2", "3", properties=WITH_DOMAINS)
+    late = begin_stage(table, snapshot, second)
+    begin_stage(table, snapshot, first).commit()
     with pytest.raises(error) as caught:
         late.commit()
     assert type(caught.value) is error
     assert caught.value.retryable
     context = caught.value.context
     assert (context["winning_version"], context["winning_operation"]) == (1, "TEST")
-    assert context["winning_timestamp_ms"] == log.snapshot().timestamp_ms
+    assert context["winning_timestamp_ms"] == read_anew(table).timestamp_ms
     assert "(TEST, 2" in caught.value.problem
-    assert log.snapshot().version == 1
+    assert read_anew(table).version == 1
 
 
 @pytest.mark.parametrize(
@@ -257,28 +257,28 @@ def test_the_second_conflicts_with_the_first(
 )
 @pytest.mark.parametrize("by", ["property", "argument"])
 def test_serializable_minds_blind_appends(
-    log: TableLog, second: Stage, error: type[ConflictError] | None, by: str
+    table: DeltaTable, second: Stage, error: type[ConflictError] | None, by: str
 ) -> None:
     properties = {"delta.isolationLevel": "Serializable"} if by == "property" else {}
-    snapshot = create_table(log, "1", "2", "3", properties=properties)
+    snapshot = create_table(table, "1", "2", "3", properties=properties)
     options = {"isolation_level": "Serializable"} if by == "argument" else {}
-    late = begin(log, snapshot, second, **options)
-    begin(log, snapshot, append("1")).commit()
+    late = begin_stage(table, snapshot, second, **options)
+    begin_stage(table, snapshot, append("1")).commit()
     if error is None:
         assert late.commit().version == 2
     else:
         with pytest.raises(error):
             late.commit()
-        assert log.snapshot().version == 1
+        assert read_anew(table).version == 1
 
 
-def test_an_append_by_a_writer_that_does_not_say_blind_counts_as_having_read(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, replace_day("1"))
+def test_an_append_by_a_writer_that_does_not_say_blind_counts_as_having_read(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, replace_day("1"))
     line = (
         b'{"add":{"path":"x.parquet","partitionValues":{"day":"1"},"size":1,"modificationTime":1,"dataChange":true}}\n'
     )
-    log.store.put_if_absent("_delta_log/00000000000000000001.json", line)
+    table.store.put_if_absent("_delta_log/00000000000000000001.json", line)
     with pytest.raises(ConcurrentAppendError):
         late.commit()
 
@@ -291,13 +291,13 @@ def remove_line(snapshot: Snapshot, row: int) -> bytes:
 
 @pytest.mark.parametrize(("read", "conflicts"), [("1", True), ("2", False), ("3", False)])
 def test_a_remove_without_partition_values_is_looked_up_in_the_snapshot(
-    log: TableLog, read: str, conflicts: bool
+    table: DeltaTable, read: str, conflicts: bool
 ) -> None:
-    snapshot = create_table(log, "1", "2")
-    late = Transaction(log, snapshot, operation="TEST")
+    snapshot = create_table(table, "1", "2")
+    late = begin(table, snapshot, operation="TEST")
     late.read_partitions(pa.table({"day": string_array([read])}))
     late.add_files(day_files(read))
-    log.store.put_if_absent("_delta_log/00000000000000000001.json", remove_line(snapshot, 0))
+    table.store.put_if_absent("_delta_log/00000000000000000001.json", remove_line(snapshot, 0))
     if not conflicts:
         assert late.commit().version == 2
         return
@@ -305,167 +305,167 @@ def test_a_remove_without_partition_values_is_looked_up_in_the_snapshot(
         late.commit()
 
 
-def test_rows_that_were_read_are_followed_through_a_compaction(log: TableLog) -> None:
+def test_rows_that_were_read_are_followed_through_a_compaction(table: DeltaTable) -> None:
     """They are removed from a file that the snapshot never had."""
-    snapshot = create_table(log, "1", "2")
+    snapshot = create_table(table, "1", "2")
     for stage, second in ((rewrite_where_id(5), "1"), (rewrite_where_id(5), "2")):
-        late = begin(log, snapshot, stage)
-        begin(log, log.snapshot(), compact(second)).commit()
+        late = begin_stage(table, snapshot, stage)
+        begin_stage(table, read_anew(table), compact(second)).commit()
         assert late._rebased == []
-        moved = log.snapshot()
-        begin(log, moved, delete_file(second)).commit()
+        moved = read_anew(table)
+        begin_stage(table, moved, delete_file(second)).commit()
         with pytest.raises(ConcurrentDeleteReadError, match="has read"):
             late.commit()
-        snapshot = log.snapshot()
+        snapshot = read_anew(table)
 
 
-def test_snapshot_isolation_minds_only_what_is_written_twice(log: TableLog) -> None:
-    snapshot = create_table(log, "1", "2")
-    late = begin(log, snapshot, rewrite_where_id(5), isolation_level="SnapshotIsolation")
-    begin(log, snapshot, replace_day("1")).commit()
+def test_snapshot_isolation_minds_only_what_is_written_twice(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", "2")
+    late = begin_stage(table, snapshot, rewrite_where_id(5), isolation_level="SnapshotIsolation")
+    begin_stage(table, snapshot, replace_day("1")).commit()
     assert late.commit().version == 2
-    late = begin(log, snapshot, replace_day("1"), isolation_level="SnapshotIsolation")
+    late = begin_stage(table, snapshot, replace_day("1"), isolation_level="SnapshotIsolation")
     with pytest.raises(ConcurrentDeleteDeleteError):
         late.commit()
 
 
-def test_a_change_follows_rows_only_where_it_takes_all_that_moved(log: TableLog) -> None:
+def test_a_change_follows_rows_only_where_it_takes_all_that_moved(table: DeltaTable) -> None:
     """Of two files of a day that were merged, it removes one: the other's rows must stay."""
-    snapshot = create_table(log, "1", "1", "2", "2")
-    late = Transaction(log, snapshot, operation="TEST")
+    snapshot = create_table(table, "1", "1", "2", "2")
+    late = begin(table, snapshot, operation="TEST")
     one = files_of(snapshot, "1").slice(0, 1)
     late.read_files(one)
     late.remove_files(one)
-    whole = Transaction(log, snapshot, operation="TEST")
+    whole = begin(table, snapshot, operation="TEST")
     whole.read_partitions(pa.table({"day": string_array(["2"])}))
     whole.remove_files(files_of(snapshot, "2"))
     whole.set_operation_metrics({"numRemovedFiles": 2, "numRemovedBytes": 200})
-    both = begin(log, snapshot, compact("1"))
+    both = begin_stage(table, snapshot, compact("1"))
     compact("2")(both, snapshot)
     both.commit()
     with pytest.raises(ConcurrentDeleteDeleteError):
         late.commit()
     assert whole.commit().operation_metrics == {"numRemovedFiles": 1, "numRemovedBytes": 100}
-    assert [dict(v)["day"] for v in log.snapshot().files()["partition_values"].to_pylist()] == ["1"]
+    assert [dict(v)["day"] for v in read_anew(table).files()["partition_values"].to_pylist()] == ["1"]
 
 
-def test_rows_are_followed_through_one_compaction_after_the_other(log: TableLog) -> None:
-    snapshot = create_table(log, "1", "1")
-    late = begin(log, snapshot, replace_day("1"))
+def test_rows_are_followed_through_one_compaction_after_the_other(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", "1")
+    late = begin_stage(table, snapshot, replace_day("1"))
     for _ in range(3):
-        begin(log, log.snapshot(), compact("1")).commit()
+        begin_stage(table, read_anew(table), compact("1")).commit()
     assert late.commit().rebased_versions == (1, 2, 3)
-    assert log.snapshot().num_files == 1
+    assert read_anew(table).num_files == 1
 
 
-def test_a_compaction_says_that_it_yields(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, compact("1"))
-    begin(log, snapshot, replace_day("1")).commit()
+def test_a_compaction_says_that_it_yields(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, compact("1"))
+    begin_stage(table, snapshot, replace_day("1")).commit()
     with pytest.raises(ConcurrentDeleteDeleteError, match="changes no row yields"):
         late.commit()
 
 
-def test_files_are_compared_by_canonical_path(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+def test_files_are_compared_by_canonical_path(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
     add = b'{"add":{"path":"file:///data/x","partitionValues":{"day":"1"},"size":1,"modificationTime":1,"dataChange":true}}'
-    log.store.put_if_absent("_delta_log/00000000000000000001.json", add + b"\n")
-    snapshot = log.advance(snapshot)
-    late = Transaction(log, snapshot, operation="TEST")
+    table.store.put_if_absent("_delta_log/00000000000000000001.json", add + b"\n")
+    snapshot = table.snapshot()
+    late = begin(table, snapshot, operation="TEST")
     files = snapshot.files()
     late.remove_files(files.filter(pa.array([p.startswith("file:") for p in files["path"].to_pylist()])))
     remove = b'{"remove":{"path":"file:/data/x","partitionValues":{"day":"1"},"dataChange":true,"deletionTimestamp":1}}'
-    log.store.put_if_absent("_delta_log/00000000000000000002.json", remove + b"\n")
+    table.store.put_if_absent("_delta_log/00000000000000000002.json", remove + b"\n")
     with pytest.raises(ConcurrentDeleteDeleteError):
         late.commit()
 
 
-def test_all_winners_are_checked_not_only_the_first(log: TableLog) -> None:
-    snapshot = create_table(log, "1", "2")
-    late = begin(log, snapshot, replace_day("1"))
+def test_all_winners_are_checked_not_only_the_first(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", "2")
+    late = begin_stage(table, snapshot, replace_day("1"))
     for _ in range(5):
-        begin(log, log.snapshot(), append("2")).commit()
-    begin(log, log.snapshot(), replace_day("1")).commit()
-    begin(log, log.snapshot(), append("2")).commit()
+        begin_stage(table, read_anew(table), append("2")).commit()
+    begin_stage(table, read_anew(table), replace_day("1")).commit()
+    begin_stage(table, read_anew(table), append("2")).commit()
     with pytest.raises(ConflictError) as caught:
         late.commit()
     assert caught.value.context["winning_version"] == 6
 
 
-def test_a_protocol_this_release_cannot_write_stops_the_transaction(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, append("1"))
+def test_a_protocol_this_release_cannot_write_stops_the_transaction(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, append("1"))
     line = b'{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["x"],"writerFeatures":["x"]}}\n'
-    log.store.put_if_absent("_delta_log/00000000000000000001.json", line)
+    table.store.put_if_absent("_delta_log/00000000000000000001.json", line)
     with pytest.raises(UnsupportedFeatureError):
         late.commit()
-    assert not log.has_version(2)
+    assert not table.log.has_version(2)
 
 
-def test_append_only_tables_keep_their_rows(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties={"delta.appendOnly": "true"})
+def test_append_only_tables_keep_their_rows(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties={"delta.appendOnly": "true"})
     with pytest.raises(AppendOnlyError):
-        begin(log, snapshot, replace_day("1"))
-    begin(log, snapshot, compact("1")).commit()
-    begin(log, log.snapshot(), append("1")).commit()
-    assert log.snapshot().version == 2
+        begin_stage(table, snapshot, replace_day("1"))
+    begin_stage(table, snapshot, compact("1")).commit()
+    begin_stage(table, read_anew(table), append("1")).commit()
+    assert read_anew(table).version == 2
 
 
 # The same application id
 
 
-def test_a_lower_version_of_the_same_application_conflicts(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, append("1"), txn=[TxnId("app", 2)])
-    begin(log, snapshot, append("1"), txn=[TxnId("app", 1)]).commit()
+def test_a_lower_version_of_the_same_application_conflicts(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, append("1"), txn=[TxnId("app", 2)])
+    begin_stage(table, snapshot, append("1"), txn=[TxnId("app", 1)]).commit()
     with pytest.raises(ConcurrentTransactionError):
         late.commit()
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_the_same_or_a_later_version_makes_it_a_skip(log: TableLog, version: int) -> None:
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, append("1"), txn=[TxnId("app", 2)])
-    begin(log, snapshot, append("1"), txn=[TxnId("app", version)]).commit()
+def test_the_same_or_a_later_version_makes_it_a_skip(table: DeltaTable, version: int) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, append("1"), txn=[TxnId("app", 2)])
+    begin_stage(table, snapshot, append("1"), txn=[TxnId("app", version)]).commit()
     result = late.commit()
     assert (result.skipped, result.version, result.skipped_txns) == (True, 1, (TxnId("app", 2),))
-    assert log.snapshot().version == 1
+    assert read_anew(table).version == 1
 
 
-def test_a_skip_comes_before_a_conflict(log: TableLog) -> None:
+def test_a_skip_comes_before_a_conflict(table: DeltaTable) -> None:
     """Two runs of one step replace the same partition: the second has nothing to do, and no reason to fail."""
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, replace_day("1"), txn=[TxnId("app", 1)])
-    begin(log, snapshot, replace_day("1"), txn=[TxnId("app", 1)]).commit()
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, replace_day("1"), txn=[TxnId("app", 1)])
+    begin_stage(table, snapshot, replace_day("1"), txn=[TxnId("app", 1)]).commit()
     assert late.commit().skipped
 
 
-def test_scoped_identifiers_leave_out_what_another_run_has_committed(log: TableLog) -> None:
-    snapshot = create_table(log, "1", "2", "3")
-    late = Transaction(
-        log, snapshot, operation="TEST", txn=[TxnId(f"day-{day}", 1, scope=day_is(day)) for day in ("1", "2", "3")]
+def test_scoped_identifiers_leave_out_what_another_run_has_committed(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", "2", "3")
+    late = begin(
+        table, snapshot, operation="TEST", txn=[TxnId(f"day-{day}", 1, scope=day_is(day)) for day in ("1", "2", "3")]
     )
     for day in ("1", "2", "3"):
         replace_day(day)(late, snapshot)
     late.set_operation_metrics({"numFiles": 3, "numOutputRows": 30, "numRemovedFiles": 3, "note": "kept"})
-    begin(log, snapshot, replace_day("2"), txn=[TxnId("day-2", 1, scope=day_is("2"))]).commit()
+    begin_stage(table, snapshot, replace_day("2"), txn=[TxnId("day-2", 1, scope=day_is("2"))]).commit()
     result = late.commit()
     assert not result.skipped
     assert [txn.app_id for txn in result.skipped_txns] == ["day-2"]
     assert result.operation_metrics == {"numFiles": 2, "numOutputRows": 20, "numRemovedFiles": 2, "note": "kept"}
-    commit = log.read_commit(2)
+    commit = table.log.read_commit(2)
     assert [dict(v)["day"] for v in commit.adds["partition_values"].to_pylist()] == ["1", "3"]
     assert [dict(v)["day"] for v in commit.removes["partition_values"].to_pylist()] == ["1", "3"]
     assert sorted(txn.app_id for txn in commit.txns) == ["day-1", "day-3"]
-    assert log.snapshot().num_files == 3
+    assert read_anew(table).num_files == 3
 
 
-def test_a_dropped_scope_still_conflicts_outside_of_it(log: TableLog) -> None:
-    snapshot = create_table(log, "1", "2")
-    late = Transaction(log, snapshot, operation="TEST", txn=[TxnId(f"day-{d}", 1, scope=day_is(d)) for d in "12"])
+def test_a_dropped_scope_still_conflicts_outside_of_it(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", "2")
+    late = begin(table, snapshot, operation="TEST", txn=[TxnId(f"day-{d}", 1, scope=day_is(d)) for d in "12"])
     for day in ("1", "2"):
         replace_day(day)(late, snapshot)
-    rival = Transaction(log, snapshot, operation="TEST", txn=[TxnId("day-2", 1, scope=day_is("2"))])
+    rival = begin(table, snapshot, operation="TEST", txn=[TxnId("day-2", 1, scope=day_is("2"))])
     replace_day("2")(rival, snapshot)
     replace_day("1")(rival, snapshot)
     rival.commit()
@@ -473,23 +473,23 @@ def test_a_dropped_scope_still_conflicts_outside_of_it(log: TableLog) -> None:
         late.commit()
 
 
-def test_all_scopes_stale_is_a_skip(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, replace_day("1"), txn=[TxnId("day-1", 1, scope=day_is("1"))])
-    begin(log, snapshot, replace_day("1"), txn=[TxnId("day-1", 5, scope=day_is("1"))]).commit()
+def test_all_scopes_stale_is_a_skip(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, replace_day("1"), txn=[TxnId("day-1", 1, scope=day_is("1"))])
+    begin_stage(table, snapshot, replace_day("1"), txn=[TxnId("day-1", 5, scope=day_is("1"))]).commit()
     assert late.commit().skipped
 
 
-def test_a_cursor_that_follows_moves_once(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    late = begin(log, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=-1)])
-    begin(log, snapshot, append("1"), txn=[TxnId("cursor", 4, follows=-1)]).commit()
+def test_a_cursor_that_follows_moves_once(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=-1)])
+    begin_stage(table, snapshot, append("1"), txn=[TxnId("cursor", 4, follows=-1)]).commit()
     with pytest.raises(ConcurrentTransactionError):
         late.commit()
-    snapshot = log.snapshot()
+    snapshot = read_anew(table)
     with pytest.raises(ConcurrentTransactionError):
-        begin(log, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=3)]).commit()
-    assert log.snapshot().version == 1
-    begin(log, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=4)]).commit()
-    assert begin(log, log.snapshot(), append("1"), txn=[TxnId("cursor", 9, follows=4)]).commit().skipped
-    assert log.snapshot().txns == {"cursor": 9}
+        begin_stage(table, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=3)]).commit()
+    assert read_anew(table).version == 1
+    begin_stage(table, snapshot, append("1"), txn=[TxnId("cursor", 9, follows=4)]).commit()
+    assert begin_stage(table, read_anew(table), append("1"), txn=[TxnId("cursor", 9, follows=4)]).commit().skipped
+    assert read_anew(table).txns == {"cursor": 9}

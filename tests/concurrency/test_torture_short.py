@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.log.files.commit_reader import Commit
 from tests.harness.emulators import EmulatorMissingError, s3_emulator
+from tests.harness.results import Commit
 from tests.harness.torture.model import replay
 from tests.harness.torture.plan import Step
 from tests.harness.torture.run import TortureFailure, TortureReport, judge, read_new, run_torture

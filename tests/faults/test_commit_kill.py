@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from delta_orch.log.files.txn import TxnId
-from delta_orch.log.read.table_log import TableLog
+from delta_orch import DeltaTable, TxnId
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
 from tests.harness.kill_points import KillingOs
-from tests.harness.table_builder import append_days, begin_creation, create_table, day_files
+from tests.harness.table_builder import append_days, begin_creation, create_table, day_files, read_anew
 
 TXN = TxnId("job", 7)
 
@@ -36,48 +36,48 @@ class Scenario:
     """
 
     name: str
-    prepare: Callable[[TableLog], None]
-    write: Callable[[TableLog], object]
+    prepare: Callable[[DeltaTable], None]
+    write: Callable[[DeltaTable], object]
     files: tuple[int, int]
 
 
-def prepare_nine_versions(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+def prepare_nine_versions(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
     for _ in range(8):
-        append_days(log, snapshot, "2")
-        snapshot = log.advance(snapshot)
+        append_days(table, snapshot, "2")
+        snapshot = table.snapshot()
 
 
-def append_tenth(log: TableLog) -> object:
+def append_tenth(table: DeltaTable) -> object:
     """Version 9; the next multiple of ten is one further."""
-    return append_days(log, log.snapshot(), "3", txns=[TXN])
+    return append_days(table, read_anew(table), "3", txns=[TXN])
 
 
-def prepare_ten_versions(log: TableLog) -> None:
-    prepare_nine_versions(log)
-    append_days(log, log.snapshot(), "2")
+def prepare_ten_versions(table: DeltaTable) -> None:
+    prepare_nine_versions(table)
+    append_days(table, read_anew(table), "2")
 
 
-def prepare_old_snapshot(log: TableLog) -> None:
-    prepare_ten_versions(log)
-    append_days(log, log.snapshot(), "2")
+def prepare_old_snapshot(table: DeltaTable) -> None:
+    prepare_ten_versions(table)
+    append_days(table, read_anew(table), "2")
 
 
-def append_from_old_snapshot(log: TableLog) -> object:
+def append_from_old_snapshot(table: DeltaTable) -> object:
     """The versions after 8 are taken: the commit is rebased twice."""
-    if log.snapshot().version == 10:
-        return append_days(log, log.snapshot(8), "3", txns=[TXN])
-    return append_days(log, log.snapshot(), "3", txns=[TXN])
+    if read_anew(table).version == 10:
+        return append_days(table, table.snapshot(8), "3", txns=[TXN])
+    return append_days(table, read_anew(table), "3", txns=[TXN])
 
 
-def nothing(log: TableLog) -> None:
+def nothing(table: DeltaTable) -> None:
     """The table does not exist."""
 
 
-def create(log: TableLog) -> object:
-    if log.exists():
-        return append_days(log, log.snapshot(), "3", txns=[TXN])
-    transaction = begin_creation(log, txns=[TXN])
+def create(table: DeltaTable) -> object:
+    if table.exists():
+        return append_days(table, read_anew(table), "3", txns=[TXN])
+    transaction = begin_creation(table, txns=[TXN])
     transaction.add_files(day_files("3"))
     return transaction.commit()
 
@@ -110,21 +110,21 @@ def run_in_child(write: Callable[[], object]) -> bool:
 
 def ensure_whole_and_retry(store: LogStore, scenario: Scenario) -> bool:
     """Check the table a killed writer has left, and that a retry commits exactly once. Whether the commit was in."""
-    log = TableLog(store)
+    table = open_table(store)
     before, after = scenario.files
     committed = False
-    if log.exists():
-        snapshot = log.snapshot()
+    if table.exists():
+        snapshot = read_anew(table)
         committed = snapshot.txn_version(TXN.app_id) == TXN.version
         assert snapshot.num_files == (after if committed else before)
         for version in range(snapshot.version + 1):
-            log.read_commit(version)
+            table.log.read_commit(version)
     else:
         assert before == 0
-    result = scenario.write(log)
+    result = scenario.write(table)
     assert result.skipped is committed  # type: ignore[attr-defined]
-    assert scenario.write(log).skipped  # type: ignore[attr-defined]
-    snapshot = log.snapshot()
+    assert scenario.write(table).skipped  # type: ignore[attr-defined]
+    snapshot = read_anew(table)
     assert snapshot.num_files == after
     assert snapshot.txns == {TXN.app_id: TXN.version}
     answer: bool = committed
@@ -142,7 +142,7 @@ def new_table(scenario: Scenario, tmp_path: Path) -> Callable[[], LogStore]:
     """Makes a table of its own for each attempt: a copy of one that the scenario has prepared."""
     template = tmp_path / "template"
     template.mkdir()
-    scenario.prepare(TableLog(open_store(template)))
+    scenario.prepare(open_table(open_store(template)))
     numbers = itertools.count()
 
     def copy() -> LogStore:
@@ -153,7 +153,7 @@ def new_table(scenario: Scenario, tmp_path: Path) -> Callable[[], LogStore]:
 
 def test_killed_at_every_call_of_the_store(scenario: Scenario, new_table: Callable[[], LogStore]) -> None:
     counting = FaultStore(new_table())
-    scenario.write(TableLog(counting))
+    scenario.write(open_table(counting))
     assert counting.calls
     outcomes = []
     for call in counting.calls:
@@ -161,7 +161,7 @@ def test_killed_at_every_call_of_the_store(scenario: Scenario, new_table: Callab
             store = new_table()
             dying = FaultStore(store)
             dying.at_call(call.number, when, do=FaultStore.kill)
-            assert run_in_child(partial(scenario.write, TableLog(dying))), (call, when)
+            assert run_in_child(partial(scenario.write, open_table(dying))), (call, when)
             outcomes.append(ensure_whole_and_retry(store, scenario))
     ensure_one_turning_point(outcomes)
 
@@ -170,7 +170,7 @@ def test_killed_at_every_system_call(scenario: Scenario, new_table: Callable[[],
     counting = KillingOs(None, "before")
     counting.install()
     try:
-        scenario.write(TableLog(new_table()))
+        scenario.write(open_table(new_table()))
     finally:
         counting.uninstall()
     assert {"open", "write", "fsync", "link", "unlink"} <= set(counting.names)
@@ -181,7 +181,7 @@ def test_killed_at_every_system_call(scenario: Scenario, new_table: Callable[[],
 
             def write(store: LogStore = store, number: int = number, when: str = when) -> None:
                 KillingOs(number, when).install()
-                scenario.write(TableLog(store))
+                scenario.write(open_table(store))
 
             assert run_in_child(write), (number, name, when)
             outcomes.append(ensure_whole_and_retry(store, scenario))
@@ -197,11 +197,11 @@ def ensure_one_turning_point(committed: list[bool]) -> None:
 
 def test_a_killed_writer_leaves_only_what_no_listing_shows(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    create_table(TableLog(store), "1")
+    create_table(open_table(store), "1")
 
     def write() -> None:
         KillingOs(2, "after").install()
-        append_days(TableLog(store), TableLog(store).snapshot(), "2")
+        append_days(open_table(store), open_table(store).snapshot(), "2")
 
     assert run_in_child(write)
     assert len(list((tmp_path / "_delta_log").glob(".*.tmp"))) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,11 @@ from delta_orch.errors import (
     FileExistsInStoreError,
     StorageError,
 )
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.storage.open import open_store
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment, StoreCall
-from tests.harness.table_builder import append_days, create_table, day_files, kept_log
+from tests.harness.results import Snapshot, Transaction
+from tests.harness.table_builder import append_days, begin, create_table, day_files, read_anew
 
 
 @pytest.fixture
@@ -27,17 +28,17 @@ def store() -> FaultStore:
 
 @pytest.fixture
 def snapshot(store: FaultStore) -> Snapshot:
-    return create_table(kept_log(store), "1")
+    return create_table(open_table(store), "1")
 
 
 def rival_appends(store: FaultStore, day: str = "2") -> None:
     """Another writer, by a way of its own."""
-    log = kept_log(store.inner)
-    append_days(log, log.snapshot(), day)
+    table = open_table(store.inner)
+    append_days(table, read_anew(table), day)
 
 
-def begin_append(store: FaultStore, snapshot: Snapshot, **options: int) -> Transaction:
-    transaction = Transaction(kept_log(store), snapshot, operation="WRITE", **options)  # type: ignore[arg-type]
+def begin_append(store: FaultStore, snapshot: Snapshot, **options: Any) -> Transaction:
+    transaction = begin(open_table(store), snapshot, operation="WRITE", **options)
     transaction.add_files(day_files("3"))
     return transaction
 
@@ -46,14 +47,14 @@ def test_written_but_not_told(store: FaultStore, snapshot: Snapshot) -> None:
     store.at(Moment.COMMIT_PUT, "after", do=store.lose_answer)
     result = begin_append(store, snapshot).commit()
     assert (result.version, result.skipped, result.rebased_versions) == (1, False, ())
-    assert kept_log(store).snapshot().version == 1
+    assert open_table(store).snapshot().version == 1
 
 
 def test_not_written_and_not_told(store: FaultStore, snapshot: Snapshot) -> None:
     store.at(Moment.COMMIT_PUT, "before", do=store.lose_answer, times=3)
     result = begin_append(store, snapshot).commit()
     assert (result.version, result.attempts) == (1, 4)
-    assert kept_log(store).snapshot().num_files == 2
+    assert open_table(store).snapshot().num_files == 2
 
 
 def test_not_told_and_overtaken(store: FaultStore, snapshot: Snapshot) -> None:
@@ -64,7 +65,7 @@ def test_not_told_and_overtaken(store: FaultStore, snapshot: Snapshot) -> None:
     store.at(Moment.COMMIT_PUT, "before", do=lose_to_rival)
     result = begin_append(store, snapshot).commit()
     assert (result.version, result.rebased_versions) == (2, (1,))
-    assert kept_log(store).snapshot().num_files == 3
+    assert open_table(store).snapshot().num_files == 3
 
 
 def test_written_and_followed_by_others_before_the_answer_is_lost(store: FaultStore, snapshot: Snapshot) -> None:
@@ -74,7 +75,7 @@ def test_written_and_followed_by_others_before_the_answer_is_lost(store: FaultSt
 
     store.at(Moment.COMMIT_PUT, "after", do=follow_and_lose)
     assert begin_append(store, snapshot).commit().version == 1
-    assert kept_log(store).snapshot().num_files == 3
+    assert open_table(store).snapshot().num_files == 3
 
 
 def test_the_store_repeats_a_request_and_finds_its_own_commit(store: FaultStore, snapshot: Snapshot) -> None:
@@ -86,7 +87,7 @@ def test_the_store_repeats_a_request_and_finds_its_own_commit(store: FaultStore,
     store.at(Moment.COMMIT_PUT, "after", do=echo)
     result = begin_append(store, snapshot).commit()
     assert (result.version, result.rebased_versions) == (1, ())
-    assert kept_log(store).snapshot().num_files == 2
+    assert open_table(store).snapshot().num_files == 2
 
 
 def test_a_late_request_takes_effect_while_its_writer_tries_again(store: FaultStore, snapshot: Snapshot) -> None:
@@ -107,7 +108,7 @@ def test_a_late_request_takes_effect_while_its_writer_tries_again(store: FaultSt
     )
     first = [len(store.calls)]
     assert transaction.commit().version == 1
-    assert kept_log(store).snapshot().num_files == 2
+    assert open_table(store).snapshot().num_files == 2
 
 
 @pytest.mark.parametrize("moment", [Moment.COMMIT_HEAD, Moment.COMMIT_READ])
@@ -120,7 +121,7 @@ def test_a_lost_answer_that_cannot_be_read_back_is_said_to_be_unknown(
         begin_append(store, snapshot).commit()
     assert not caught.value.retryable
     assert caught.value.context["version"] == 1
-    info = kept_log(store).read_commit(1).commit_info
+    info = open_table(store).log.read_commit(1).commit_info
     assert info is not None
     assert caught.value.context["txn_id"] == info["txnId"]
 
@@ -149,9 +150,9 @@ def test_a_plain_failure_writes_nothing(store: FaultStore, snapshot: Snapshot) -
     store.at(Moment.COMMIT_PUT, "before", do=store.fail)
     with pytest.raises(StorageError):
         begin_append(store, snapshot).commit()
-    assert kept_log(store).snapshot().version == 0
+    assert open_table(store).snapshot().version == 0
     begin_append(store, snapshot).commit()
-    assert kept_log(store).snapshot().version == 1
+    assert open_table(store).snapshot().version == 1
 
 
 def test_a_failure_while_rebasing_is_certain(store: FaultStore, snapshot: Snapshot) -> None:
@@ -166,7 +167,7 @@ def test_a_failure_while_rebasing_is_certain(store: FaultStore, snapshot: Snapsh
     store.at(Moment.COMMIT_HEAD, "before", do=fail_at_version_2, times=9)
     with pytest.raises(StorageError):
         transaction.commit()
-    assert kept_log(store.inner).snapshot().version == 1
+    assert open_table(store.inner).snapshot().version == 1
 
 
 def test_attempts_are_bounded(store: FaultStore, snapshot: Snapshot) -> None:
@@ -174,7 +175,7 @@ def test_attempts_are_bounded(store: FaultStore, snapshot: Snapshot) -> None:
     with pytest.raises(CommitRetriesExhaustedError) as caught:
         begin_append(store, snapshot, max_attempts=5).commit()
     assert caught.value.retryable
-    assert kept_log(store.inner).snapshot().version == 5
+    assert open_table(store.inner).snapshot().version == 5
 
 
 def test_the_commit_path_lists_nothing_and_reads_each_winner_once(store: FaultStore, snapshot: Snapshot) -> None:
@@ -211,23 +212,23 @@ def test_where_requests_cost_little_the_checksum_follows_the_commit(store: Fault
 def test_a_failing_checkpoint_does_not_fail_the_commit(
     store: FaultStore, snapshot: Snapshot, moment: Moment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = kept_log(store)
+    table = open_table(store)
     for _ in range(9):
-        append_days(log, log.snapshot(), "2")
+        append_days(table, read_anew(table), "2")
     store.at(moment, "before", do=store.fail)
-    assert append_days(log, log.snapshot(), "2").version == 10
+    assert append_days(table, read_anew(table), "2").version == 10
     assert "Could not write the checkpoint of version 10" in caplog.text
-    assert log.snapshot().num_files == 11
-    append_days(log, log.snapshot(), "2")
-    assert log.snapshot().version == 11
+    assert read_anew(table).num_files == 11
+    append_days(table, read_anew(table), "2")
+    assert read_anew(table).version == 11
 
 
 def test_a_conflict_after_a_lost_answer_is_certain(store: FaultStore, snapshot: Snapshot) -> None:
-    transaction = Transaction(kept_log(store), snapshot, operation="DELETE")
+    transaction = begin(open_table(store), snapshot, operation="DELETE")
     transaction.remove_files(snapshot.files())
 
     def lose_to_rival(call: StoreCall) -> None:
-        rival = Transaction(kept_log(store.inner), snapshot, operation="DELETE")
+        rival = begin(open_table(store.inner), snapshot, operation="DELETE")
         rival.remove_files(snapshot.files())
         rival.commit()
         store.lose_answer(call)

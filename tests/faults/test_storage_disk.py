@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import StorageError, StorageOutcomeUnknownError, UnsupportedStoreError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.storage import local
 from delta_orch.storage.open import open_store
-from tests.harness.table_builder import append_days, create_table
+from delta_orch.testing import open_table
+from tests.harness.table_builder import append_days, create_table, read_anew
 
 COMMIT = "_delta_log/00000000000000000001.json"
 
@@ -61,91 +62,91 @@ def in_child(work: Callable[[], object], prepare: Callable[[], None]) -> Excepti
     return result
 
 
-def ensure_unchanged_then_writable(log: TableLog) -> None:
-    assert log.snapshot().version == 0
-    assert not list(Path(log.store.root, "_delta_log").glob(".*"))
-    append_days(log, log.snapshot(), "2")
-    assert log.snapshot().version == 1
+def ensure_unchanged_then_writable(table: DeltaTable) -> None:
+    assert read_anew(table).version == 0
+    assert not list(Path(table.store.root, "_delta_log").glob(".*"))  # type: ignore[attr-defined]
+    append_days(table, read_anew(table), "2")
+    assert read_anew(table).version == 1
 
 
 def test_a_full_disk(small_disk: Path) -> None:
-    log = TableLog(open_store(small_disk / "table"))
-    snapshot = create_table(log, "1")
+    table = open_table(open_store(small_disk / "table"))
+    snapshot = create_table(table, "1")
     filler = small_disk / "filler"
     with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
     with pytest.raises(StorageError, match="disk is full") as caught:
-        append_days(log, snapshot, *(f"{n}" for n in range(50)))
+        append_days(table, snapshot, *(f"{n}" for n in range(50)))
     assert caught.value.context["errno"] == errno.ENOSPC
     assert isinstance(caught.value, OSError)
     filler.unlink()
-    ensure_unchanged_then_writable(log)
+    ensure_unchanged_then_writable(table)
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_commit(small_disk: Path) -> None:
-    log = TableLog(open_store(small_disk / "table"))
-    snapshot = create_table(log, "1")
+    table = open_table(open_store(small_disk / "table"))
+    snapshot = create_table(table, "1")
     with pytest.raises(StorageError, match="disk is full"):
-        append_days(log, snapshot, *(f"{n}" for n in range(5000)))
-    ensure_unchanged_then_writable(log)
+        append_days(table, snapshot, *(f"{n}" for n in range(5000)))
+    ensure_unchanged_then_writable(table)
 
 
 def test_a_file_larger_than_the_process_may_write(tmp_path: Path) -> None:
-    log = TableLog(open_store(tmp_path / "table"))
-    snapshot = create_table(log, "1")
+    table = open_table(open_store(tmp_path / "table"))
+    snapshot = create_table(table, "1")
     error = in_child(
-        lambda: append_days(log, snapshot, *(f"{n}" for n in range(500))),
+        lambda: append_days(table, snapshot, *(f"{n}" for n in range(500))),
         lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
     )
     assert isinstance(error, StorageError)
     assert error.context["errno"] == errno.EFBIG
     assert "largest size" in str(error)
-    ensure_unchanged_then_writable(log)
+    ensure_unchanged_then_writable(table)
 
 
 def test_a_read_only_file_system(tmp_path: Path) -> None:
     unmount = mount_tmpfs(tmp_path / "disk", "size=1m")
     try:
-        log = TableLog(open_store(tmp_path / "disk" / "table"))
-        snapshot = create_table(log, "1")
+        table = open_table(open_store(tmp_path / "disk" / "table"))
+        snapshot = create_table(table, "1")
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
         with pytest.raises(StorageError, match="read-only"):
-            append_days(log, snapshot, "2")
-        assert log.snapshot().num_files == 1
+            append_days(table, snapshot, "2")
+        assert read_anew(table).num_files == 1
         with pytest.raises(StorageError, match="read-only"):
-            create_table(TableLog(open_store(tmp_path / "disk" / "other")))
+            create_table(open_table(open_store(tmp_path / "disk" / "other")))
         subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "disk")], check=True)
-        ensure_unchanged_then_writable(log)
+        ensure_unchanged_then_writable(table)
     finally:
         unmount()
 
 
 def test_a_directory_this_user_may_not_write(tmp_path: Path) -> None:
-    log = TableLog(open_store(tmp_path / "table"))
-    snapshot = create_table(log, "1")
+    table = open_table(open_store(tmp_path / "table"))
+    snapshot = create_table(table, "1")
     directory = tmp_path / "table" / "_delta_log"
     directory.chmod(0o555)
     give_up_root = (lambda: os.setuid(65534)) if os.geteuid() == 0 else (lambda: None)
     for parent in [tmp_path, *tmp_path.parents]:
         if parent.stat().st_mode & 0o005 != 0o005 and parent.is_relative_to("/tmp") and parent != Path("/tmp"):
             parent.chmod(0o755)
-    error = in_child(lambda: append_days(log, snapshot, "2"), give_up_root)
+    error = in_child(lambda: append_days(table, snapshot, "2"), give_up_root)
     assert isinstance(error, StorageError)
     assert error.context["errno"] == errno.EACCES
     assert "Permission denied" in str(error)
     directory.chmod(0o755)
-    ensure_unchanged_then_writable(log)
+    ensure_unchanged_then_writable(table)
 
 
 def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data.parquet").write_bytes(b"PAR1")
-    log = TableLog(open_store(tmp_path / "data.parquet"))
-    with pytest.raises(StorageError, match="file is in the place of a directory"):
-        log.snapshot()
-    with pytest.raises(StorageError, match="file is in the place of a directory"):
-        create_table(log)
-    with pytest.raises(StorageError, match="file is in the place of a directory"):
+    table = open_table(open_store(tmp_path / "data.parquet"))
+    with pytest.raises(StorageError, match="in the place of a directory"):
+        read_anew(table)
+    with pytest.raises(StorageError, match="in the place of a directory"):
+        create_table(table)
+    with pytest.raises(StorageError, match="in the place of a directory"):
         open_store(tmp_path / "data.parquet" / "below").put_if_absent(COMMIT, b"x")
     assert (tmp_path / "data.parquet").read_bytes() == b"PAR1"
 
@@ -169,8 +170,8 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is there, but might not survive a crash: the commit reads it back and finds it."""
-    log = TableLog(open_store(tmp_path))
-    snapshot = create_table(log, "1")
+    table = open_table(open_store(tmp_path))
+    snapshot = create_table(table, "1")
 
     sync_path = local.sync_path
 
@@ -181,13 +182,13 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
 
     monkeypatch.setattr(local, "sync_path", broken)
     with pytest.raises(StorageOutcomeUnknownError):
-        log.store.put_if_absent("_delta_log/x", b"1")
-    assert append_days(log, snapshot, "2").version == 1
-    assert log.snapshot().num_files == 2
+        table.store.put_if_absent("_delta_log/x", b"1")
+    assert append_days(table, snapshot, "2").version == 1
+    assert read_anew(table).num_files == 2
 
 
 def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:
-    log = TableLog(open_store(tmp_path / "table"))
-    create_table(log, "1")
+    table = open_table(open_store(tmp_path / "table"))
+    create_table(table, "1")
     (tmp_path / "table" / "_delta_log").chmod(0o555)
-    assert log.snapshot().num_files == 1
+    assert read_anew(table).num_files == 1

@@ -19,19 +19,15 @@ from typing import Any
 
 import pytest
 
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
-from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
-from delta_orch.log.upkeep.log_cleanup import clean_up_log
-from delta_orch.log.write.transaction import Transaction
+from delta_orch import DeltaTable
 from delta_orch.protocol.paths import checksum_path
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
-from delta_orch.verbs.log_files import compact_log
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
 from tests.harness.kill_points import KillingOs
-from tests.harness.table_builder import append_days, create_table
+from tests.harness.results import Snapshot
+from tests.harness.table_builder import append_days, begin, create_table, read_anew
 
 DAY_S = 86_400
 
@@ -39,21 +35,16 @@ DAY_S = 86_400
 @dataclass(frozen=True)
 class Upkeep:
     name: str
-    act: Callable[[TableLog], object]
-
-
-def check_sum(log: TableLog) -> None:
-    snapshot = log.snapshot()
-    write_checksum(log.store, snapshot.version, compute_checksum(snapshot))
+    act: Callable[[DeltaTable], object]
 
 
 UPKEEP = [
-    Upkeep("classic checkpoint", lambda log: write_checkpoint(log, log.snapshot(), "classic")),
-    Upkeep("V2 checkpoint, JSON", lambda log: write_checkpoint(log, log.snapshot(), "v2", "json")),
-    Upkeep("V2 checkpoint, Parquet", lambda log: write_checkpoint(log, log.snapshot(), "v2", "parquet")),
-    Upkeep("log compaction", lambda log: compact_log(log, log.snapshot())),
-    Upkeep("version checksum", check_sum),
-    Upkeep("log cleanup", lambda log: clean_up_log(log, log.snapshot())),
+    Upkeep("classic checkpoint", lambda table: table.checkpoint("classic")),
+    Upkeep("V2 checkpoint, JSON", lambda table: table.checkpoint("v2", "json")),
+    Upkeep("V2 checkpoint, Parquet", lambda table: table.checkpoint("v2", "parquet")),
+    Upkeep("log compaction", DeltaTable.compact_log),
+    Upkeep("version checksum", DeltaTable.write_checksum),
+    Upkeep("log cleanup", DeltaTable.cleanup_log),
 ]
 
 
@@ -61,14 +52,14 @@ UPKEEP = [
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions 0 to 7, V2 checkpoints at 2 and 4, half a year old up to 5; the newest without a checksum."""
     path = tmp_path_factory.mktemp("template")
-    log = TableLog(open_store(path))
-    create_table(log, "0", properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "1000"})
+    table = open_table(open_store(path))
+    create_table(table, "0", properties={"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "1000"})
     for version in range(1, 8):
-        append_days(log, log.snapshot(), str(version))
+        append_days(table, read_anew(table), str(version))
         if version in (2, 4):
-            transaction_of_a_removal(log)
-            write_checkpoint(log, log.snapshot())
-    log.store.delete(checksum_path(log.snapshot().version))
+            transaction_of_a_removal(table)
+            table.checkpoint()
+    table.store.delete(checksum_path(read_anew(table).version))
     old = time.time() - 180 * DAY_S
     for file in (path / "_delta_log").rglob("*"):
         if file.is_file() and not file.name.startswith(tuple(f"{v:020d}" for v in (7, 8, 9))):
@@ -76,9 +67,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def transaction_of_a_removal(log: TableLog) -> None:
-    snapshot = log.snapshot()
-    transaction = Transaction(log, snapshot, operation="TEST")
+def transaction_of_a_removal(table: DeltaTable) -> None:
+    snapshot = read_anew(table)
+    transaction = begin(table, snapshot, operation="TEST")
     transaction.remove_files(snapshot.files().slice(0, 1))
     transaction.commit()
 
@@ -115,19 +106,19 @@ def is_killed(act: Callable[[], object]) -> bool:
 
 
 def ensure_readable_and_again(store: LogStore, upkeep: Upkeep, before: Any) -> None:
-    log = TableLog(store)
-    assert described(log.snapshot()) == before
-    upkeep.act(log)
-    assert described(TableLog(store).snapshot()) == before
-    assert append_days(log, log.snapshot(), "9").version == before[0] + 1
+    table = open_table(store)
+    assert described(read_anew(table)) == before
+    upkeep.act(table)
+    assert described(open_table(store).snapshot()) == before
+    assert append_days(table, read_anew(table), "9").version == before[0] + 1
 
 
 @pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
 def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
     counting = FaultStore(new_table())
-    before = described(TableLog(counting).snapshot())
+    before = described(open_table(counting).snapshot())
     counting.forget_calls()
-    upkeep.act(TableLog(counting))
+    upkeep.act(open_table(counting))
     changing = [c for c in counting.calls if c.method in ("put", "put_if_absent", "delete", "stage")]
     assert changing
     for call in changing:
@@ -135,7 +126,7 @@ def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[
             store = new_table()
             dying = FaultStore(store)
             dying.at_call(call.number, when, do=FaultStore.kill)
-            assert is_killed(partial(upkeep.act, TableLog(dying))), (call, when)
+            assert is_killed(partial(upkeep.act, open_table(dying))), (call, when)
             ensure_readable_and_again(store, upkeep, before)
 
 
@@ -143,10 +134,10 @@ def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[
 def test_killed_at_every_system_call(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
     counting = KillingOs(None, "before")
     store = new_table()
-    before = described(TableLog(store).snapshot())
+    before = described(open_table(store).snapshot())
     counting.install()
     try:
-        upkeep.act(TableLog(store))
+        upkeep.act(open_table(store))
     finally:
         counting.uninstall()
     assert counting.names
@@ -158,7 +149,7 @@ def test_killed_at_every_system_call(upkeep: Upkeep, new_table: Callable[[], Log
 
         def act(store: LogStore = store, number: int = number) -> None:
             KillingOs(number, "during").install()
-            upkeep.act(TableLog(store))
+            upkeep.act(open_table(store))
 
         assert is_killed(act), (number, name)
         ensure_readable_and_again(store, upkeep, before)

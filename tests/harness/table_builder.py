@@ -1,4 +1,7 @@
-"""Logs without data: tables whose files are only named, for tests of everything below the engines."""
+"""Logs without data: tables whose files are only named, for tests of everything below the engines.
+
+`begin` is the one door through which tests stage what no verb stages.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,24 @@ import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 import orjson
 import pyarrow as pa
 
+from delta_orch import DeltaTable, TxnId
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.upkeep import after_commit
-from delta_orch.log.write.commit_result import CommitResult
-from delta_orch.log.write.transaction import Transaction
+from delta_orch.log.upkeep import checkpoint_writer
+from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
-from delta_orch.storage.base import LogStore
 from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
+from delta_orch.testing import open_table
+from tests.harness.results import CommitResult, Transaction
 
 DAY_SCHEMA = StructType((StructField("day", STRING), StructField("id", LONG)))
 """Partitioned by `day` unless told otherwise."""
@@ -48,28 +52,43 @@ def new_metadata(
     )
 
 
-def kept_log(store: LogStore, snapshot_class: type[Snapshot] = Snapshot) -> TableLog:
-    """A table's log with upkeep after commits, as `DeltaTable` has it."""
-    return TableLog(store, snapshot_class, after_commit)
+def begin(table: DeltaTable, snapshot: Snapshot | None, *, operation: str = "TEST", **options: Any) -> Transaction:
+    """A transaction over a snapshot, None for a table to be created. The options are those of `Transaction`."""
+    return Transaction(table.log, snapshot, operation=operation, **options)
 
 
-def begin_creation(log: TableLog, metadata: Metadata | None = None, *, txns: Sequence[TxnId] = ()) -> Transaction:
+def read_anew(table: DeltaTable) -> TableSnapshot:
+    """The newest version as a new reader sees it: nothing that `table` read before is used."""
+    return open_table(table.store).snapshot()
+
+
+def write_checkpoint(
+    table: DeltaTable,
+    snapshot: Snapshot,
+    policy: CheckpointPolicy | None = None,
+    v2_format: Literal["json", "parquet"] = "json",
+) -> None:
+    """The checkpoint of a snapshot that need not be the newest, as `DeltaTable.checkpoint` writes it."""
+    checkpoint_writer.write_checkpoint(table.log, snapshot, policy, v2_format)
+
+
+def begin_creation(table: DeltaTable, metadata: Metadata | None = None, *, txns: Sequence[TxnId] = ()) -> Transaction:
     """A transaction that creates a table, not committed yet."""
     metadata = metadata or new_metadata()
-    transaction = Transaction(log, None, operation="CREATE TABLE", txn=txns)
+    transaction = begin(table, None, operation="CREATE TABLE", txn=txns)
     transaction.update_protocol(protocol_for_new_table(DAY_SCHEMA, metadata.configuration))
     kept = {key: value for key, value in metadata.configuration.items() if not is_protocol_request(key)}
     transaction.update_metadata(replace(metadata, configuration=kept))
     return transaction
 
 
-def create_table(log: TableLog, *days: str, properties: Mapping[str, str] | None = None) -> Snapshot:
+def create_table(table: DeltaTable, *days: str, properties: Mapping[str, str] | None = None) -> TableSnapshot:
     """A table partitioned by `day`, with one file for each day named. `delta.feature.…` in `properties` asks for a
     feature."""
-    transaction = begin_creation(log, new_metadata(properties=properties))
+    transaction = begin_creation(table, new_metadata(properties=properties))
     transaction.add_files(day_files(*days))
     transaction.commit()
-    return log.snapshot()
+    return read_anew(table)
 
 
 def day_files(*days: str, ids: tuple[int, int] | None = (0, 9), data_change: bool = True) -> pa.Table:
@@ -92,8 +111,8 @@ def day_files(*days: str, ids: tuple[int, int] | None = (0, 9), data_change: boo
     return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)
 
 
-def append_days(log: TableLog, snapshot: Snapshot, *days: str, txns: Sequence[TxnId] = ()) -> CommitResult:
+def append_days(table: DeltaTable, snapshot: Snapshot, *days: str, txns: Sequence[TxnId] = ()) -> CommitResult:
     """Append one file a day."""
-    transaction = Transaction(log, snapshot, operation="WRITE", txn=txns)
+    transaction = begin(table, snapshot, operation="WRITE", txn=txns)
     transaction.add_files(day_files(*days))
     return transaction.commit()

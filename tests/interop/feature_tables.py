@@ -7,13 +7,10 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from delta_orch import DeltaTable, column, identity_column
-from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
-from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.variant import json_to_variant
+from tests.harness.row_deletion import delete_rows
 
 Make = Callable[[DeltaTable], None]
 PLAIN = (column("id", "bigint"), column("name", "string"))
@@ -61,12 +58,7 @@ def with_clustering(table: DeltaTable) -> None:
 
 def with_deletion_vectors(table: DeltaTable) -> None:
     with_properties({"delta.enableDeletionVectors": "true"})(table)
-    snapshot = table.snapshot()
-    files = snapshot.files()
-    transaction = Transaction(table.log, snapshot, operation="DELETE")
-    vectors = [DeletionVector(BitMap64([0, 3]))] * files.num_rows
-    transaction.replace_deletion_vectors(files, write_deletion_vectors(table.store, vectors, inline_bytes=0))
-    transaction.commit()
+    delete_rows(table, 0, 3)
 
 
 def with_v2_checkpoint(table: DeltaTable) -> None:

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyroaring import BitMap64
 
 from delta_orch import DeltaTable, column
-from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
-from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.variant import json_to_variant
+from tests.harness.row_deletion import delete_rows
 from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -89,11 +86,7 @@ def widening_dropped(table: DeltaTable) -> None:
 
 def vectors_dropped(table: DeltaTable) -> None:
     table.append(ROWS, properties={"delta.enableDeletionVectors": "true", **MAPPED})
-    snapshot = table.snapshot()
-    vectors = write_deletion_vectors(table.store, [DeletionVector(BitMap64([0]))], inline_bytes=0)
-    transaction = Transaction(table.log, snapshot, operation="DELETE")
-    transaction.replace_deletion_vectors(snapshot.files(), vectors)
-    transaction.commit()
+    delete_rows(table, 0)
     table.alter().drop_feature("deletionVectors").drop_feature("columnMapping").commit()
 
 

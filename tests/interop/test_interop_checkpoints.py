@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -40,10 +39,10 @@ def make(path: Path, kind: str) -> DeltaTable:
     table.append(rows("a b/ü", 1, 2), partition_by=["day"], properties=properties, txn=("job", 1))
     table.append(rows(None, 3))
     table.append(rows("c", 4, 5))
-    write_checkpoint(table.log, table.snapshot(), policy, v2_format)
+    table.checkpoint(policy, v2_format)
     table.overwrite(rows("c", 6), replace_where="day = 'c'")
     table.append(rows("d", 7), txn=("job", 2))
-    write_checkpoint(table.log, DeltaTable(path).snapshot(), policy, v2_format)
+    DeltaTable(path).checkpoint(policy, v2_format)
     table.append(rows("e", 8))
     return table
 

@@ -11,12 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
-from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
-from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.deletion_vector import DeletionVector
+from tests.harness.row_deletion import delete_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
 
@@ -34,32 +31,21 @@ def rows(start: int, stop: int) -> pa.Table:
     return pa.table({"day": [f"d{i % 2}" for i in ids], "id": pa.array(ids, pa.int64())})
 
 
-def delete(table: DeltaTable, *positions: int, inline: bool) -> None:
-    """Mark rows of every file, by their positions."""
-    snapshot = table.snapshot()
-    files = snapshot.files()
-    vectors = [DeletionVector(BitMap64(positions)) for _ in range(files.num_rows)]
-    transaction = Transaction(table.log, snapshot, operation="DELETE")
-    descriptors = write_deletion_vectors(table.store, vectors, inline_bytes=1 << 20 if inline else 0)
-    transaction.replace_deletion_vectors(files, descriptors)
-    transaction.commit()
-
-
 def vectors_in_a_file(table: DeltaTable) -> None:
     table.append(rows(0, 1000), partition_by=["day"], properties=VECTORS)
     table.append(rows(1000, 3000))
-    delete(table, *range(0, 400, 3), inline=False)
+    delete_rows(table, *range(0, 400, 3))
 
 
 def vectors_in_the_log(table: DeltaTable) -> None:
     table.append(rows(0, 10), properties=VECTORS)
-    delete(table, 0, 7, inline=True)
-    delete(table, 0, 1, 7, inline=True)
+    delete_rows(table, 0, 7, inline=True)
+    delete_rows(table, 0, 1, 7, inline=True)
 
 
 def long_vectors(table: DeltaTable) -> None:
     table.append(rows(0, 200_000), properties=VECTORS)
-    delete(table, *range(500, 150_000), *range(160_000, 170_000, 2), inline=False)
+    delete_rows(table, *range(500, 150_000), *range(160_000, 170_000, 2))
 
 
 def vectors_and_what_follows(table: DeltaTable) -> None:
@@ -102,7 +88,7 @@ def everything(table: DeltaTable) -> None:
     table.append(rows(0, 50), partition_by=["day"], properties=EVERYTHING)
     table.set_domain_metadata("com.example", "{}")
     table.append(rows(50, 60))
-    delete(table, 0, 2, inline=False)
+    delete_rows(table, 0, 2)
     table.overwrite(rows(100, 101), replace_where="day = 'd0' AND id > 40")
     table.optimize(max_deleted_rows_ratio=1)
     table.remove_domain_metadata("com.example")

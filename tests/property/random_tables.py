@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from delta_orch import DeltaTable
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
-from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.protocol.actions import Add, Remove
 from delta_orch.table.column_mapping import ColumnMappingMode, assign_column_mapping, physical_name
 from tests.handmade import HandmadeTable, inline_vector
@@ -73,7 +72,7 @@ def random_table(root: Path, seed: int, *, num_rows: int = 160) -> RandomTable:
         start += part.num_rows
         kept.append(_append(made, part, spec, draw))
         if draw.random() < 0.15:
-            write_checkpoint(made.open().log, made.open().snapshot())
+            made.open().checkpoint()
             checkpointed.append(len(made.log.versions) - 1)
     what = f"seed {seed}: {mode}, by {partition_by}, {policy}, checkpoints {checkpointed}"
     return RandomTable(made.open(), pa.concat_tables(kept), what)

@@ -16,7 +16,7 @@ from delta_orch.engines.select import spark_engine
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import is_opaque
-from delta_orch.scan.scan import SCAN_COLUMNS, Scan
+from tests.harness.results import Scan
 from tests.harness.row_multiset import ensure_same_rows
 from tests.property.expression_samples import random_predicates
 from tests.property.random_tables import RandomTable, random_columns, random_table
@@ -29,7 +29,7 @@ def unpruned_rows(made: RandomTable, scan: Scan) -> pa.Table:
     if plan.where is not None and not is_opaque(plan.where):
         return _projected(made.rows.filter(to_arrow_expression(plan.where, snapshot.schema)), scan)
     # Text that only DuckDB evaluates: it does so over all files.
-    return engine.to_arrow(engine.scan(replace(plan, files=snapshot.files(SCAN_COLUMNS))))
+    return engine.to_arrow(engine.scan(replace(plan, files=snapshot.files())))
 
 
 def _projected(rows: pa.Table, scan: Scan) -> pa.Table:

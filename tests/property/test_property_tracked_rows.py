@@ -12,14 +12,11 @@ import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
-from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
-from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
-from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.table.row_tracking import parse_high_water_mark
+from tests.harness.row_deletion import marked_rows, write_vectors
+from tests.harness.table_builder import begin
 
 PROPERTIES = {
     "delta.enableDeletionVectors": "true",
@@ -88,20 +85,18 @@ class TrackedRows(RuleBasedStateMachine):
         """Every third row or so of each file, by position, on top of what is deleted already."""
         snapshot = self.table.snapshot()
         files = snapshot.files()
-        known = read_deletion_vectors(self.table.store, deletion_vector_descriptors(files))
-        chosen, vectors = [], []
-        for row, (stats, old) in enumerate(zip(files["stats"].to_pylist(), known, strict=True)):
+        known = marked_rows(self.table, files)
+        chosen, marks = [], []
+        for row, (stats, before) in enumerate(zip(files["stats"].to_pylist(), known, strict=True)):
             count = orjson.loads(stats)["numRecords"]
-            before = set() if old is None else set(old.bitmap)
             more = {i for i in range(count) if hash((seed, row, i)) % 3 == 0}
             if more - before:
                 chosen.append(row)
-                vectors.append(DeletionVector(BitMap64(before | more)))
+                marks.append(before | more)
         if not chosen:
             return
-        transaction = Transaction(self.table.log, snapshot, operation="DELETE")
-        descriptors = write_deletion_vectors(self.table.store, vectors, inline_bytes=1 << 20 if inline else 0)
-        transaction.replace_deletion_vectors(files.take(chosen), descriptors)
+        transaction = begin(self.table, snapshot, operation="DELETE")
+        transaction.replace_deletion_vectors(files.take(chosen), write_vectors(self.table, marks, inline=inline))
         transaction.commit()
         read = self.table.snapshot().scan(["number"]).to_arrow()["number"].to_pylist()
         assert set(read) < set(self.rows)

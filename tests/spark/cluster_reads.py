@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.protocol.types import DOUBLE, LONG, STRING, VARIANT, DataType, StructField, StructType
-from delta_orch.scan.scan import Scan
 from delta_orch.variant import json_to_variant
 from tests.handmade import HandmadeTable, inline_vector
+from tests.harness.results import Scan
 from tests.harness.row_multiset import ensure_same_rows
 
 TRACKED: dict[str, Any] = {"base_row_id": 500, "default_row_commit_version": 1}

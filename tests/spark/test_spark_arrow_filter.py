@@ -13,8 +13,8 @@ from delta_orch import DeltaTable
 from delta_orch.engines.spark import arrow_filter
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.scan.scan import Scan
 from tests.handmade import HandmadeTable
+from tests.harness.results import Scan
 from tests.harness.row_multiset import ensure_same_rows
 
 pytestmark = pytest.mark.spark

@@ -11,8 +11,8 @@ import pytest
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
-from delta_orch.scan.scan import Scan
 from tests.handmade import HandmadeTable, inline_vector
+from tests.harness.results import Scan
 
 pytestmark = pytest.mark.spark
 

@@ -19,7 +19,7 @@ from delta_orch.errors import InvalidExpressionError, InvalidRequestError, Unsup
 from delta_orch.expressions.nodes import Column
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
-from tests.deleted_rows import delete_first_row
+from tests.harness.row_deletion import delete_rows
 
 TARGET = pa.table({"id": [1, 2, 2, None], "v": ["a", "b", "c", "d"], "n": [1.5, None, 2.5, 4.0]})
 SOURCE = pa.table({"id": [2, 3], "v": ["x", None], "st": [{"k": 7}, None]})
@@ -106,7 +106,7 @@ def test_rows_tell_where_they_are(engine: Engine, tmp_path: Path) -> None:
     table.create(schema, partition_by=["p"], properties={"delta.enableDeletionVectors": "true"})
     for start in (0, 10):
         table.append(pa.table({"id": range(start, start + 5), "p": ["x"] * 5}, schema))
-    delete_first_row(table)
+    delete_rows(table, 0)
     snapshot = table.snapshot()
     plan = with_row_addresses(ScanPlan(table.store, snapshot.schema, ("p",), snapshot.files()), "file", "row")
     ids = [pq.read_table(tmp_path / "t" / path, columns=["id"]) for path in plan.files.column("path").to_pylist()]

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep import background, post_commit
 from delta_orch.log.upkeep.background import run_behind, wait_for_upkeep
 from delta_orch.protocol.paths import checkpoint_path
 from delta_orch.storage.open import open_store
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment
-from tests.harness.table_builder import append_days, create_table, kept_log
+from tests.harness.table_builder import append_days, create_table, read_anew
 
 EVERY_SECOND = {"delta.checkpointInterval": "2"}
 A_MINUTE = 60.0
@@ -35,8 +35,8 @@ def no_checkpoint_is_quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert wait_for_upkeep(timeout_s=A_MINUTE)
 
 
-def append(log: TableLog) -> int:
-    return append_days(log, log.snapshot(), "2").version
+def append(table: DeltaTable) -> int:
+    return append_days(table, read_anew(table), "2").version
 
 
 def checkpoints(root: Path) -> list[int]:
@@ -45,19 +45,19 @@ def checkpoints(root: Path) -> list[int]:
 
 def test_a_commit_returns_before_its_checkpoint_is_written(tmp_path: Path) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = kept_log(store)
-    create_table(log, "1", properties=EVERY_SECOND)
-    append(log)
+    table = open_table(store)
+    create_table(table, "1", properties=EVERY_SECOND)
+    append(table)
     gate = store.gate(Moment.CHECKPOINT_PUT, "before")
-    assert append(log) == 2
+    assert append(table) == 2
     gate.wait_until_reached()
     assert checkpoints(tmp_path) == []
-    assert append(log) == 3
+    assert append(table) == 3
     assert not wait_for_upkeep(store.uri, timeout_s=0)
     gate.open()
     assert DeltaTable(tmp_path).wait_for_upkeep(A_MINUTE)
     assert checkpoints(tmp_path) == [2]
-    snapshot = kept_log(open_store(tmp_path)).snapshot()
+    snapshot = open_table(open_store(tmp_path)).snapshot()
     assert (snapshot.segment.checkpoint is not None, snapshot.num_files) == (True, 4)
 
 
@@ -97,38 +97,38 @@ def test_a_table_made_in_the_place_of_a_deleted_one_does_not_get_its_checkpoint(
     tmp_path: Path, new_commits: int
 ) -> None:
     root = tmp_path / "t"
-    log = kept_log(open_store(root))
-    create_table(log, "1", properties=EVERY_SECOND)
-    append(log)
+    table = open_table(open_store(root))
+    create_table(table, "1", properties=EVERY_SECOND)
+    append(table)
     go = threading.Event()
     run_behind("other", lambda: go.wait(A_MINUTE))
-    append(log)
+    append(table)
     shutil.rmtree(root)
-    create_table(log, "1", properties={"delta.checkpointInterval": "100"})
+    create_table(table, "1", properties={"delta.checkpointInterval": "100"})
     for _ in range(new_commits):
-        append(log)
-    new_paths = log.snapshot().files()["path"].to_pylist()
+        append(table)
+    new_paths = read_anew(table).files()["path"].to_pylist()
     go.set()
-    assert wait_for_upkeep(log.store.uri, A_MINUTE)
+    assert wait_for_upkeep(table.store.uri, A_MINUTE)
     # The new table's version of that number may get one: its own.
     assert checkpoints(root) == ([2] if new_commits >= 2 else [])
-    snapshot = kept_log(open_store(root)).snapshot()
+    snapshot = open_table(open_store(root)).snapshot()
     assert sorted(snapshot.files()["path"].to_pylist()) == sorted(new_paths)
 
 
 WRITER = """
 import os, sys
 from delta_orch.log.upkeep import post_commit
-from delta_orch.storage.open import open_store
-from tests.harness.table_builder import append_days, kept_log
+from delta_orch import DeltaTable
+from tests.harness.table_builder import append_days
 
 post_commit._QUICK_ACTIONS = 0
-log = kept_log(open_store(sys.argv[1]))
+table = DeltaTable(sys.argv[1])
 if sys.argv[2] == "dies":
     # As a process whose end comes before the thread has begun.
     post_commit.run_behind = lambda table, job: None
 for _ in range(int(sys.argv[3])):
-    append_days(log, log.snapshot(), "2")
+    append_days(table, table.snapshot(), "2")
 if sys.argv[2] == "dies":
     os._exit(0)
 """
@@ -140,19 +140,19 @@ def write_in_a_process(root: Path, end: str, commits: int) -> None:
 
 
 def test_the_end_of_the_interpreter_waits(tmp_path: Path) -> None:
-    create_table(kept_log(open_store(tmp_path)), "1", properties=EVERY_SECOND)
+    create_table(open_table(open_store(tmp_path)), "1", properties=EVERY_SECOND)
     write_in_a_process(tmp_path, "returns", 2)
     assert checkpoints(tmp_path) == [2]
 
 
 def test_the_end_of_a_forked_process_waits_for_its_own(tmp_path: Path) -> None:
-    log = kept_log(open_store(tmp_path))
-    create_table(log, "1", properties=EVERY_SECOND)
-    append(log)
+    table = open_table(open_store(tmp_path))
+    create_table(table, "1", properties=EVERY_SECOND)
+    append(table)
     go = threading.Event()
     # Work of this process, in its own thread: the child has neither.
     run_behind("other", lambda: go.wait(A_MINUTE))
-    child = multiprocessing.get_context("fork").Process(target=append, args=(log,))
+    child = multiprocessing.get_context("fork").Process(target=append, args=(table,))
     child.start()
     child.join(A_MINUTE)
     go.set()
@@ -161,7 +161,7 @@ def test_the_end_of_a_forked_process_waits_for_its_own(tmp_path: Path) -> None:
 
 
 def test_processes_that_never_live_to_write_one_do_it_before_they_return(tmp_path: Path) -> None:
-    create_table(kept_log(open_store(tmp_path)), "1", properties=EVERY_SECOND)
+    create_table(open_table(open_store(tmp_path)), "1", properties=EVERY_SECOND)
     write_in_a_process(tmp_path, "dies", 9)
     assert checkpoints(tmp_path) == []
     write_in_a_process(tmp_path, "dies", 1)
@@ -176,8 +176,8 @@ def test_the_foreground_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(post_commit, "run_behind", refuse)
     monkeypatch.setenv(post_commit.UPKEEP_VARIABLE, "foreground")
-    log = kept_log(open_store(tmp_path))
-    create_table(log, "1", properties=EVERY_SECOND)
+    table = open_table(open_store(tmp_path))
+    create_table(table, "1", properties=EVERY_SECOND)
     for _ in range(2):
-        append(log)
-    assert log.store.head(checkpoint_path(2)) is not None
+        append(table)
+    assert table.store.head(checkpoint_path(2)) is not None

@@ -13,16 +13,15 @@ from typing import Any
 import orjson
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import StorageError, TimestampOutOfRangeError, UnsupportedFeatureError, VersionNotFoundError
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep import post_commit, sidecar_reuse
-from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.storage.open import open_store
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
-from tests.harness.table_builder import append_days, create_table, day_files, kept_log
+from tests.harness.results import Snapshot
+from tests.harness.table_builder import append_days, begin, create_table, day_files, read_anew, write_checkpoint
 
 DAY_S = 86_400
 NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)
@@ -32,188 +31,190 @@ MONTH = {"delta.logRetentionDuration": "interval 30 days", "delta.checkpointInte
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> TableLog:
-    return kept_log(open_store(tmp_path))
+def table(tmp_path: Path) -> DeltaTable:
+    return open_table(open_store(tmp_path))
 
 
-def make(log: TableLog, days_old: Iterable[float], checkpoints: Iterable[int] = (), /, **properties: str) -> Snapshot:
+def make(
+    table: DeltaTable, days_old: Iterable[float], checkpoints: Iterable[int] = (), /, **properties: str
+) -> Snapshot:
     """One version for each age, in days before the last midnight; all its files are of that age."""
     checkpoints = set(checkpoints)
     ages = list(days_old)
-    snapshot = create_table(log, "0", properties={**MONTH, **properties})
+    snapshot = create_table(table, "0", properties={**MONTH, **properties})
     for version in range(1, len(ages)):
-        append_days(log, snapshot, str(version))
-        snapshot = log.snapshot()
+        append_days(table, snapshot, str(version))
+        snapshot = read_anew(table)
         if version in checkpoints:
-            write_checkpoint(log, snapshot)
+            write_checkpoint(table, snapshot)
     if 0 in checkpoints:
-        write_checkpoint(log, log.snapshot(0))
+        write_checkpoint(table, table.snapshot(0))
     for version, age in enumerate(ages):
-        date(log, f"{version:020d}.*", age)
-    return log.snapshot()
+        date(table, f"{version:020d}.*", age)
+    return read_anew(table)
 
 
-def date(log: TableLog, pattern: str, days_old: float) -> None:
+def date(table: DeltaTable, pattern: str, days_old: float) -> None:
     seconds = MIDNIGHT_S - days_old * DAY_S
-    for file in Path(log.store.uri.removeprefix("file://"), "_delta_log").glob(pattern):
+    for file in Path(table.store.uri.removeprefix("file://"), "_delta_log").glob(pattern):
         os.utime(file, (seconds, seconds))
 
 
-def put(log: TableLog, name: str, days_old: float = 0, data: bytes = b"x") -> None:
-    log.store.put(f"_delta_log/{name}", data)
-    date(log, name, days_old)
+def put(table: DeltaTable, name: str, days_old: float = 0, data: bytes = b"x") -> None:
+    table.store.put(f"_delta_log/{name}", data)
+    date(table, name, days_old)
 
 
-def clean(log: TableLog, **options: Any) -> CleanupResult:
-    return clean_up_log(log, log.snapshot(), now_ms=NOW_MS, **options)
+def clean(table: DeltaTable, **options: Any) -> CleanupResult:
+    return clean_up_log(table.log, read_anew(table), now_ms=NOW_MS, **options)
 
 
-def versions(log: TableLog, suffix: str = ".json") -> list[int]:
-    names = [f.path.rpartition("/")[2] for f in log.store.list_from("_delta_log")]
+def versions(table: DeltaTable, suffix: str = ".json") -> list[int]:
+    names = [f.path.rpartition("/")[2] for f in table.store.list_from("_delta_log")]
     return [int(name[:20]) for name in names if name[20:] == suffix]
 
 
-def all_files(log: TableLog) -> set[str]:
-    return {f.path for f in log.store.list_recursive("_delta_log")}
+def all_files(table: DeltaTable) -> set[str]:
+    return {f.path for f in table.store.list_recursive("_delta_log")}
 
 
 # What goes, and what stays
 
 
-def test_what_lies_before_the_cut_off_checkpoint_goes(log: TableLog) -> None:
-    make(log, range(50, 0, -1), (5, 12, 18, 30))
-    before = log.snapshot().num_files
-    result = clean(log)
+def test_what_lies_before_the_cut_off_checkpoint_goes(table: DeltaTable) -> None:
+    make(table, range(50, 0, -1), (5, 12, 18, 30))
+    before = read_anew(table).num_files
+    result = clean(table)
     # Version 20 is of the cut-off day; the newest checkpoint that is not newer is 18.
     assert result.cut_off_ms == int((MIDNIGHT_S - 30 * DAY_S) * 1000)
     assert result.earliest_version == 18
-    assert versions(log) == list(range(18, 50))
-    assert versions(log, ".checkpoint.parquet") == [18, 30]
-    assert versions(log, ".crc") == list(range(18, 50))
+    assert versions(table) == list(range(18, 50))
+    assert versions(table, ".checkpoint.parquet") == [18, 30]
+    assert versions(table, ".crc") == list(range(18, 50))
     assert len(result.paths) == 18 + 18 + 2
-    assert log.snapshot().num_files == before
-    assert [log.snapshot(version).num_files for version in range(18, 50)] == list(range(19, 51))
+    assert read_anew(table).num_files == before
+    assert [table.snapshot(version).num_files for version in range(18, 50)] == list(range(19, 51))
 
 
-def test_a_commit_of_midnight_is_an_acceptable_cut_off(log: TableLog) -> None:
-    make(log, (32, 31, 30, 29), (1, 2))
-    assert clean(log).earliest_version == 2
-    assert versions(log) == [2, 3]
+def test_a_commit_of_midnight_is_an_acceptable_cut_off(table: DeltaTable) -> None:
+    make(table, (32, 31, 30, 29), (1, 2))
+    assert clean(table).earliest_version == 2
+    assert versions(table) == [2, 3]
 
 
-def test_a_commit_right_after_midnight_is_not(log: TableLog) -> None:
-    make(log, (32, 31, 30 - 1 / DAY_S, 29), (1, 2))
-    assert clean(log).earliest_version == 1
-    assert versions(log) == [1, 2, 3]
+def test_a_commit_right_after_midnight_is_not(table: DeltaTable) -> None:
+    make(table, (32, 31, 30 - 1 / DAY_S, 29), (1, 2))
+    assert clean(table).earliest_version == 1
+    assert versions(table) == [1, 2, 3]
 
 
-def test_the_time_of_day_does_not_count(log: TableLog) -> None:
-    make(log, (32, 31, 30, 29), (1, 2))
-    early = clean_up_log(log, log.snapshot(), now_ms=int(MIDNIGHT_S * 1000), dry_run=True)
-    late = clean_up_log(log, log.snapshot(), now_ms=int((MIDNIGHT_S + DAY_S) * 1000) - 1, dry_run=True)
+def test_the_time_of_day_does_not_count(table: DeltaTable) -> None:
+    make(table, (32, 31, 30, 29), (1, 2))
+    early = clean_up_log(table.log, read_anew(table), now_ms=int(MIDNIGHT_S * 1000), dry_run=True)
+    late = clean_up_log(table.log, read_anew(table), now_ms=int((MIDNIGHT_S + DAY_S) * 1000) - 1, dry_run=True)
     assert early == late
     assert early.earliest_version == 2
 
 
 @pytest.mark.parametrize("checkpoints", [(), (3,)])
-def test_without_a_checkpoint_old_enough_nothing_goes(log: TableLog, checkpoints: tuple[int, ...]) -> None:
-    make(log, (90, 60, 40, 1), checkpoints)
-    before = all_files(log)
-    result = clean(log)
+def test_without_a_checkpoint_old_enough_nothing_goes(table: DeltaTable, checkpoints: tuple[int, ...]) -> None:
+    make(table, (90, 60, 40, 1), checkpoints)
+    before = all_files(table)
+    result = clean(table)
     assert (result.paths, result.earliest_version) == ((), None)
-    assert all_files(log) == before
+    assert all_files(table) == before
 
 
-def test_the_retention_is_the_tables(log: TableLog) -> None:
-    make(log, (9, 8, 7, 6, 5), (1, 2, 3), **{"delta.logRetentionDuration": "interval 1 week"})
-    assert clean(log).earliest_version == 2
+def test_the_retention_is_the_tables(table: DeltaTable) -> None:
+    make(table, (9, 8, 7, 6, 5), (1, 2, 3), **{"delta.logRetentionDuration": "interval 1 week"})
+    assert clean(table).earliest_version == 2
 
 
-def test_times_out_of_order_never_remove_more(log: TableLog) -> None:
+def test_times_out_of_order_never_remove_more(table: DeltaTable) -> None:
     """A copied file counts as no older than the one before it."""
-    make(log, (50, 10, 49, 48, 5), (2, 3))
-    assert clean(log).paths == ()
+    make(table, (50, 10, 49, 48, 5), (2, 3))
+    assert clean(table).paths == ()
 
 
-def test_compactions_that_begin_before_the_checkpoint_go(log: TableLog) -> None:
-    make(log, range(50, 0, -1), (18,))
+def test_compactions_that_begin_before_the_checkpoint_go(table: DeltaTable) -> None:
+    make(table, range(50, 0, -1), (18,))
     for start, end in ((0, 3), (10, 25), (18, 20), (19, 22)):
-        put(log, f"{start:020d}.{end:020d}.compacted.json")
-    clean(log)
-    assert [f.path[-35:-15] for f in log.store.list_from("_delta_log") if "compacted" in f.path] == [f"{22:020d}"]
+        put(table, f"{start:020d}.{end:020d}.compacted.json")
+    clean(table)
+    assert [f.path[-35:-15] for f in table.store.list_from("_delta_log") if "compacted" in f.path] == [f"{22:020d}"]
 
 
-def test_other_files_are_left_alone(log: TableLog) -> None:
-    make(log, (50, 49, 48, 1), (2,))
+def test_other_files_are_left_alone(table: DeltaTable) -> None:
+    make(table, (50, 49, 48, 1), (2,))
     others = ("_last_checkpoint.old", "notes.txt", "0.json", "00000000000000000000.json.bak", ".hidden", "x.crc")
     for name in others:
-        put(log, name, 90)
-    clean(log)
-    assert {f"_delta_log/{name}" for name in others} <= all_files(log)
-    assert versions(log) == [2, 3]
+        put(table, name, 90)
+    clean(table)
+    assert {f"_delta_log/{name}" for name in others} <= all_files(table)
+    assert versions(table) == [2, 3]
 
 
-def test_a_dry_run_removes_nothing_and_tells_all(log: TableLog) -> None:
-    make(log, (50, 49, 48, 1), (1, 2))
-    before = all_files(log)
-    planned = clean(log, dry_run=True)
-    assert all_files(log) == before
+def test_a_dry_run_removes_nothing_and_tells_all(table: DeltaTable) -> None:
+    make(table, (50, 49, 48, 1), (1, 2))
+    before = all_files(table)
+    planned = clean(table, dry_run=True)
+    assert all_files(table) == before
     assert planned.dry_run
-    done = clean(log)
+    done = clean(table)
     assert (done.paths, done.size_bytes) == (planned.paths, planned.size_bytes)
-    assert before - all_files(log) == set(done.paths)
-    assert clean(log).paths == ()
+    assert before - all_files(table) == set(done.paths)
+    assert clean(table).paths == ()
 
 
-def test_a_damaged_checkpoint_stands_for_nothing(log: TableLog) -> None:
-    make(log, (50, 49, 48, 47, 1), (1, 3))
-    snapshot = log.snapshot()
-    put(log, f"{3:020d}.checkpoint.parquet", 47, b"PAR1 but no more")
-    assert clean_up_log(log, snapshot, now_ms=NOW_MS).earliest_version == 1
-    assert versions(log) == [1, 2, 3, 4]
+def test_a_damaged_checkpoint_stands_for_nothing(table: DeltaTable) -> None:
+    make(table, (50, 49, 48, 47, 1), (1, 3))
+    snapshot = read_anew(table)
+    put(table, f"{3:020d}.checkpoint.parquet", 47, b"PAR1 but no more")
+    assert clean_up_log(table.log, snapshot, now_ms=NOW_MS).earliest_version == 1
+    assert versions(table) == [1, 2, 3, 4]
 
 
-def test_incomplete_checkpoints_go_with_their_versions(log: TableLog) -> None:
-    make(log, (50, 49, 48, 1), (2,))
-    put(log, f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet", 49)
-    put(log, f"{0:020d}.checkpoint.parquet", 49, b"")
-    clean(log)
-    assert all(int(path[11:31]) >= 2 for path in all_files(log) if path[11:31].isdigit())
+def test_incomplete_checkpoints_go_with_their_versions(table: DeltaTable) -> None:
+    make(table, (50, 49, 48, 1), (2,))
+    put(table, f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet", 49)
+    put(table, f"{0:020d}.checkpoint.parquet", 49, b"")
+    clean(table)
+    assert all(int(path[11:31]) >= 2 for path in all_files(table) if path[11:31].isdigit())
 
 
 # What readers are told
 
 
-def test_what_is_gone_is_told_clearly(log: TableLog) -> None:
-    make(log, range(50, 0, -1), (18,))
-    clean(log)
+def test_what_is_gone_is_told_clearly(table: DeltaTable) -> None:
+    make(table, range(50, 0, -1), (18,))
+    clean(table)
     for version in (0, 10, 17):
         with pytest.raises(VersionNotFoundError, match="Versions 18 to 49 are there"):
-            log.snapshot(version)
+            table.snapshot(version)
     with pytest.raises(TimestampOutOfRangeError, match="before the oldest version"):
-        log.snapshot(timestamp_ms=int((MIDNIGHT_S - 45 * DAY_S) * 1000))
-    assert log.snapshot(timestamp_ms=int((MIDNIGHT_S - 31.5 * DAY_S) * 1000)).version == 18
+        table.log.snapshot(timestamp_ms=int((MIDNIGHT_S - 45 * DAY_S) * 1000))
+    assert table.log.snapshot(timestamp_ms=int((MIDNIGHT_S - 31.5 * DAY_S) * 1000)).version == 18
     with pytest.raises(VersionNotFoundError):
-        log.read_commit(17)
-    assert log.read_commit(18).version == 18
-    assert log.history()[-1].version == 18
+        table.log.read_commit(17)
+    assert table.log.read_commit(18).version == 18
+    assert table.history()[-1].version == 18
 
 
 # Leftovers
 
 
-def test_leftovers_of_killed_writers_go_once_they_are_old(log: TableLog) -> None:
-    make(log, (5, 4))
-    put(log, ".0123456789abcdef.tmp", 1.1)
-    put(log, ".fedcba9876543210.tmp", 0.9)
-    put(log, ".mine.tmp", 90)
-    put(log, ".0000000000000000.tmp.keep", 90)
-    log.store.put("_delta_log/_sidecars/.00112233445566aa.tmp", b"x")
-    date(log, "_sidecars/.00112233445566aa.tmp", 2)
-    assert set(clean(log).paths) == {
+def test_leftovers_of_killed_writers_go_once_they_are_old(table: DeltaTable) -> None:
+    make(table, (5, 4))
+    put(table, ".0123456789abcdef.tmp", 1.1)
+    put(table, ".fedcba9876543210.tmp", 0.9)
+    put(table, ".mine.tmp", 90)
+    put(table, ".0000000000000000.tmp.keep", 90)
+    table.store.put("_delta_log/_sidecars/.00112233445566aa.tmp", b"x")
+    date(table, "_sidecars/.00112233445566aa.tmp", 2)
+    assert set(clean(table).paths) == {
         "_delta_log/.0123456789abcdef.tmp", "_delta_log/_sidecars/.00112233445566aa.tmp"
     }  # fmt: skip
-    assert versions(log) == [0, 1]
+    assert versions(table) == [0, 1]
 
 
 # V2 checkpoints and sidecars
@@ -225,46 +226,46 @@ def small_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
 
 
-def sidecars(log: TableLog) -> set[str]:
-    return {f.path for f in log.store.list_recursive("_delta_log/_sidecars")}
+def sidecars(table: DeltaTable) -> set[str]:
+    return {f.path for f in table.store.list_recursive("_delta_log/_sidecars")}
 
 
-def test_sidecars_go_unless_a_checkpoint_refers_to_them(log: TableLog, small_sidecars: None) -> None:
-    make(log, [50 - v / 10 for v in range(20)], (5, 9, 14), **{"delta.checkpointPolicy": "v2"})
-    date(log, "_sidecars/*", 45)
-    kept = log.snapshot()
+def test_sidecars_go_unless_a_checkpoint_refers_to_them(table: DeltaTable, small_sidecars: None) -> None:
+    make(table, [50 - v / 10 for v in range(20)], (5, 9, 14), **{"delta.checkpointPolicy": "v2"})
+    date(table, "_sidecars/*", 45)
+    kept = read_anew(table)
     assert kept.checkpoint is not None
-    log.store.put("_delta_log/_sidecars/orphan.parquet", b"x")
-    date(log, "_sidecars/orphan.parquet", 45)
-    log.store.put("_delta_log/_sidecars/young.parquet", b"x")
-    date(log, "_sidecars/young.parquet", 0.9)
-    clean(log)
+    table.store.put("_delta_log/_sidecars/orphan.parquet", b"x")
+    date(table, "_sidecars/orphan.parquet", 45)
+    table.store.put("_delta_log/_sidecars/young.parquet", b"x")
+    date(table, "_sidecars/young.parquet", 0.9)
+    clean(table)
     young = "_delta_log/_sidecars/young.parquet"
-    assert sidecars(log) == {*kept.checkpoint.sidecar_paths, young}
-    assert log.snapshot().num_files == 20
-    assert log.snapshot(14).num_files == 15
+    assert sidecars(table) == {*kept.checkpoint.sidecar_paths, young}
+    assert read_anew(table).num_files == 20
+    assert table.snapshot(14).num_files == 15
 
 
-def test_a_checkpoint_that_does_not_tell_its_sidecars_keeps_them_all(log: TableLog, small_sidecars: None) -> None:
-    make(log, (50, 49, 48, 47), (1, 2), **{"delta.checkpointPolicy": "v2"})
-    date(log, "_sidecars/*", 45)
-    put(log, f"{3:020d}.checkpoint.00000000-0000-0000-0000-000000000000.json", 1, b"{")
-    before = sidecars(log)
-    clean_up_log(log, log.snapshot(2), now_ms=NOW_MS)
-    assert sidecars(log) == before
-    assert versions(log) == [2, 3]
+def test_a_checkpoint_that_does_not_tell_its_sidecars_keeps_them_all(table: DeltaTable, small_sidecars: None) -> None:
+    make(table, (50, 49, 48, 47), (1, 2), **{"delta.checkpointPolicy": "v2"})
+    date(table, "_sidecars/*", 45)
+    put(table, f"{3:020d}.checkpoint.00000000-0000-0000-0000-000000000000.json", 1, b"{")
+    before = sidecars(table)
+    clean_up_log(table.log, table.snapshot(2), now_ms=NOW_MS)
+    assert sidecars(table) == before
+    assert versions(table) == [2, 3]
 
 
-def test_a_classic_name_is_left_for_readers_that_know_no_other(log: TableLog) -> None:
-    make(log, range(50, 0, -1), (5, 18, 25), **{"delta.checkpointPolicy": "v2"})
-    date(log, "_sidecars/*", 1)
-    assert versions(log, ".checkpoint.parquet") == [5]
-    clean(log)
-    assert versions(log, ".checkpoint.parquet") == [25]
-    for file in log.store.list_from("_delta_log"):
+def test_a_classic_name_is_left_for_readers_that_know_no_other(table: DeltaTable) -> None:
+    make(table, range(50, 0, -1), (5, 18, 25), **{"delta.checkpointPolicy": "v2"})
+    date(table, "_sidecars/*", 1)
+    assert versions(table, ".checkpoint.parquet") == [5]
+    clean(table)
+    assert versions(table, ".checkpoint.parquet") == [25]
+    for file in table.store.list_from("_delta_log"):
         if ".checkpoint." in file.path and file.path != f"_delta_log/{25:020d}.checkpoint.parquet":
-            log.store.delete(file.path)
-    snapshot = log.snapshot()
+            table.store.delete(file.path)
+    snapshot = read_anew(table)
     assert snapshot.segment.checkpoint is not None
     assert snapshot.num_files == 50
 
@@ -272,8 +273,8 @@ def test_a_classic_name_is_left_for_readers_that_know_no_other(log: TableLog) ->
 # Protection
 
 
-def protected(log: TableLog, before_version: int) -> None:
-    snapshot = make(log, range(50, 0, -1), (5, 18, 30))
+def protected(table: DeltaTable, before_version: int) -> None:
+    snapshot = make(table, range(50, 0, -1), (5, 18, 30))
     actions = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["checkpointProtection"]}},
         {
@@ -286,33 +287,33 @@ def protected(log: TableLog, before_version: int) -> None:
             }
         },
     ]
-    log.store.put("_delta_log/00000000000000000050.json", b"\n".join(map(orjson.dumps, actions)))
+    table.store.put("_delta_log/00000000000000000050.json", b"\n".join(map(orjson.dumps, actions)))
 
 
-def test_protected_history_does_not_go_in_part(log: TableLog) -> None:
-    protected(log, 19)
-    before = all_files(log)
-    assert clean(log).paths == ()
-    assert all_files(log) == before
+def test_protected_history_does_not_go_in_part(table: DeltaTable) -> None:
+    protected(table, 19)
+    before = all_files(table)
+    assert clean(table).paths == ()
+    assert all_files(table) == before
 
 
-def test_protected_history_goes_in_one_piece_commits_first(log: TableLog) -> None:
-    protected(log, 18)
-    result = clean(log)
+def test_protected_history_goes_in_one_piece_commits_first(table: DeltaTable) -> None:
+    protected(table, 18)
+    result = clean(table)
     assert result.earliest_version == 18
     kinds = ["checkpoint" in path for path in result.paths]
     assert kinds == sorted(kinds)
-    assert versions(log) == list(range(18, 51))
+    assert versions(table) == list(range(18, 51))
 
 
-def test_a_table_that_must_not_be_written_is_not_cleaned_up(log: TableLog) -> None:
-    make(log, (50, 49, 48), (1,))
+def test_a_table_that_must_not_be_written_is_not_cleaned_up(table: DeltaTable) -> None:
+    make(table, (50, 49, 48), (1,))
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["ofTomorrow"]}
-    log.store.put("_delta_log/00000000000000000003.json", orjson.dumps({"protocol": protocol}))
-    before = all_files(log)
+    table.store.put("_delta_log/00000000000000000003.json", orjson.dumps({"protocol": protocol}))
+    before = all_files(table)
     with pytest.raises(UnsupportedFeatureError):
-        clean(log)
-    assert all_files(log) == before
+        clean(table)
+    assert all_files(table) == before
 
 
 # Interrupted, and in company
@@ -323,39 +324,39 @@ def test_interrupted_anywhere_the_table_reads_and_the_next_cleanup_goes_on(
 ) -> None:
     def fresh(name: str) -> FaultStore:
         store = FaultStore(open_store(tmp_path / name))
-        make(kept_log(store), [50 - v / 2 for v in range(16)], (3, 6, 9), **{"delta.checkpointPolicy": "v2"})
-        date(kept_log(store), "_sidecars/*", 40)
+        make(open_table(store), [50 - v / 2 for v in range(16)], (3, 6, 9), **{"delta.checkpointPolicy": "v2"})
+        date(open_table(store), "_sidecars/*", 40)
         store.forget_calls()
         return store
 
     rehearsal = fresh("rehearsal")
-    clean(kept_log(rehearsal))
+    clean(open_table(rehearsal))
     calls = list(rehearsal.calls)
     expected = sorted(
-        path.rpartition("/")[2][:20] for path in all_files(kept_log(rehearsal)) if "_sidecars" not in path
+        path.rpartition("/")[2][:20] for path in all_files(open_table(rehearsal)) if "_sidecars" not in path
     )
     deletes = [call.number for call in calls if call.method in ("delete", "put_if_absent")]
     assert len(deletes) > 20
     for number in deletes:
         store = fresh(str(number))
-        log = kept_log(store)
+        table = open_table(store)
         store.at_call(number, "before", do=store.fail)
         with pytest.raises(StorageError):
-            clean(log)
-        assert log.snapshot().num_files == 16
+            clean(table)
+        assert read_anew(table).num_files == 16
         for version in range(16):
             try:
-                assert log.snapshot(version).num_files == version + 1
+                assert table.snapshot(version).num_files == version + 1
             except VersionNotFoundError:
                 assert version < 9
-        clean(log)
-        left = sorted(path.rpartition("/")[2][:20] for path in all_files(log) if "_sidecars" not in path)
+        clean(table)
+        left = sorted(path.rpartition("/")[2][:20] for path in all_files(table) if "_sidecars" not in path)
         assert left == expected
-        assert len(sidecars(log)) == len(sidecars(kept_log(rehearsal)))
+        assert len(sidecars(table)) == len(sidecars(open_table(rehearsal)))
 
 
-def test_readers_and_writers_go_on_meanwhile(log: TableLog) -> None:
-    make(log, range(60, 0, -1), (5, 12, 18, 30))
+def test_readers_and_writers_go_on_meanwhile(table: DeltaTable) -> None:
+    make(table, range(60, 0, -1), (5, 12, 18, 30))
     stop, failures = threading.Event(), list[BaseException]()
 
     def work(act: Any) -> None:
@@ -367,22 +368,22 @@ def test_readers_and_writers_go_on_meanwhile(log: TableLog) -> None:
                 raise
 
     def read() -> None:
-        snapshot = log.snapshot()
+        snapshot = read_anew(table)
         assert snapshot.num_files == snapshot.version + 1
 
-    threads = [threading.Thread(target=work, args=(act,)) for act in (read, lambda: append_days(log, log.snapshot(), "9"))]  # noqa: E501  # fmt: skip
+    threads = [threading.Thread(target=work, args=(act,)) for act in (read, lambda: append_days(table, read_anew(table), "9"))]  # noqa: E501  # fmt: skip
     for thread in threads:
         thread.start()
     for days in range(0, 60, 3):
-        clean_up_log(log, log.snapshot(), now_ms=NOW_MS + days * DAY_S * 1000)
-        write_checkpoint(log, log.snapshot())
+        clean_up_log(table.log, read_anew(table), now_ms=NOW_MS + days * DAY_S * 1000)
+        write_checkpoint(table, read_anew(table))
         time.sleep(0.01)
     stop.set()
     for thread in threads:
         thread.join()
     assert not failures
-    assert versions(log)[0] == 30
-    assert log.snapshot().num_files == log.snapshot().version + 1
+    assert versions(table)[0] == 30
+    assert read_anew(table).num_files == read_anew(table).version + 1
 
 
 # After a commit
@@ -393,34 +394,34 @@ def as_if_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post_commit, "_cleaned_up", {})
 
 
-def age_in_real_time(log: TableLog, end: int) -> None:
+def age_in_real_time(table: DeltaTable, end: int) -> None:
     for version in range(end):
         seconds = time.time() - (60 - version) * DAY_S
-        for file in Path(log.store.uri.removeprefix("file://"), "_delta_log").glob(f"{version:020d}.*"):
+        for file in Path(table.store.uri.removeprefix("file://"), "_delta_log").glob(f"{version:020d}.*"):
             os.utime(file, (seconds, seconds))
 
 
 @pytest.mark.parametrize(("enabled", "kept"), [("true", [3, 4, 5, 6]), ("false", [0, 1, 2, 3, 4, 5, 6])])
 def test_a_checkpoint_is_followed_by_a_cleanup(
-    log: TableLog, as_if_new_process: None, enabled: str, kept: list[int]
+    table: DeltaTable, as_if_new_process: None, enabled: str, kept: list[int]
 ) -> None:
-    create_table(log, properties={"delta.checkpointInterval": "3", "delta.enableExpiredLogCleanup": enabled})
+    create_table(table, properties={"delta.checkpointInterval": "3", "delta.enableExpiredLogCleanup": enabled})
     post_commit._cleaned_up.clear()
     for _ in range(4):
-        append_days(log, log.snapshot(), "1")
+        append_days(table, read_anew(table), "1")
     post_commit._cleaned_up.clear()
-    age_in_real_time(log, 5)
+    age_in_real_time(table, 5)
     for _ in range(2):
-        append_days(log, log.snapshot(), "1")
-    assert versions(log) == kept
+        append_days(table, read_anew(table), "1")
+    assert versions(table) == kept
 
 
 def test_once_a_day_is_enough(tmp_path: Path, as_if_new_process: None) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = kept_log(store)
-    create_table(log, properties={"delta.checkpointInterval": "2"})
+    table = open_table(store)
+    create_table(table, properties={"delta.checkpointInterval": "2"})
     for _ in range(8):
-        append_days(log, log.snapshot(), "1")
+        append_days(table, read_anew(table), "1")
     assert store.count("list_recursive") == 1
 
 
@@ -428,8 +429,8 @@ def test_a_failing_cleanup_does_not_fail_the_commit(
     tmp_path: Path, as_if_new_process: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultStore(open_store(tmp_path))
-    log = kept_log(store)
-    create_table(log, properties={"delta.checkpointInterval": "1"})
+    table = open_table(store)
+    create_table(table, properties={"delta.checkpointInterval": "1"})
 
     def fail_listing(call: Any) -> None:
         if call.method == "list_recursive":
@@ -437,24 +438,26 @@ def test_a_failing_cleanup_does_not_fail_the_commit(
 
     for number in range(len(store.calls), len(store.calls) + 60):
         store.at_call(number, "before", do=fail_listing)
-    assert append_days(log, log.snapshot(), "1").version == 1
+    assert append_days(table, read_anew(table), "1").version == 1
     assert "Could not clean up the log of version 1" in caplog.text
-    assert log.snapshot().num_files == 1
+    assert read_anew(table).num_files == 1
 
 
-def test_a_writer_whose_checkpoint_was_cleaned_up_loads_the_table_again(log: TableLog, as_if_new_process: None) -> None:
-    make(log, range(50, 45, -1), (1,), **{"delta.checkpointInterval": "6"})
-    held = log.advance(log.snapshot(2))
+def test_a_writer_whose_checkpoint_was_cleaned_up_loads_the_table_again(
+    table: DeltaTable, as_if_new_process: None
+) -> None:
+    make(table, range(50, 45, -1), (1,), **{"delta.checkpointInterval": "6"})
+    held = table.log.advance(table.snapshot(2))
     assert held.checkpoint is not None
     assert (held.version, held.checkpoint.version) == (4, 1)
-    write_checkpoint(log, log.snapshot())
-    date(log, f"{4:020d}.*", 46)
-    clean(log)
-    transaction = Transaction(log, held, operation="TEST")
+    write_checkpoint(table, read_anew(table))
+    date(table, f"{4:020d}.*", 46)
+    clean(table)
+    transaction = begin(table, held, operation="TEST")
     transaction.add_files(day_files("1"))
     assert transaction.commit().version == 5
-    transaction = Transaction(log, held, operation="TEST")
+    transaction = begin(table, held, operation="TEST")
     transaction.add_files(day_files("1"))
     assert transaction.commit().version == 6
-    assert versions(log, ".checkpoint.parquet") == [4, 6]
-    assert log.snapshot().num_files == 7
+    assert versions(table, ".checkpoint.parquet") == [4, 6]
+    assert read_anew(table).num_files == 7

@@ -13,41 +13,41 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable, TxnId
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import ConflictError, DeltaError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.nodes import Column, Comparison, Literal
-from delta_orch.log.files.txn import TxnId
-from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol, Txn
 from delta_orch.protocol.paths import commit_path
 from delta_orch.protocol.types import STRING
 from delta_orch.storage.open import open_store
+from delta_orch.testing import open_table
 from tests.harness.table_builder import (
     WITH_DOMAINS,
     append_days,
+    begin,
     begin_creation,
     create_table,
     day_files,
-    kept_log,
     new_metadata,
+    read_anew,
+    write_checkpoint,
 )
 
 
 @pytest.fixture
-def log() -> TableLog:
-    return kept_log(open_store(f"memory://{uuid.uuid4()}"))
+def table() -> DeltaTable:
+    return open_table(open_store(f"memory://{uuid.uuid4()}"))
 
 
-def lines(log: TableLog, version: int) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in log.store.read_bytes(commit_path(version)).splitlines()]
+def lines(table: DeltaTable, version: int) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in table.store.read_bytes(commit_path(version)).splitlines()]
 
 
-def test_commit_info_comes_first_and_says_everything(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    transaction = Transaction(
-        log,
+def test_commit_info_comes_first_and_says_everything(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    transaction = begin(
+        table,
         snapshot,
         operation="WRITE",
         operation_parameters={"mode": "Append", "partitionBy": ["day"]},
@@ -57,7 +57,7 @@ def test_commit_info_comes_first_and_says_everything(log: TableLog) -> None:
     transaction.add_files(day_files("2"))
     transaction.set_operation_metrics({"numFiles": 1})
     result = transaction.commit()
-    info = lines(log, 1)[0]["commitInfo"]
+    info = lines(table, 1)[0]["commitInfo"]
     assert isinstance(info.pop("timestamp"), int)
     assert uuid.UUID(info.pop("txnId"))
     assert info == {
@@ -71,12 +71,12 @@ def test_commit_info_comes_first_and_says_everything(log: TableLog) -> None:
         "userMetadata": "by hand",
         "dagster": {"run_id": "r1"},
     }
-    assert result.timestamp_ms == log.snapshot().recorded_timestamp_ms
+    assert result.timestamp_ms == read_anew(table).recorded_timestamp_ms
     assert result.operation_metrics == {"numFiles": 1}
 
 
-def test_blind_is_only_what_read_and_removed_nothing(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+def test_blind_is_only_what_read_and_removed_nothing(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
     stages = {
         "read_whole_table": lambda t: t.read_whole_table(),
         "read_where": lambda t: t.read_where(Comparison("=", Column(("day",)), Literal("1", STRING))),
@@ -85,17 +85,17 @@ def test_blind_is_only_what_read_and_removed_nothing(log: TableLog) -> None:
         "remove_files": lambda t: t.remove_files(snapshot.files()),
     }
     for stage in stages.values():
-        transaction = Transaction(log, log.snapshot(), operation="TEST")
+        transaction = begin(table, read_anew(table), operation="TEST")
         transaction.add_files(day_files("2"))
         stage(transaction)
         version = transaction.commit().version
-        assert lines(log, version)[0]["commitInfo"]["isBlindAppend"] is False
+        assert lines(table, version)[0]["commitInfo"]["isBlindAppend"] is False
 
 
-def test_identifiers_are_recorded_with_their_time(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    append_days(log, snapshot, "1", txns=[TxnId("a", 3), TxnId("b", 0)])
-    commit = log.read_commit(1)
+def test_identifiers_are_recorded_with_their_time(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    append_days(table, snapshot, "1", txns=[TxnId("a", 3), TxnId("b", 0)])
+    commit = table.log.read_commit(1)
     assert [(t.app_id, t.version) for t in commit.txns] == [("a", 3), ("b", 0)]
     info = commit.commit_info
     assert info is not None
@@ -103,43 +103,43 @@ def test_identifiers_are_recorded_with_their_time(log: TableLog) -> None:
     assert isinstance(commit.txns[0], Txn)
 
 
-def test_stale_identifiers_are_known_before_any_work(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
-    snapshot = log.snapshot()
+def test_stale_identifiers_are_known_before_any_work(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    append_days(table, snapshot, "1", txns=[TxnId("a", 3)])
+    snapshot = read_anew(table)
     for version, stale in ((2, True), (3, True), (4, False)):
-        transaction = Transaction(log, snapshot, operation="TEST", txn=[TxnId("a", version)])
+        transaction = begin(table, snapshot, operation="TEST", txn=[TxnId("a", version)])
         assert bool(transaction.stale_txns()) is stale
         result = transaction.commit() if stale else None
         assert result is None or (result.skipped and result.attempts == 0 and result.version == 1)
-    assert Transaction(log, None, operation="TEST", txn=[TxnId("a", 1)]).stale_txns() == ()
-    assert log.snapshot().version == 1
+    assert begin(table, None, operation="TEST", txn=[TxnId("a", 1)]).stale_txns() == ()
+    assert read_anew(table).version == 1
 
 
-def test_one_stale_identifier_without_scope_skips_all(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
-    result = append_days(log, log.snapshot(), "1", txns=[TxnId("a", 3), TxnId("b", 1)])
+def test_one_stale_identifier_without_scope_skips_all(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    append_days(table, snapshot, "1", txns=[TxnId("a", 3)])
+    result = append_days(table, read_anew(table), "1", txns=[TxnId("a", 3), TxnId("b", 1)])
     assert result.skipped
-    assert log.snapshot().txns == {"a": 3}
+    assert read_anew(table).txns == {"a": 3}
 
 
-def test_a_lower_version_after_all_can_be_recorded_by_nobody(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    append_days(log, snapshot, "1", txns=[TxnId("a", 3)])
-    assert append_days(log, log.snapshot(), "1", txns=[TxnId("a", 1)]).skipped
-    append_days(log, log.snapshot(), "1", txns=[TxnId("a", 4)])
-    assert log.snapshot().txns == {"a": 4}
+def test_a_lower_version_after_all_can_be_recorded_by_nobody(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    append_days(table, snapshot, "1", txns=[TxnId("a", 3)])
+    assert append_days(table, read_anew(table), "1", txns=[TxnId("a", 1)]).skipped
+    append_days(table, read_anew(table), "1", txns=[TxnId("a", 4)])
+    assert read_anew(table).txns == {"a": 4}
 
 
-def test_removes_come_before_adds_and_keep_what_is_known(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties=WITH_DOMAINS)
-    transaction = Transaction(log, snapshot, operation="TEST")
+def test_removes_come_before_adds_and_keep_what_is_known(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties=WITH_DOMAINS)
+    transaction = begin(table, snapshot, operation="TEST")
     transaction.add_files(day_files("1"))
     transaction.remove_files(snapshot.files())
     transaction.set_domain_metadata("app", '{"x":1}')
     transaction.commit()
-    written = lines(log, 1)
+    written = lines(table, 1)
     assert [next(iter(line)) for line in written] == ["commitInfo", "domainMetadata", "remove", "add"]
     remove = written[2]["remove"]
     assert remove.pop("deletionTimestamp") == written[0]["commitInfo"]["timestamp"]
@@ -152,20 +152,20 @@ def test_removes_come_before_adds_and_keep_what_is_known(log: TableLog) -> None:
     }
 
 
-def test_metadata_and_domains_change(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties=WITH_DOMAINS)
-    transaction = Transaction(log, snapshot, operation="SET TBLPROPERTIES")
+def test_metadata_and_domains_change(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties=WITH_DOMAINS)
+    transaction = begin(table, snapshot, operation="SET TBLPROPERTIES")
     transaction.update_metadata(replace(snapshot.metadata, configuration={"delta.checkpointInterval": "2"}))
     transaction.set_domain_metadata("app", "one")
     transaction.commit()
-    transaction = Transaction(log, log.snapshot(), operation="DROP DOMAIN")
+    transaction = begin(table, read_anew(table), operation="DROP DOMAIN")
     transaction.set_domain_metadata("app", "", removed=True)
     transaction.commit()
-    assert lines(log, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
-    snapshot = log.snapshot()
+    assert lines(table, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
+    snapshot = read_anew(table)
     assert snapshot.properties.checkpoint_interval == 2
     assert snapshot.domain_metadata == {}
-    assert log.store.head("_delta_log/00000000000000000002.checkpoint.parquet") is not None
+    assert table.store.head("_delta_log/00000000000000000002.checkpoint.parquet") is not None
 
 
 REFUSED: dict[str, Any] = {
@@ -177,61 +177,61 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("files", REFUSED.values(), ids=REFUSED.keys())
-def test_malformed_files_are_refused_when_staged(log: TableLog, files: pa.Table) -> None:
-    transaction = Transaction(log, create_table(log, "1"), operation="TEST")
+def test_malformed_files_are_refused_when_staged(table: DeltaTable, files: pa.Table) -> None:
+    transaction = begin(table, create_table(table, "1"), operation="TEST")
     with pytest.raises(InvalidRequestError):
         transaction.add_files(files)
     with pytest.raises(InvalidRequestError):
         transaction.remove_files(files)
 
 
-def test_files_must_have_one_value_a_partition_column(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+def test_files_must_have_one_value_a_partition_column(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
     for values in ([], [("day", "1"), ("hour", "2")]):
         files = day_files("1", "2")
         column = pa.array([[("day", "1")], values], files.schema.field("partition_values").type)
-        transaction = Transaction(log, snapshot, operation="TEST")
+        transaction = begin(table, snapshot, operation="TEST")
         transaction.add_files(files.set_column(2, "partition_values", column))
         with pytest.raises(InvalidRequestError, match="one value for each partition column"):
             transaction.commit()
-    assert log.snapshot().version == 0
+    assert read_anew(table).version == 0
 
 
-def test_a_file_named_twice_is_refused(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+def test_a_file_named_twice_is_refused(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
     files = day_files("1")
     for stage in (
         lambda t: (t.add_files(files), t.add_files(files)),
         lambda t: (t.remove_files(snapshot.files()), t.remove_files(snapshot.files())),
         lambda t: (t.remove_files(snapshot.files()), t.add_files(snapshot.files())),
     ):
-        transaction = Transaction(log, snapshot, operation="TEST")
+        transaction = begin(table, snapshot, operation="TEST")
         stage(transaction)
         with pytest.raises(InvalidRequestError, match="twice"):
             transaction.commit()
-    assert log.snapshot().version == 0
+    assert read_anew(table).version == 0
 
 
-def test_misuse_is_refused(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+def test_misuse_is_refused(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
     with pytest.raises(InvalidRequestError, match="application id 'a' twice"):
-        Transaction(log, snapshot, operation="TEST", txn=[TxnId("a", 1), TxnId("a", 2)])
+        begin(table, snapshot, operation="TEST", txn=[TxnId("a", 1), TxnId("a", 2)])
     with pytest.raises(InvalidRequestError, match="isolation level"):
-        Transaction(log, snapshot, operation="TEST", isolation_level="Chaos")
-    transaction = Transaction(log, snapshot, operation="TEST")
+        begin(table, snapshot, operation="TEST", isolation_level="Chaos")
+    transaction = begin(table, snapshot, operation="TEST")
     transaction.commit()
     with pytest.raises(InvalidRequestError, match="commits once"):
         transaction.commit()
-    other = kept_log(open_store(f"memory://{uuid.uuid4()}"))
+    other = open_table(open_store(f"memory://{uuid.uuid4()}"))
     with pytest.raises(InvalidRequestError, match="needs metadata and protocol"):
-        Transaction(other, None, operation="TEST").commit()
+        begin(other, None, operation="TEST").commit()
     with pytest.raises(InvalidRequestError, match="no files to remove"):
         begin_creation(other).remove_files(day_files("1"))
     assert not other.exists()
 
 
-def test_a_table_that_this_release_cannot_write_is_refused_by_feature(log: TableLog) -> None:
-    create_table(log, "1")
+def test_a_table_that_this_release_cannot_write_is_refused_by_feature(table: DeltaTable) -> None:
+    create_table(table, "1")
     protocol = Protocol(1, 7, None, ("catalogManaged", "domainMetadata"))
     line = orjson.dumps(
         {
@@ -242,85 +242,85 @@ def test_a_table_that_this_release_cannot_write_is_refused_by_feature(log: Table
             }
         }
     )
-    log.store.put_if_absent(commit_path(1), line)
+    table.store.put_if_absent(commit_path(1), line)
     with pytest.raises(UnsupportedFeatureError) as caught:
-        Transaction(log, log.snapshot(), operation="TEST")
+        begin(table, read_anew(table), operation="TEST")
     assert caught.value.context["features"] == ["catalogManaged"]
 
 
-def test_a_table_that_nobody_could_write_is_not_created(log: TableLog) -> None:
-    transaction = begin_creation(log, new_metadata())
+def test_a_table_that_nobody_could_write_is_not_created(table: DeltaTable) -> None:
+    transaction = begin_creation(table, new_metadata())
     transaction.update_protocol(Protocol(1, 7, None, ("catalogManaged", "domainMetadata")))
     with pytest.raises(UnsupportedFeatureError):
         transaction.commit()
-    assert not log.exists()
+    assert not table.exists()
 
 
-def test_a_failing_transaction_leaves_nothing(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    transaction = Transaction(log, snapshot, operation="TEST")
+def test_a_failing_transaction_leaves_nothing(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    transaction = begin(table, snapshot, operation="TEST")
     transaction.update_metadata(replace(snapshot.metadata, configuration={"delta.checkpointInterval": "-3"}))
     with pytest.raises(DeltaError):
         transaction.commit()
-    assert log.snapshot().version == 0
+    assert read_anew(table).version == 0
 
 
 def test_a_commit_loads_no_pandas(tmp_path: Any) -> None:
     """It would cost a cold process more than the commit (`log.arrow_building`)."""
     script = (
         "import sys\n"
-        "from delta_orch.storage.open import open_store\n"
-        "from tests.harness.table_builder import append_days, create_table, kept_log\n"
-        f"log = kept_log(open_store({str(tmp_path / 't')!r}))\n"
-        "create_table(log, '1')\n"
-        "for _ in range(11): append_days(log, log.snapshot(0), '1')\n"
-        "assert log.snapshot().num_files == 12\n"
+        "from delta_orch import DeltaTable\n"
+        "from tests.harness.table_builder import append_days, create_table\n"
+        f"table = DeltaTable({str(tmp_path / 't')!r})\n"
+        "create_table(table, '1')\n"
+        "for _ in range(11): append_days(table, table.snapshot(0), '1')\n"
+        "assert table.snapshot().num_files == 12\n"
         "bad = {'pandas', 'pyspark', 'duckdb', 'dagster', 'airflow', 'polars'} & set(sys.modules)\n"
         "assert not bad, bad\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_what_a_caller_adds_to_commit_info_must_be_json(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
+def test_what_a_caller_adds_to_commit_info_must_be_json(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
     with pytest.raises(InvalidRequestError, match="JSON"):
-        Transaction(log, snapshot, operation="TEST", commit_info={"when": object()})
-    transaction = Transaction(
-        log,
+        begin(table, snapshot, operation="TEST", commit_info={"when": object()})
+    transaction = begin(
+        table,
         snapshot,
         operation="TEST",
         operation_parameters={"huge": 2**70, "odd": {1, 2}},
         commit_info={"readVersion": 9},
     )
     transaction.commit()
-    info = lines(log, 1)[0]["commitInfo"]
+    info = lines(table, 1)[0]["commitInfo"]
     assert info["operationParameters"]["huge"] == str(2**70)
     assert info["readVersion"] == 0
 
 
-def test_a_version_of_the_past_is_never_written_again(log: TableLog) -> None:
+def test_a_version_of_the_past_is_never_written_again(table: DeltaTable) -> None:
     """A writer that slept longer than the log is kept: the name after its version is free again."""
-    old = create_table(log, "1", properties={"delta.logRetentionDuration": "interval 1 millisecond"})
-    late = Transaction(log, old, operation="WRITE")
+    old = create_table(table, "1", properties={"delta.logRetentionDuration": "interval 1 millisecond"})
+    late = begin(table, old, operation="WRITE")
     late.add_files(day_files("9"))
     snapshot = old
     for _ in range(10):
-        append_days(log, snapshot, "1")
-        snapshot = log.advance(snapshot)
+        append_days(table, snapshot, "1")
+        snapshot = table.snapshot()
     for version in range(10):
-        log.store.delete(commit_path(version))
+        table.store.delete(commit_path(version))
     time.sleep(0.01)
     with pytest.raises(ConflictError, match="is too old") as caught:
         late.commit()
     assert caught.value.retryable
-    assert not log.has_version(1)
-    assert append_days(log, log.snapshot(), "9").version == 11
+    assert not table.log.has_version(1)
+    assert append_days(table, read_anew(table), "9").version == 11
 
 
-def test_an_idle_table_whose_log_is_one_checkpoint_can_be_written(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties={"delta.logRetentionDuration": "interval 1 millisecond"})
-    write_checkpoint(log, snapshot)
-    log.store.delete(commit_path(0))
+def test_an_idle_table_whose_log_is_one_checkpoint_can_be_written(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties={"delta.logRetentionDuration": "interval 1 millisecond"})
+    write_checkpoint(table, snapshot)
+    table.store.delete(commit_path(0))
     time.sleep(0.01)
-    assert append_days(log, log.snapshot(), "2").version == 1
-    assert log.snapshot().num_files == 2
+    assert append_days(table, read_anew(table), "2").version == 1
+    assert read_anew(table).num_files == 2

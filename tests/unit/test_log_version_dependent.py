@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import (
     ConcurrentAppendError,
     InvalidPropertyError,
@@ -20,22 +21,23 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.arrow_building import bool_array, int64_array
 from delta_orch.log.read.skipping.record_counts import record_counts
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_base import assign_row_ids
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.open import open_store
 from delta_orch.table.row_tracking import parse_high_water_mark, serialize_high_water_mark
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment
+from tests.harness.results import Snapshot, Transaction
 from tests.harness.table_builder import (
     WITH_DOMAINS,
     append_days,
+    begin,
     begin_creation,
     create_table,
     day_files,
     new_metadata,
+    read_anew,
 )
 
 TIMES = {"delta.enableInCommitTimestamps": "true"}
@@ -49,28 +51,28 @@ def store() -> FaultStore:
 
 
 @pytest.fixture
-def log(store: FaultStore) -> TableLog:
-    return TableLog(store)
+def table(store: FaultStore) -> DeltaTable:
+    return open_table(store)
 
 
-def lines(log: TableLog, version: int) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in log.store.read_bytes(commit_path(version)).splitlines()]
+def lines(table: DeltaTable, version: int) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in table.store.read_bytes(commit_path(version)).splitlines()]
 
 
-def info_of(log: TableLog, version: int) -> dict[str, Any]:
-    first = lines(log, version)[0]
+def info_of(table: DeltaTable, version: int) -> dict[str, Any]:
+    first = lines(table, version)[0]
     assert list(first) == ["commitInfo"]
     found: dict[str, Any] = first["commitInfo"]
     return found
 
 
-def in_commit_ms(log: TableLog, version: int) -> int:
-    found: int = info_of(log, version)["inCommitTimestamp"]
+def in_commit_ms(table: DeltaTable, version: int) -> int:
+    found: int = info_of(table, version)["inCommitTimestamp"]
     return found
 
 
-def metadata_in(log: TableLog, version: int) -> dict[str, str]:
-    (found,) = [line["metaData"]["configuration"] for line in lines(log, version) if "metaData" in line]
+def metadata_in(table: DeltaTable, version: int) -> dict[str, str]:
+    (found,) = [line["metaData"]["configuration"] for line in lines(table, version) if "metaData" in line]
     configuration: dict[str, str] = found
     return configuration
 
@@ -78,77 +80,77 @@ def metadata_in(log: TableLog, version: int) -> dict[str, str]:
 # In-commit timestamps
 
 
-def test_commits_carry_strictly_growing_times(log: TableLog, monkeypatch: Any) -> None:
-    snapshot = create_table(log, "1", properties=TIMES)
-    assert "delta.inCommitTimestampEnablementVersion" not in metadata_in(log, 0)
+def test_commits_carry_strictly_growing_times(table: DeltaTable, monkeypatch: Any) -> None:
+    snapshot = create_table(table, "1", properties=TIMES)
+    assert "delta.inCommitTimestampEnablementVersion" not in metadata_in(table, 0)
     now_ns = time.time_ns()
     # A clock that stands still, and one that is turned back.
     for shift in (0, 0, -10_000_000_000):
         monkeypatch.setattr(time, "time_ns", lambda shift=shift: now_ns + shift)
-        result = append_days(log, log.snapshot(), "2")
-        assert result.timestamp_ms == in_commit_ms(log, result.version) == log.snapshot().timestamp_ms
-    times = [in_commit_ms(log, version) for version in range(4)]
+        result = append_days(table, read_anew(table), "2")
+        assert result.timestamp_ms == in_commit_ms(table, result.version) == read_anew(table).timestamp_ms
+    times = [in_commit_ms(table, version) for version in range(4)]
     assert times[1] == max(now_ns // 1_000_000, times[0] + 1)
     assert times[2:] == [times[1] + 1, times[1] + 2]
     assert snapshot.timestamp_ms == times[0]
-    assert log.snapshot(timestamp_ms=times[2]).version == 2
-    assert [entry.timestamp_ms for entry in log.history()] == times[::-1]
+    assert table.log.snapshot(timestamp_ms=times[2]).version == 2
+    assert [entry.timestamp_ms for entry in table.history()] == times[::-1]
 
 
-def test_times_follow_the_winner_on_rebase(log: TableLog, monkeypatch: Any) -> None:
-    snapshot = create_table(log, "1", properties=TIMES)
+def test_times_follow_the_winner_on_rebase(table: DeltaTable, monkeypatch: Any) -> None:
+    snapshot = create_table(table, "1", properties=TIMES)
     now_ns = time.time_ns() + 60_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)
-    late = Transaction(log, snapshot, operation="TEST")
+    late = begin(table, snapshot, operation="TEST")
     late.add_files(day_files("2"))
     ahead_ms = now_ns // 1_000_000 + 5_000
     line = orjson.dumps({"commitInfo": {"inCommitTimestamp": ahead_ms, "isBlindAppend": True}})
-    log.store.put_if_absent(commit_path(1), line + b"\n")
+    table.store.put_if_absent(commit_path(1), line + b"\n")
     result = late.commit()
-    assert (result.version, result.timestamp_ms, in_commit_ms(log, 2)) == (2, ahead_ms + 1, ahead_ms + 1)
+    assert (result.version, result.timestamp_ms, in_commit_ms(table, 2)) == (2, ahead_ms + 1, ahead_ms + 1)
 
 
 @pytest.mark.parametrize("rivals", [0, 2])
-def test_enabling_them_notes_since_when(store: FaultStore, log: TableLog, rivals: int) -> None:
-    snapshot = create_table(log, "1")
-    enable = Transaction(log, snapshot, operation="SET TBLPROPERTIES")
+def test_enabling_them_notes_since_when(store: FaultStore, table: DeltaTable, rivals: int) -> None:
+    snapshot = create_table(table, "1")
+    enable = begin(table, snapshot, operation="SET TBLPROPERTIES")
     features = ("appendOnly", "inCommitTimestamp", "invariants")
     enable.update_protocol(Protocol(1, 7, None, features))
     enable.update_metadata(replace(snapshot.metadata, configuration=TIMES))
     for _ in range(rivals):
-        append_days(TableLog(store.inner), TableLog(store.inner).snapshot(), "1")
+        append_days(open_table(store.inner), open_table(store.inner).snapshot(), "1")
     version = enable.commit().version
     assert version == 1 + rivals
     before_ms = store.head(commit_path(version - 1)).modification_time_ms  # type: ignore[union-attr]
-    assert in_commit_ms(log, version) > before_ms
-    assert metadata_in(log, version) == {
+    assert in_commit_ms(table, version) > before_ms
+    assert metadata_in(table, version) == {
         **TIMES,
         "delta.inCommitTimestampEnablementVersion": str(version),
-        "delta.inCommitTimestampEnablementTimestamp": str(in_commit_ms(log, version)),
+        "delta.inCommitTimestampEnablementTimestamp": str(in_commit_ms(table, version)),
     }
-    since = metadata_in(log, version)
-    changed = log.snapshot().metadata
-    again = Transaction(log, log.snapshot(), operation="SET TBLPROPERTIES")
+    since = metadata_in(table, version)
+    changed = read_anew(table).metadata
+    again = begin(table, read_anew(table), operation="SET TBLPROPERTIES")
     again.update_metadata(replace(changed, configuration={**changed.configuration, "mine": "1"}))
     again.commit()
-    assert metadata_in(log, version + 1) == {**since, "mine": "1"}
+    assert metadata_in(table, version + 1) == {**since, "mine": "1"}
 
 
-def test_a_caller_cannot_make_up_the_time(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    transaction = Transaction(log, snapshot, operation="TEST", commit_info={"inCommitTimestamp": 5, "mine": 1})
+def test_a_caller_cannot_make_up_the_time(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    transaction = begin(table, snapshot, operation="TEST", commit_info={"inCommitTimestamp": 5, "mine": 1})
     transaction.add_files(day_files("1"))
     transaction.commit()
-    info = info_of(log, 1)
+    info = info_of(table, 1)
     assert "inCommitTimestamp" not in info
     assert info["mine"] == 1
 
 
-def test_a_lost_answer_tells_the_time_of_the_commit_that_took_effect(store: FaultStore, log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties=TIMES)
+def test_a_lost_answer_tells_the_time_of_the_commit_that_took_effect(store: FaultStore, table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties=TIMES)
     store.at(Moment.COMMIT_PUT, "after", do=store.lose_answer)
-    result = append_days(log, snapshot, "1")
-    assert (result.version, result.timestamp_ms) == (1, in_commit_ms(log, 1))
+    result = append_days(table, snapshot, "1")
+    assert (result.version, result.timestamp_ms) == (1, in_commit_ms(table, 1))
 
 
 # Row ids
@@ -164,83 +166,83 @@ def mark_of(snapshot: Snapshot) -> int:
 
 
 @pytest.mark.parametrize("properties", [TRACKED, SUPPORTED], ids=["enabled", "supported"])
-def test_files_get_ids_from_commit_to_commit(log: TableLog, properties: dict[str, str]) -> None:
-    snapshot = create_table(log, "1", "2", properties=properties)
+def test_files_get_ids_from_commit_to_commit(table: DeltaTable, properties: dict[str, str]) -> None:
+    snapshot = create_table(table, "1", "2", properties=properties)
     assert (ids_in(snapshot), mark_of(snapshot)) == ([(0, 0), (10, 0)], 19)
-    append_days(log, snapshot, "3")
-    late = Transaction(log, snapshot, operation="TEST")
+    append_days(table, snapshot, "3")
+    late = begin(table, snapshot, operation="TEST")
     late.add_files(day_files("4", "5"))
     assert late.commit().version == 2
-    snapshot = log.snapshot()
+    snapshot = read_anew(table)
     assert ids_in(snapshot) == [(0, 0), (10, 0), (20, 1), (30, 2), (40, 2)]
     assert mark_of(snapshot) == 49
-    assert info_of(log, 2)["tags"] == {"delta.rowTracking.preserved": "true"}
-    removal = Transaction(log, snapshot, operation="TEST")
+    assert info_of(table, 2)["tags"] == {"delta.rowTracking.preserved": "true"}
+    removal = begin(table, snapshot, operation="TEST")
     removal.remove_files(snapshot.files())
     removal.commit()
-    assert not [line for line in lines(log, 3) if "domainMetadata" in line]
-    removes = [line["remove"] for line in lines(log, 3) if "remove" in line]
+    assert not [line for line in lines(table, 3) if "domainMetadata" in line]
+    removes = [line["remove"] for line in lines(table, 3) if "remove" in line]
     assert sorted((r["baseRowId"], r["defaultRowCommitVersion"]) for r in removes) == ids_in(snapshot)
-    append_days(log, log.snapshot(), "6")
-    assert ids_in(log.snapshot()) == [(50, 4)]
+    append_days(table, read_anew(table), "6")
+    assert ids_in(read_anew(table)) == [(50, 4)]
 
 
-def test_the_columns_of_copied_rows_get_names_once(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties=TRACKED)
+def test_the_columns_of_copied_rows_get_names_once(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties=TRACKED)
     names = {k: v for k, v in snapshot.metadata.configuration.items() if k.startswith("delta.rowTracking.")}
     assert sorted(names) == [
         "delta.rowTracking.materializedRowCommitVersionColumnName",
         "delta.rowTracking.materializedRowIdColumnName",
     ]
     assert len(set(names.values())) == 2
-    change = Transaction(log, snapshot, operation="TEST")
+    change = begin(table, snapshot, operation="TEST")
     change.update_metadata(replace(snapshot.metadata, configuration={**snapshot.metadata.configuration, "mine": "1"}))
     change.commit()
-    assert log.snapshot().metadata.configuration == {**TRACKED, **names, "mine": "1"}
+    assert read_anew(table).metadata.configuration == {**TRACKED, **names, "mine": "1"}
 
 
-def test_two_creators_of_a_tracked_table_join(log: TableLog) -> None:
-    late = begin_creation(log, new_metadata(properties=TRACKED))
+def test_two_creators_of_a_tracked_table_join(table: DeltaTable) -> None:
+    late = begin_creation(table, new_metadata(properties=TRACKED))
     late.add_files(day_files("2"))
-    first = create_table(log, "1", properties=TRACKED)
+    first = create_table(table, "1", properties=TRACKED)
     assert late.commit().version == 1
-    joined = log.snapshot()
+    joined = read_anew(table)
     assert joined.metadata == first.metadata
     assert ids_in(joined) == [(0, 0), (10, 1)]
 
 
-def test_suspended_tables_give_no_ids(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties={**SUPPORTED, "delta.rowTrackingSuspended": "true"})
+def test_suspended_tables_give_no_ids(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties={**SUPPORTED, "delta.rowTrackingSuspended": "true"})
     assert ids_in(snapshot) == [(None, None)]
     assert "delta.rowTracking" not in snapshot.domain_metadata
-    assert "tags" not in info_of(log, 0)
+    assert "tags" not in info_of(table, 0)
     with pytest.raises(InvalidPropertyError, match="enabled and suspended"):
         create_table(
-            TableLog(open_store(f"memory://{uuid.uuid4()}")),
+            open_table(open_store(f"memory://{uuid.uuid4()}")),
             "1",
             properties={**TRACKED, "delta.rowTrackingSuspended": "true"},
         )
 
 
-def test_files_without_a_number_of_records_are_refused(log: TableLog) -> None:
-    snapshot = create_table(log, properties=TRACKED)
-    transaction = Transaction(log, snapshot, operation="TEST")
+def test_files_without_a_number_of_records_are_refused(table: DeltaTable) -> None:
+    snapshot = create_table(table, properties=TRACKED)
+    transaction = begin(table, snapshot, operation="TEST")
     transaction.add_files(day_files("1", ids=None))
     with pytest.raises(InvalidRequestError, match="how many records"):
         transaction.commit()
-    assert log.snapshot().version == 0
+    assert read_anew(table).version == 0
 
 
-def test_a_damaged_mark_stops_writers(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties=TRACKED)
+def test_a_damaged_mark_stops_writers(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties=TRACKED)
     for configuration in ("{}", "nonsense", '{"rowIdHighWaterMark":"7"}'):
-        damage = Transaction(log, snapshot, operation="TEST")
+        damage = begin(table, snapshot, operation="TEST")
         damage.set_domain_metadata("delta.rowTracking", configuration)
         damage.commit()
-        snapshot = log.snapshot()
+        snapshot = read_anew(table)
         with pytest.raises(ProtocolViolationError, match="row ids are taken"):
-            append_days(log, snapshot, "2")
-    assert log.snapshot().version == 3
+            append_days(table, snapshot, "2")
+    assert read_anew(table).version == 3
 
 
 def test_marks_of_other_writers() -> None:
@@ -285,8 +287,8 @@ def test_record_counts_are_those_of_the_file_and_no_columns(count: int) -> None:
 TRACKING_PROTOCOL = Protocol(1, 7, None, ("appendOnly", "domainMetadata", "invariants", "rowTracking"))
 
 
-def begin_tracking(log: TableLog, snapshot: Snapshot) -> Transaction:
-    enable = Transaction(log, snapshot, operation="TEST")
+def begin_tracking(table: DeltaTable, snapshot: Snapshot) -> Transaction:
+    enable = begin(table, snapshot, operation="TEST")
     enable.update_protocol(TRACKING_PROTOCOL)
     enable.update_metadata(replace(snapshot.metadata, configuration=TRACKED))
     return enable
@@ -298,69 +300,69 @@ def with_ids_for_all(transaction: Transaction, snapshot: Snapshot) -> Transactio
     return transaction
 
 
-def test_enabling_needs_ids_for_all_rows(log: TableLog) -> None:
-    snapshot = create_table(log, "1", "2")
+def test_enabling_needs_ids_for_all_rows(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", "2")
     with pytest.raises(InvalidRequestError, match="2 files of the table have no row ids yet"):
-        begin_tracking(log, snapshot).commit()
-    late = with_ids_for_all(begin_tracking(log, snapshot), snapshot)
-    append_days(log, snapshot, "3")
+        begin_tracking(table, snapshot).commit()
+    late = with_ids_for_all(begin_tracking(table, snapshot), snapshot)
+    append_days(table, snapshot, "3")
     with pytest.raises(ConcurrentAppendError, match="without row ids"):
         late.commit()
-    snapshot = log.snapshot()
-    with_ids_for_all(begin_tracking(log, snapshot), snapshot).commit()
-    tracked = log.snapshot()
+    snapshot = read_anew(table)
+    with_ids_for_all(begin_tracking(table, snapshot), snapshot).commit()
+    tracked = read_anew(table)
     assert ids_in(tracked) == [(0, 2), (10, 2), (20, 2)]
     assert tracked.properties.enable_row_tracking
     assert tracked.num_files == 3
 
 
-def test_writers_from_before_conflict_with_enabling(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    stale = Transaction(log, snapshot, operation="TEST")
+def test_writers_from_before_conflict_with_enabling(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    stale = begin(table, snapshot, operation="TEST")
     stale.add_files(day_files("3"))
-    with_ids_for_all(begin_tracking(log, snapshot), snapshot).commit()
+    with_ids_for_all(begin_tracking(table, snapshot), snapshot).commit()
     with pytest.raises(ProtocolChangedError):
         stale.commit()
 
 
-def test_ids_that_two_writers_give_to_one_file_are_given_once(log: TableLog) -> None:
+def test_ids_that_two_writers_give_to_one_file_are_given_once(table: DeltaTable) -> None:
     """Two backfills at once: the second finds its file described anew, and has to look again."""
-    snapshot = create_table(log, "1", "2", properties=SUPPORTED)
+    snapshot = create_table(table, "1", "2", properties=SUPPORTED)
     stripped = snapshot.files().drop_columns(["base_row_id", "default_row_commit_version", "data_change"])
     stripped = stripped.append_column("data_change", bool_array([False, False]))
 
-    def begin(files: pa.Table) -> Transaction:
-        transaction = Transaction(log, snapshot, operation="ROW TRACKING BACKFILL")
+    def begin_backfill(files: pa.Table) -> Transaction:
+        transaction = begin(table, snapshot, operation="ROW TRACKING BACKFILL")
         transaction.read_files(files)
         transaction.add_files(files)
         return transaction
 
-    both, second, other = begin(stripped), begin(stripped.slice(1)), begin(stripped.slice(0, 1))
+    both, second, other = (begin_backfill(part) for part in (stripped, stripped.slice(1), stripped.slice(0, 1)))
     second.commit()
     with pytest.raises(ConcurrentAppendError, match="again, as this one would"):
         both.commit()
     assert other.commit().version == 2
-    assert ids_in(log.snapshot()) == [(20, 1), (30, 2)]
+    assert ids_in(read_anew(table)) == [(20, 1), (30, 2)]
 
 
 # Metadata domains
 
 
-def test_the_image_of_a_removed_domain_is_that_of_the_version_before(log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties=WITH_DOMAINS)
-    change = Transaction(log, snapshot, operation="TEST")
+def test_the_image_of_a_removed_domain_is_that_of_the_version_before(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties=WITH_DOMAINS)
+    change = begin(table, snapshot, operation="TEST")
     change.set_domain_metadata("app", "one")
     change.commit()
-    removal = Transaction(log, log.snapshot(), operation="TEST")
+    removal = begin(table, read_anew(table), operation="TEST")
     removal.set_domain_metadata("app", "", removed=True)
     removal.commit()
-    assert lines(log, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
-    assert log.snapshot().domain_metadata == {}
+    assert lines(table, 2)[1]["domainMetadata"] == {"domain": "app", "configuration": "one", "removed": True}
+    assert read_anew(table).domain_metadata == {}
 
 
-def test_domains_need_their_feature(log: TableLog) -> None:
-    snapshot = create_table(log, "1")
-    change = Transaction(log, snapshot, operation="TEST")
+def test_domains_need_their_feature(table: DeltaTable) -> None:
+    snapshot = create_table(table, "1")
+    change = begin(table, snapshot, operation="TEST")
     change.set_domain_metadata("app", "one")
     with pytest.raises(InvalidRequestError, match="no metadata domains"):
         change.commit()
@@ -369,16 +371,16 @@ def test_domains_need_their_feature(log: TableLog) -> None:
 # Dry runs
 
 
-def test_a_dry_run_writes_nothing_and_shows_everything(store: FaultStore, log: TableLog) -> None:
-    snapshot = create_table(log, "1", properties={**TRACKED, **TIMES})
+def test_a_dry_run_writes_nothing_and_shows_everything(store: FaultStore, table: DeltaTable) -> None:
+    snapshot = create_table(table, "1", properties={**TRACKED, **TIMES})
     store.forget_calls()
-    transaction = Transaction(log, snapshot, operation="TEST", dry_run=True, operation_metrics={"mine": 3})
+    transaction = begin(table, snapshot, operation="TEST", dry_run=True, operation_metrics={"mine": 3})
     transaction.add_files(day_files("2"))
     transaction.remove_files(snapshot.files())
     transaction.set_operation_metrics({"numFiles": 1})
     result = transaction.commit()
     assert not store.count("put_if_absent") and not store.count("stage") and not store.count("put")
-    assert not log.has_version(1)
+    assert not table.log.has_version(1)
     preview = result.preview
     assert preview is not None
     assert (result.version, result.skipped, result.attempts, preview.version) == (1, False, 0, 1)

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_orch import TxnId
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError, SchemaMismatchError, TableExistsError
 from delta_orch.expressions.nodes import Column, Comparison, Literal
-from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.run_identity import RunIdentity
 from delta_orch.pipeline.step import Mode, Step, StepReport, ensure_table_for

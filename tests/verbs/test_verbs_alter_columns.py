@@ -16,12 +16,12 @@ from delta_orch.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol import types as t
 from delta_orch.protocol.schema import TYPE_CHANGES, serialize_schema
 from delta_orch.protocol.types import ArrayType, DataType, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, field_id, physical_name
 from tests.certain import a, some
+from tests.harness.table_builder import begin
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -287,7 +287,7 @@ def test_a_mapping_that_was_never_in_force_does_not_hide_the_values(table: Delta
     snapshot = table.snapshot()
     stale = {FIELD_ID: 1, PHYSICAL_NAME: "col-of-another-table"}
     schema = t.StructType(tuple(replace(f, metadata=stale) for f in snapshot.schema))
-    transaction = Transaction(table.log, snapshot, operation="TEST")
+    transaction = begin(table, snapshot, operation="TEST")
     transaction.update_metadata(replace(snapshot.metadata, schema_string=serialize_schema(schema)))
     transaction.commit()
     table.alter().set_properties(MAPPED).rename_column("note", "text").add_column("new", "int").commit()

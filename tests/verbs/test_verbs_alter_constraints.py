@@ -15,10 +15,10 @@ from delta_orch.errors import (
     InvalidExpressionError,
     InvalidRequestError,
 )
-from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.protocol.types import StructType
 from delta_orch.verbs.alter.builder import Alteration
 from tests.certain import a, some
+from tests.harness.results import CommitResult
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows

@@ -11,11 +11,11 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Protocol
 from delta_orch.verbs.alter.builder import Alteration
 from tests.certain import some
 from tests.handmade import HandmadeTable
+from tests.harness.table_builder import begin
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]})
 
@@ -157,7 +157,7 @@ def test_a_preview_commits_nothing(filled: DeltaTable) -> None:
 def test_a_schema_that_stays_keeps_its_spelling(filled: DeltaTable) -> None:
     snapshot = filled.snapshot()
     spelled = orjson.dumps(orjson.loads(snapshot.metadata.schema_string) | {"unknown": 1}).decode()
-    transaction = Transaction(filled.log, snapshot, operation="TEST")
+    transaction = begin(filled, snapshot, operation="TEST")
     transaction.update_metadata(replace(snapshot.metadata, schema_string=spelled))
     transaction.commit()
     assert filled.alter().set_column_comment("id", "").commit().skipped

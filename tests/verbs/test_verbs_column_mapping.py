@@ -16,12 +16,12 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
 from tests.certain import directory
 from tests.handmade import HandmadeTable
+from tests.harness.table_builder import begin
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
@@ -160,7 +160,7 @@ def test_a_renamed_column_keeps_its_rows_and_takes_new_ones(rows: Any, tmp_path:
     table = handmade.open()
     table.append(rows.data(pa.table({"old": [1], "other": ["x"]})))
     after = StructType((mapped("other", 1, LONG), mapped("old", 2, STRING)))
-    change = Transaction(table.log, table.snapshot(), operation="RENAME COLUMN")
+    change = begin(table, table.snapshot(), operation="RENAME COLUMN")
     change.update_metadata(replace(table.snapshot().metadata, schema_string=serialize_schema(after)))
     change.commit()
     table.append(rows.data(pa.table({"old": ["y"], "other": [2]})))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import (
     ConcurrentAppendError,
     ConcurrentDomainMetadataError,
@@ -21,7 +21,6 @@ from delta_orch.errors import (
     InvalidPropertyError,
     InvalidRequestError,
 )
-from delta_orch.log.files.txn import TxnId
 from tests.certain import a, some
 
 ROWS = pa.table({"id": [1, 2]})

@@ -9,14 +9,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
 from delta_orch.errors import AppendOnlyError, ConcurrentDeleteDeleteError, InvalidRequestError
-from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
-from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.deletion_vector import DeletionVector
+from tests.harness.row_deletion import begin_deletion, delete_rows, write_vectors
+from tests.harness.table_builder import begin
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -35,19 +32,9 @@ def files_of(table: DeltaTable, *paths: str) -> pa.Table:
     return files if not paths else files.filter(pc.is_in(files["path"], pa.array(paths)))
 
 
-def begin_deletion(table: DeltaTable, files: pa.Table, *deleted: int, inline: bool = False) -> Transaction:
-    """Mark rows of each file by their positions; what a row-level operation does."""
-    snapshot = table.snapshot()
-    vector = DeletionVector(BitMap64(deleted))
-    limit = 1000 if inline else 0
-    descriptors = write_deletion_vectors(table.store, [vector] * files.num_rows, inline_bytes=limit)
-    transaction = Transaction(table.log, snapshot, operation="DELETE")
-    transaction.replace_deletion_vectors(files, descriptors)
-    return transaction
-
-
-def delete(table: DeltaTable, *deleted: int, inline: bool = False) -> None:
-    begin_deletion(table, table.snapshot().files(), *deleted, inline=inline).commit()
+def without_stats(files: pa.Table) -> pa.Table:
+    column = files.schema.get_field_index("stats")
+    return files.set_column(column, files.schema.field(column), pa.nulls(files.num_rows, pa.string()))
 
 
 def actions(table: DeltaTable, version: int, kind: str) -> list[dict[str, Any]]:
@@ -60,7 +47,7 @@ def marked(table: DeltaTable) -> DeltaTable:
     """Ids 1 to 20 in two files; of each the rows at 0, 3 and 4 are deleted."""
     table.append(rows_of(*range(1, 11)), properties=VECTORS)
     table.append(rows_of(*range(11, 21)))
-    delete(table, 0, 3, 4)
+    delete_rows(table, 0, 3, 4)
     return table
 
 
@@ -77,7 +64,7 @@ def test_a_file_with_another_vector_is_another_logical_file(marked: DeltaTable) 
         assert (stats["numRecords"], stats["tightBounds"]) == (10, False)
         assert add["deletionVector"]["cardinality"] == 3
     # The second vector of a file takes the place of the first, and the remove names the first.
-    delete(marked, 0, 3, 4, 5)
+    delete_rows(marked, 0, 3, 4, 5)
     removed, added = actions(marked, 3, "remove"), actions(marked, 3, "add")
     assert [r["deletionVector"] for r in removed] == [a["deletionVector"] for a in adds]
     assert {a["deletionVector"]["cardinality"] for a in added} == {4}
@@ -88,7 +75,7 @@ def test_a_file_with_another_vector_is_another_logical_file(marked: DeltaTable) 
 @pytest.mark.parametrize("inline", [True, False])
 def test_what_verbs_remove_carries_its_vector(table: DeltaTable, inline: bool) -> None:
     table.append(rows_of(*range(1, 11)), properties=VECTORS)
-    delete(table, 0, 3, inline=inline)
+    delete_rows(table, 0, 3, inline=inline)
     (vector,) = (add["deletionVector"] for add in actions(table, 1, "add"))
     assert vector["storageType"] == ("i" if inline else "u")
     table.append(rows_of(30))
@@ -137,9 +124,9 @@ def test_optimize_purges_what_is_deleted(rows: Any, table: DeltaTable) -> None:
 
 def test_only_files_with_many_deleted_rows_are_written_anew(table: DeltaTable) -> None:
     table.append(rows_of(*range(100)), properties=VECTORS)
-    delete(table, 1, 2)
+    delete_rows(table, 1, 2)
     assert table.optimize().skipped
-    delete(table, *range(1, 7))
+    delete_rows(table, *range(1, 7))
     assert table.optimize().operation_metrics["numDeletionVectorsRemoved"] == 1
     assert len(ids_of(table)) == 94
 
@@ -158,7 +145,7 @@ def test_vacuum_keeps_the_vectors_that_are_needed(marked: DeltaTable, tmp_path: 
     root = tmp_path / "table"
     old = {path.name for path in root.glob("deletion_vector_*.bin")}
     assert len(old) == 1
-    delete(marked, 0, 3, 4, 5)
+    delete_rows(marked, 0, 3, 4, 5)
     assert marked.vacuum(0, enforce_retention=False).paths == tuple(old)
     assert ids_of(marked) == [i for i in LIVE if i not in (6, 16)]
     marked.optimize()
@@ -177,7 +164,7 @@ def test_a_kept_snapshot_still_reads_within_the_retention(marked: DeltaTable) ->
 def test_row_ids_stay_under_vectors(table: DeltaTable) -> None:
     table.append(rows_of(*range(1, 11)), properties={**VECTORS, "delta.enableRowTracking": "true"})
     read = table.snapshot().scan(row_tracking=True).to_arrow().sort_by("id").to_pylist()
-    delete(table, 0, 3)
+    delete_rows(table, 0, 3)
     (add,) = actions(table, 1, "add")
     assert (add["baseRowId"], add["defaultRowCommitVersion"]) == (0, 0)
     kept = [row for row in read if row["id"] not in (1, 4)]
@@ -206,28 +193,22 @@ def test_what_is_refused(table: DeltaTable) -> None:
     third = DeltaTable(table.uri + "-3")
     third.append(rows_of(1, 2), properties=VECTORS)
     files = third.snapshot().files()
-    uncounted = files.set_column(
-        files.schema.get_field_index("stats"), ADD_SCHEMA.field("stats"), pa.nulls(1, pa.string())
-    )
+    uncounted = without_stats(files)
     with pytest.raises(InvalidRequestError, match="how many records"):
         begin_deletion(third, uncounted, 0)
     with pytest.raises(InvalidRequestError, match="all its columns are needed"):
         begin_deletion(third, files.drop_columns(["tags"]), 0)
     assert third.version() == 0
-    transaction = Transaction(third.log, third.snapshot(), operation="TEST")
-    transaction.add_files(
-        begin_deletion(third, files, 0)
-        ._staged.adds[0]
-        .set_column(ADD_SCHEMA.get_field_index("stats"), ADD_SCHEMA.field("stats"), pa.nulls(1, pa.string()))
-    )
+    transaction = begin(third, third.snapshot(), operation="TEST")
+    transaction.add_files(without_stats(begin_deletion(third, files, 0)._staged.adds[0]))
     with pytest.raises(InvalidRequestError, match="does not say how many records"):
         transaction.commit()
 
 
 def test_a_file_may_be_named_once_as_removed_and_once_as_added(marked: DeltaTable) -> None:
     files = marked.snapshot().files()
-    twice = Transaction(marked.log, marked.snapshot(), operation="TEST")
-    twice.replace_deletion_vectors(files, write_deletion_vectors(marked.store, [DeletionVector(BitMap64([1]))] * 2))
-    twice.replace_deletion_vectors(files, write_deletion_vectors(marked.store, [DeletionVector(BitMap64([2]))] * 2))
+    twice = begin(marked, marked.snapshot(), operation="TEST")
+    twice.replace_deletion_vectors(files, write_vectors(marked, [[1]] * 2, inline=True))
+    twice.replace_deletion_vectors(files, write_vectors(marked, [[2]] * 2, inline=True))
     with pytest.raises(InvalidRequestError, match="names a file twice"):
         twice.commit()

@@ -12,13 +12,14 @@ import pytest
 
 from delta_orch import DeltaTable, column
 from delta_orch.errors import ConflictError, InvalidRequestError, UnsupportedFeatureError
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import fields_of
 from delta_orch.table.protocol_upgrade import FileTrait
 from delta_orch.verbs.alter import rewriting
-from tests.deleted_rows import delete_first_row
+from tests.harness.results import Transaction
+from tests.harness.row_deletion import delete_rows
 from tests.harness.row_multiset import ensure_same_rows
+from tests.harness.table_builder import begin
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 PAIR = pa.struct([("x", pa.int32()), ("y", pa.string())])
@@ -149,7 +150,7 @@ def test_deletion_vectors_are_purged(rows: Any, table: DeltaTable) -> None:
     properties = {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true", "delta.appendOnly": "false"}
     table.append(ROWS, properties=properties)
     table.append(ROWS.slice(0, 1))
-    delete_first_row(table)
+    delete_rows(table, 0)
     before = table.snapshot().scan(row_tracking=True).to_arrow()
     assert before.num_rows == 3
     version = table.alter().drop_feature("deletionVectors").commit(engine=rows.engine).version
@@ -189,7 +190,7 @@ def test_shredded_variants_are_written_whole(table: DeltaTable) -> None:
 def test_two_features_leave_in_one_go(table: DeltaTable) -> None:
     table.append(ROWS, properties={**MAPPED, "delta.enableDeletionVectors": "true"}, partition_by=["day"])
     table.alter().rename_column("id", "key").commit()
-    delete_first_row(table)
+    delete_rows(table, 0)
     before = table.snapshot().scan().to_arrow()
     commits = table.snapshot().version
     table.alter().drop_feature("deletionVectors").drop_feature("columnMapping").commit()
@@ -238,7 +239,7 @@ def test_writers_that_began_before_start_again(table: DeltaTable) -> None:
     table.append(ROWS, properties=MAPPED)
     table.alter().rename_column("id", "key").commit()
     old = table.snapshot()
-    late = Transaction(table.log, old, operation="WRITE")
+    late = begin(table, old, operation="WRITE")
     late.add_files(old.files().slice(0, 0))
     table.alter().drop_feature("columnMapping").commit()
     with pytest.raises(ConflictError):
@@ -265,7 +266,7 @@ def test_files_that_say_something_else_of_their_rows(table: DeltaTable, said: st
     snapshot = table.snapshot()
     files = snapshot.files()
     stats = pa.array([said] * files.num_rows, pa.string())
-    transaction = Transaction(table.log, snapshot, operation="STATS")
+    transaction = begin(table, snapshot, operation="STATS")
     transaction.read_files(files)
     transaction.add_files(files.set_column(files.schema.get_field_index("stats"), "stats", stats))
     transaction.commit()

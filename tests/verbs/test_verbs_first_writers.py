@@ -10,9 +10,9 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import MetadataChangedError, TableExistsError
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.types import fields_of
 from delta_orch.table.column_mapping import physical_name
+from tests.harness.results import Transaction
 
 PAIR = pa.struct([("x", pa.int32()), ("y", pa.string())])
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "s": pa.array([{"x": 1, "y": "a"}, None], PAIR), "d": ["a", "b"]})

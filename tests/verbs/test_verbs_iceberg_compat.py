@@ -11,10 +11,10 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedFeatureError
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.types import MapType, StructType
 from delta_orch.table.column_mapping import field_id, nested_field_ids
 from tests.certain import a, some
+from tests.harness.table_builder import begin
 
 if TYPE_CHECKING:
     from tests.verbs.conftest import EngineRows
@@ -171,7 +171,7 @@ def test_files_must_say_how_many_records_they_have(table: DeltaTable) -> None:
     files = table.snapshot().files()
     bare = files.set_column(files.schema.get_field_index("stats"), "stats", pa.nulls(1, pa.string()))
     bare = bare.set_column(bare.schema.get_field_index("path"), "path", pa.array(["other.parquet"]))
-    transaction = Transaction(table.log, table.snapshot(), operation="WRITE")
+    transaction = begin(table, table.snapshot(), operation="WRITE")
     transaction.add_files(bare)
     with pytest.raises(InvalidRequestError, match="numRecords"):
         transaction.commit()

@@ -17,8 +17,8 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.protocol.types import LONG, STRING, DataType, StructField, StructType
-from delta_orch.scan.scan import Scan
 from tests.handmade import HandmadeTable, inline_vector
+from tests.harness.results import Scan
 
 INNER = pa.struct([("x y", pa.int64()), ("z", pa.string())])
 PLACE = pa.struct([("b", pa.int64()), ("c.d", INNER), ("ti`ck", pa.float64())])

@@ -19,8 +19,8 @@ from delta_orch.errors import (
     InvalidExpressionError,
     InvalidRequestError,
 )
-from delta_orch.scan.tasks import ScanTask
 from tests.handmade import HandmadeTable
+from tests.harness.results import ScanTask
 
 ODD = pa.table(
     {

@@ -10,7 +10,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.types import fields_of
-from tests.deleted_rows import delete_first_row
+from tests.harness.row_deletion import delete_rows
 from tests.harness.row_multiset import ensure_same_rows
 
 MAPPED = {"delta.columnMapping.mode": "name"}
@@ -22,7 +22,7 @@ RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"
 def test_history_is_truncated_once_it_is_old_enough(table: DeltaTable) -> None:
     table.append(ROWS, properties={**MAPPED, "delta.enableDeletionVectors": "true"}, partition_by=["day"])
     table.alter().rename_column("id", "key").commit()
-    delete_first_row(table)
+    delete_rows(table, 0)
     before = table.snapshot().scan().to_arrow()
     for feature in ("columnMapping", "deletionVectors"):
         with pytest.raises(InvalidRequestError, match=f"still holds traces of {feature}") as waits:

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
-from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import checksum_path
 from delta_orch.storage.memory import FILES, MemoryFile
 from delta_orch.table.column_definitions import column, identity_column
+from tests.harness.row_deletion import delete_rows
 
 _DAY_MS = 86_400_000
 _NUMBERS = itertools.count()
@@ -170,12 +167,7 @@ def _create_marked(table: DeltaTable) -> None:
 
 def _mark(table: DeltaTable) -> None:
     """Delete the second row of every file, by a deletion vector in a file."""
-    snapshot = table.snapshot()
-    files = snapshot.files()
-    vectors = [DeletionVector(BitMap64([1])) for _ in range(files.num_rows)]
-    transaction = Transaction(table.log, snapshot, operation="DELETE")
-    transaction.replace_deletion_vectors(files, write_deletion_vectors(table.store, vectors, inline_bytes=0))
-    transaction.commit()
+    delete_rows(table, 1)
 
 
 def _create_counted(table: DeltaTable) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import VersionNotFoundError
-from delta_orch.log.files.commit_reader import Commit
+from tests.harness.results import Commit
 from tests.harness.torture.model import Row, replay
 from tests.harness.torture.plan import COMMITS, plan_step
 from tests.harness.torture.worker import WorkerOptions, notes_of, read_notes, run_worker

@@ -1,0 +1,15 @@
+"""The types of what public methods return and take.
+
+They have no public names. Tests that annotate take them from here, so a module that moves changes one line.
+"""
+
+from __future__ import annotations
+
+from delta_orch.delta_table import TableSnapshot as Snapshot
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.scan.scan import Scan
+from delta_orch.scan.tasks import ScanTask
+
+__all__ = ["Commit", "CommitResult", "Scan", "ScanTask", "Snapshot", "Transaction"]
