@@ -24,7 +24,6 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
 )
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
-from delta_orch.log.files.arrow_building import string_array
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.types import LONG, STRING
 from delta_orch.storage.open import open_store
@@ -77,7 +76,7 @@ def overwrite_partition(day: str) -> Stage:
     """Replace a partition, by its value (dynamic partition overwrite)."""
 
     def stage(transaction: Transaction, snapshot: Snapshot) -> None:
-        transaction.read_partitions(pa.table({"day": string_array([day])}))
+        transaction.read_partitions(pa.table({"day": pa.array([day])}))
         transaction.remove_files(files_of(snapshot, day))
         transaction.add_files(day_files(day))
 
@@ -295,7 +294,7 @@ def test_a_remove_without_partition_values_is_looked_up_in_the_snapshot(
 ) -> None:
     snapshot = create_table(table, "1", "2")
     late = begin(table, snapshot, operation="TEST")
-    late.read_partitions(pa.table({"day": string_array([read])}))
+    late.read_partitions(pa.table({"day": pa.array([read])}))
     late.add_files(day_files(read))
     table.store.put_if_absent("_delta_log/00000000000000000001.json", remove_line(snapshot, 0))
     if not conflicts:
@@ -337,7 +336,7 @@ def test_a_change_follows_rows_only_where_it_takes_all_that_moved(table: DeltaTa
     late.read_files(one)
     late.remove_files(one)
     whole = begin(table, snapshot, operation="TEST")
-    whole.read_partitions(pa.table({"day": string_array(["2"])}))
+    whole.read_partitions(pa.table({"day": pa.array(["2"])}))
     whole.remove_files(files_of(snapshot, "2"))
     whole.set_operation_metrics({"numRemovedFiles": 2, "numRemovedBytes": 200})
     both = begin_stage(table, snapshot, compact("1"))

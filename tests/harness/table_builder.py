@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import orjson
@@ -34,7 +34,24 @@ DAY_SCHEMA = StructType((StructField("day", STRING), StructField("id", LONG)))
 WITH_DOMAINS = {"delta.feature.domainMetadata": "supported"}
 """Properties of a table that may have metadata domains."""
 
+FILE_SCHEMA = ADD_SCHEMA
+"""The columns of files, as engines give them to the log and get them from it."""
+
 _NUMBERS = itertools.count()
+
+
+def file_table(*files: Mapping[str, Any]) -> pa.Table:
+    """Files by their columns in `FILE_SCHEMA`. What is not given is null, but a size of 0 and no partition values.
+
+    A deletion vector is a `DeletionVectorDescriptor`.
+    """
+    rows = [{"size": 0, "partition_values": {}, **file} for file in files]
+    for row in rows:
+        row["partition_values"] = list(row["partition_values"].items())
+        if row.get("deletion_vector") is not None:
+            row["deletion_vector"] = asdict(row["deletion_vector"])
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in FILE_SCHEMA]
+    return pa.Table.from_arrays(columns, schema=FILE_SCHEMA)
 
 
 def new_metadata(

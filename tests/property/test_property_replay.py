@@ -10,8 +10,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import (
     Action,
     Add,
@@ -24,8 +22,11 @@ from delta_orch.protocol.actions import (
     Txn,
 )
 from delta_orch.storage.memory import MemoryStore
+from delta_orch.testing import open_table
 from tests.harness.log_builder import LogBuilder
 from tests.harness.log_model import LogModel
+from tests.harness.results import Snapshot
+from tests.harness.table_builder import read_anew
 
 _NAMES = itertools.count()
 
@@ -230,14 +231,14 @@ def test_replay_equals_the_model_and_advance_equals_fresh(
     history: list[tuple[list[Action], str | None]], use_between: bool, clean_up: bool
 ) -> None:
     builder = LogBuilder(MemoryStore(f"replay-{next(_NAMES)}"))
-    log = TableLog(builder.store)
+    table = open_table(builder.store)
     builder.create()
-    advanced = log.snapshot()
+    advanced = table.snapshot()
     for actions, checkpoint in history:
         version = builder.commit(CommitInfo({"operation": "TEST"}), *actions)
         if checkpoint is not None:
             _write_checkpoint(builder, version, checkpoint)
-        advanced = log.advance(advanced)
+        advanced = table.snapshot()
         if use_between:
             # Decodes columns, which the next snapshot shares.
             advanced.files(["path", "size"])
@@ -245,7 +246,7 @@ def test_replay_equals_the_model_and_advance_equals_fresh(
     newest_checkpoint = max((v for v, (_, kind) in enumerate(history, 1) if kind is not None), default=None)
     if clean_up and newest_checkpoint is not None:
         builder.delete_commits(newest_checkpoint)
-    fresh = log.snapshot()
+    fresh = read_anew(table)
     assert _described(fresh) == _described(advanced) == _expected(builder.model(), version)
 
 
@@ -258,9 +259,9 @@ def test_every_version_can_be_loaded(history: list[tuple[list[Action], str | Non
         version = builder.commit(CommitInfo({"operation": "TEST"}), *actions)
         if checkpoint is not None:
             _write_checkpoint(builder, version, checkpoint)
-    log = TableLog(builder.store)
+    table = open_table(builder.store)
     for version in range(len(builder.versions)):
-        assert _described(log.snapshot(version)) == _expected(builder.model(version), version)
+        assert _described(table.snapshot(version)) == _expected(builder.model(version), version)
 
 
 @settings(max_examples=200, deadline=None)
@@ -280,6 +281,6 @@ def test_any_mix_of_checkpoints_and_compactions_says_what_the_commits_say(
         _write_compaction(builder, start, length, kind)
     if clean_up and newest_checkpoint is not None:
         builder.delete_commits(newest_checkpoint)
-    log = TableLog(builder.store)
+    table = open_table(builder.store)
     for version in range((newest_checkpoint or 0) if clean_up else 0, len(builder.versions)):
-        assert _described(log.snapshot(version)) == _expected(builder.model(version), version)
+        assert _described(table.snapshot(version)) == _expected(builder.model(version), version)

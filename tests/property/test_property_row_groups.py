@@ -25,14 +25,12 @@ from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.files.arrow_building import int64_array, string_array, string_map_array
-from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.log.read.deletion_vectors import deletion_vector_array
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import DOUBLE, INTEGER, LONG, DecimalType, StructField, StructType
 from delta_orch.storage.open import open_store
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
+from tests.harness.table_builder import file_table
 from tests.property.expression_samples import SCHEMA, random_predicates, sample_table
 
 ENGINE = LocalEngine()
@@ -85,14 +83,9 @@ def _table(root: Path, mode: ColumnMappingMode, seed: int) -> ScanPlan:
         pq.write_table(file, root / f"f{number}.parquet", row_group_size=GROUP_ROWS)
         deleted = draw.sample(range(FILE_ROWS), draw.choice([0, 5, FILE_ROWS // 2]))
         vectors.append(DeletionVector(BitMap64(deleted)).inline_descriptor())
-    known: dict[str, Any] = {
-        "path": string_array([f"f{number}.parquet" for number in range(NUM_FILES)]),
-        "partition_values": string_map_array([{}] * NUM_FILES),
-        "size": int64_array([0] * NUM_FILES),
-        "deletion_vector": deletion_vector_array(vectors),
-    }
-    arrays = [known.get(field.name, pa.nulls(NUM_FILES, field.type)) for field in ADD_SCHEMA]
-    files = pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)
+    files = file_table(
+        *({"path": f"f{number}.parquet", "deletion_vector": vector} for number, vector in enumerate(vectors))
+    )
     return ScanPlan(open_store(root), schema, (), files, column_mapping=mode)
 
 

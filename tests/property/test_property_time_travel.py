@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_orch.errors import TimestampOutOfRangeError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import CommitInfo, Metadata, Protocol
 from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.memory import FILES, MemoryStore
+from delta_orch.testing import open_table
 from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
@@ -57,6 +58,10 @@ def _expected(times: list[int], oldest: int, wanted: int) -> int | None:
     return max(v for v in loadable if times[v] <= wanted)
 
 
+def _at(ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_times_and_versions(data: st.DataObject) -> None:
@@ -73,10 +78,10 @@ def test_times_and_versions(data: st.DataObject) -> None:
         # What came before no longer pushes the times of files forward.
         for version in range(oldest, len(times) if enabled_from is None else enabled_from):
             times[version] = max(times[version - 1] + 1 if version > oldest else 0, file_times[version])
-    log = TableLog(builder.store)
+    table = open_table(builder.store)
     for wanted in range(-1, max(times) + 3):
         try:
-            found = log.snapshot(timestamp_ms=wanted).version
+            found = table.snapshot(timestamp=_at(wanted)).version
         except TimestampOutOfRangeError:
             found = None
         if enabled_from is None or wanted >= times[enabled_from] or enabled_from <= oldest:
@@ -84,8 +89,8 @@ def test_times_and_versions(data: st.DataObject) -> None:
         else:
             before = [v for v in range(oldest, enabled_from) if times[v] <= wanted]
             assert found == (max(before) if before else None), wanted
-    for entry in log.history():
+    for entry in table.history():
         assert entry.timestamp_ms == times[entry.version]
         if entry.version >= oldest:
-            assert log.snapshot(entry.version).timestamp_ms == entry.timestamp_ms
-        assert log.snapshot(timestamp_ms=entry.timestamp_ms).version == entry.version
+            assert table.snapshot(entry.version).timestamp_ms == entry.timestamp_ms
+        assert table.snapshot(timestamp=_at(entry.timestamp_ms)).version == entry.version

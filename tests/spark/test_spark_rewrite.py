@@ -13,8 +13,8 @@ from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import MissingFileError
-from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.paths import decode_path
+from tests.harness.table_builder import FILE_SCHEMA
 from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
@@ -39,7 +39,7 @@ def test_each_plan_becomes_one_file_in_order(engine: SparkEngine, files: Files) 
         ScanPlan(files.store, schema, ("p",), pa.concat_tables(parts[3:])),
     ]
     result = engine.rewrite(plans, WriteSpec(files.store, schema, ("p",)))
-    assert result.schema == ADD_SCHEMA
+    assert result.schema == FILE_SCHEMA
     assert [dict(v) for v in result["partition_values"].to_pylist()] == [{"p": "a b"}, {"p": None}]
     stats = [json.loads(s) for s in result["stats"].to_pylist()]
     assert [s["numRecords"] for s in stats] == [6, 6]

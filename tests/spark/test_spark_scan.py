@@ -16,12 +16,12 @@ from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ColumnNotFoundError, UnsupportedStoreError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
+from tests.harness.table_builder import file_table
 from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
@@ -32,7 +32,7 @@ UTC = pa.timestamp("us", "UTC")
 def add(path: str, size: int, **partition_values: str | None) -> dict[str, Any]:
     return {
         "path": path,
-        "partition_values": list(partition_values.items()),
+        "partition_values": partition_values,
         "size": size,
         "modification_time": 1_700_000_000_000,
         "data_change": True,
@@ -40,7 +40,7 @@ def add(path: str, size: int, **partition_values: str | None) -> dict[str, Any]:
 
 
 def adds(*rows: dict[str, Any]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=ADD_SCHEMA)
+    return file_table(*rows)
 
 
 def put(root: Path, name: str, table: pa.Table) -> int:

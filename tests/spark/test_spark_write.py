@@ -17,10 +17,10 @@ from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, write_settings
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, StorageError
-from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from tests.harness.table_builder import FILE_SCHEMA
 from tests.spark.spark_files import Files, rows_of
 
 pytestmark = pytest.mark.spark
@@ -64,7 +64,7 @@ def all_types() -> pa.Table:
 def test_values_of_every_type_survive_before_1582_too(engine: SparkEngine, files: Files) -> None:
     table = all_types()
     adds, schema = files.write(engine, table)
-    assert adds.schema == ADD_SCHEMA
+    assert adds.schema == FILE_SCHEMA
     result = engine.to_arrow(files.scan(engine, adds, schema))
     assert rows_of(result, "id") == rows_of(table.cast(schema_to_arrow(schema)), "id")
 
@@ -237,7 +237,7 @@ def test_target_file_size_splits_and_merges(engine: SparkEngine, files: Files) -
 
 def test_no_rows_give_no_files(engine: SparkEngine, files: Files) -> None:
     adds, _ = files.write(engine, pa.table({"id": pa.array([], pa.int64())}))
-    assert adds.schema == ADD_SCHEMA
+    assert adds.schema == FILE_SCHEMA
     assert adds.num_rows == 0
     adds, _ = files.write(engine, engine.host.session.range(10).where("id < 0"))
     assert adds.num_rows == 0

@@ -38,6 +38,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in headings(target), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_of_the_repository_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:delta_orch|tests|benchmarks|docs)/[\w./*-]+)`", page.read_text()):
+        assert list(ROOT.glob(path.rstrip("/"))), path
+
+
+def test_the_architecture_names_paths() -> None:
+    named = re.findall(r"`(delta_orch/[\w./]+)`", (ROOT / "docs/architecture.md").read_text())
+    assert len(named) > 30
+
+
 def test_the_readme_lists_every_page() -> None:
     listed = (ROOT / "README.md").read_text().partition("## The documentation")[2]
     assert {f"docs/{page.name}" for page in DOCS} <= set(LINK.findall(listed))

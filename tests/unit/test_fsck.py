@@ -19,12 +19,12 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata, Protocol
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, checkpoint_path, checksum_path, commit_path
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
-from delta_orch.verbs.fsck import FsckReport, fsck
+from delta_orch.testing import open_table
+from delta_orch.verbs.fsck import FsckReport
 from tests.harness.log_builder import LogBuilder
 
 _NAMES = itertools.count()
@@ -43,7 +43,7 @@ def builder() -> LogBuilder:
 
 
 def _fsck(builder: LogBuilder, version: int | None = None, *, check_files: bool = True) -> FsckReport:
-    return fsck(TableLog(builder.store), version, check_files=check_files)
+    return open_table(builder.store).fsck(version, check_files)
 
 
 def _codes(report: FsckReport) -> list[tuple[str, str]]:

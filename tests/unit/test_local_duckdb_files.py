@@ -19,9 +19,6 @@ from delta_orch.engines.scan_plan import OutputColumn, ScanPlan
 from delta_orch.errors import MissingFileError, TableError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.files.arrow_building import int64_array, string_array, string_map_array
-from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.log.read.deletion_vectors import deletion_vector_array
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import (
@@ -45,6 +42,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.storage.open import open_store
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME, ColumnMappingMode
+from tests.harness.table_builder import file_table
 
 ENGINE = LocalEngine()
 
@@ -73,20 +71,13 @@ class Files:
         return self.root / path
 
     def plan(self, schema: StructType, *partition_by: str, where: str | None = None, **plan: Any) -> ScanPlan:
-        paths, partitions, vectors = zip(*self._adds, strict=True)
-        present = [vector for vector in vectors if vector is not None]
-        rows = iter(range(len(present)))
-        columns = {
-            "path": string_array([encode_path(path) for path in paths]),
-            "partition_values": string_map_array(partitions),
-            "size": int64_array([0] * len(paths)),
-            "deletion_vector": deletion_vector_array(present).take(
-                pa.array([None if vector is None else next(rows) for vector in vectors], pa.int64())
-            ),
-        }
-        arrays = [columns.get(f.name, pa.nulls(len(paths), f.type)) for f in ADD_SCHEMA]
         condition = None if where is None else resolve_expression(parse_expression(where), schema)
-        files = pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)
+        files = file_table(
+            *(
+                {"path": encode_path(path), "partition_values": partition, "deletion_vector": vector}
+                for path, partition, vector in self._adds
+            )
+        )
         return ScanPlan(open_store(self.root), schema, partition_by, files, where=condition, **plan)
 
 

@@ -18,8 +18,6 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import MissingFileError, ProtocolViolationError, TableError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.files.arrow_building import int64_array, string_array, string_map_array
-from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import (
@@ -41,6 +39,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
+from tests.harness.table_builder import file_table
 
 ENGINE = LocalEngine()
 
@@ -67,13 +66,12 @@ class Table:
 
     @property
     def files(self) -> pa.Table:
-        columns = {
-            "path": string_array([encode_path(path) for path in self._paths]),
-            "partition_values": string_map_array(self._partitions),
-            "size": int64_array([0] * len(self._paths)),
-        }
-        arrays = [columns.get(f.name, pa.nulls(len(self._paths), f.type)) for f in ADD_SCHEMA]
-        return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)
+        return file_table(
+            *(
+                {"path": encode_path(path), "partition_values": partition}
+                for path, partition in zip(self._paths, self._partitions, strict=True)
+            )
+        )
 
     def plan(self, schema: StructType, *partition_by: str, where: str | None = None, **plan: Any) -> ScanPlan:
         condition = None if where is None else resolve_expression(parse_expression(where), schema)

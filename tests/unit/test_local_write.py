@@ -28,7 +28,6 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.types import (
     LONG,
@@ -41,6 +40,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
+from tests.harness.table_builder import FILE_SCHEMA
 
 ENGINE = LocalEngine()
 
@@ -70,7 +70,7 @@ def files_below(store: LogStore) -> list[str]:
 def test_rows_come_back_and_the_log_gets_what_it_needs(store: LogStore) -> None:
     rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "x": [1.5, math.nan, None], "s": ["a", None, "ü"]})
     adds = write(store, rows)
-    assert adds.schema == ADD_SCHEMA
+    assert adds.schema == FILE_SCHEMA
     [add] = adds.to_pylist()
     root = store.data_filesystem()[1]
     assert files_below(store) == [add["path"]]
@@ -95,7 +95,7 @@ def test_rows_come_back_and_the_log_gets_what_it_needs(store: LogStore) -> None:
 )
 def test_no_rows_make_no_files(store: LogStore, rows: pa.Table) -> None:
     adds = write(store, rows)
-    assert adds.schema == ADD_SCHEMA
+    assert adds.schema == FILE_SCHEMA
     assert adds.num_rows == 0
     assert files_below(store) == []
 

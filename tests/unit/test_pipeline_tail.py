@@ -8,9 +8,9 @@ import pytest
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, current_cursor, live_partitions, parse_cursor, poll
 from delta_orch.storage.open import open_store
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
 
 
@@ -25,9 +25,9 @@ def table(tmp_path: Path) -> DeltaTable:
     return table
 
 
-def counting_log(table: DeltaTable) -> tuple[TableLog, FaultStore]:
+def counting(table: DeltaTable) -> tuple[DeltaTable, FaultStore]:
     store = FaultStore(open_store(table.uri))
-    return TableLog(store), store
+    return open_table(store), store
 
 
 def days(partitions: pa.Table) -> list[str | None]:
@@ -40,26 +40,26 @@ def log_file(table: DeltaTable, version: int) -> Path:
 
 def test_nothing_new_costs_one_head_and_nothing_else(table: DeltaTable) -> None:
     cursor = current_cursor(table.log)
-    log, store = counting_log(table)
-    assert poll(log, cursor) is None
+    counted, store = counting(table)
+    assert poll(counted.log, cursor) is None
     assert [(call.method, call.path) for call in store.calls] == [("head", f"_delta_log/{1:020d}.json")]
 
 
 def test_verification_costs_one_more_and_never_lists(table: DeltaTable) -> None:
     cursor = current_cursor(table.log)
-    log, store = counting_log(table)
-    assert poll(log, cursor, verify=True) is None
+    counted, store = counting(table)
+    assert poll(counted.log, cursor, verify=True) is None
     assert store.counts() == {"head": 2}
 
 
 def test_a_table_that_is_not_there_yet(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "later")
     assert current_cursor(table.log) == NO_TABLE
-    log, store = counting_log(table)
-    assert poll(log, NO_TABLE) is None
+    counted, store = counting(table)
+    assert poll(counted.log, NO_TABLE) is None
     assert store.counts() == {"head": 1}
     table.append(rows("a"), partition_by=["day"])
-    batch = poll(log, NO_TABLE)
+    batch = poll(counted.log, NO_TABLE)
     assert batch is not None
     assert (batch.starting_version, batch.ending_version, batch.recreated) == (0, 0, False)
     assert days(batch.partitions) == ["a"]

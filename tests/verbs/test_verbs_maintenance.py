@@ -23,12 +23,12 @@ from delta_orch.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.paths import commit_path
 from delta_orch.verbs.optimize import pack_bins
 from delta_orch.verbs.vacuum import vector_paths
 from tests.handmade import HandmadeTable, inline_vector
+from tests.harness.table_builder import FILE_SCHEMA
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -243,7 +243,7 @@ def test_vacuum_knows_deletion_vectors() -> None:
             "path": ["a", "b", "c", "d"],
             "deletion_vector": pa.array(
                 [vector("u", "ab^-aqEH.-t@S}K{vb[*k^"), vector("i", "xyz"), vector("p", "file:///dv%25/x.bin"), None],
-                DELETION_VECTOR_TYPE,
+                FILE_SCHEMA.field("deletion_vector").type,
             ),
         }
     )
