@@ -64,7 +64,7 @@ def in_child(work: Callable[[], object], prepare: Callable[[], None]) -> Excepti
 
 def ensure_unchanged_then_writable(table: DeltaTable) -> None:
     assert read_anew(table).version == 0
-    assert not list(Path(table.store.root, "_delta_log").glob(".*"))  # type: ignore[attr-defined]
+    assert not list(Path(table.store.root, "_delta_log").glob(".*"))
     append_days(table, read_anew(table), "2")
     assert read_anew(table).version == 1
 
