@@ -9,9 +9,8 @@ from typing import ClassVar
 from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.locations import PUBLIC_AZURE, ObjectLocation
 from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected
-from delta_orch.storage.storage_options import StoreOptions, account_of
+from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, StoreOptions, account_of
 
 _NO_CREDENTIALS = (
     "Check the storage options account_key, sas_token, connection_string or client_id and client_secret, "

@@ -29,9 +29,8 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.storage.base import FileMeta, FlatStore, in_another_store, resolve_data_path
-from delta_orch.storage.locations import ObjectLocation, parse_location
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
-from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, StoreOptions
+from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, ObjectLocation, StoreOptions, parse_location
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.local import LocalStore
 
 if TYPE_CHECKING:
-    from delta_orch.storage.locations import StoreKind
+    from delta_orch.storage.storage_options import StoreKind
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
@@ -25,7 +25,7 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
 
     Args:
         table_uri: A local path (`/data/t`, `t`, a `Path`), a `file:` URI (percent-encoded), `memory://name`, a location
-            in an object store as `locations` knows them (`s3:`, `gs:`, `abfss:`, `az:` and their other names), or any
+            in an object store (`s3:`, `gs:`, `abfss:`, `az:` and their other names), or any
             other `protocol://…` that fsspec knows.
         storage_options: For the store's library, see `storage_options`; local and memory tables need none and ignore
             them. `single_writer=true` permits writing where the store has no exclusive create.
@@ -59,7 +59,7 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
 
 def _remote(table_uri: str, storage_options: Mapping[str, str] | None) -> LogStore:
     # A local table needs none of this.
-    from delta_orch.storage.locations import StoreKind, ensure_no_credentials, parse_location
+    from delta_orch.storage.storage_options import StoreKind, ensure_no_credentials, parse_location
 
     location = parse_location(table_uri)
     if location is None:

@@ -18,9 +18,8 @@ from typing import ClassVar
 
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.locations import ObjectLocation
 from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, before
-from delta_orch.storage.storage_options import StoreOptions
+from delta_orch.storage.storage_options import ObjectLocation, StoreOptions
 
 _ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)
 """Of the request in this context: for each attempt that failed, whether it may have taken effect all the same."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from delta_orch.storage.locations import SCHEMES
-from delta_orch.storage.storage_options import OPTIONS
+from delta_orch.storage.storage_options import OPTIONS, SCHEMES
 
 TEXT = (Path(__file__).parents[2] / "docs/stores.md").read_text()
 SECTIONS = {"s3": "S3", "gs": "GCS", "abfss": "Azure"}

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
-from delta_orch.storage.locations import SCHEMES, ObjectLocation, StoreKind, parse_location, public_uri
-from delta_orch.storage.storage_options import OPTIONS, account_of, parse_options
+from delta_orch.storage.storage_options import (
+    OPTIONS,
+    SCHEMES,
+    ObjectLocation,
+    StoreKind,
+    account_of,
+    parse_location,
+    parse_options,
+    public_uri,
+)
 
 AZURE = "core.windows.net"
 S3, GCS, AZ = StoreKind.S3, StoreKind.GCS, StoreKind.AZURE

@@ -14,9 +14,9 @@ from delta_orch.errors import InvalidRequestError, MissingDependencyError, Unsup
 from delta_orch.storage import open as opening
 from delta_orch.storage.fsspec_store import FsspecStore
 from delta_orch.storage.local import LocalStore
-from delta_orch.storage.locations import StoreKind
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.storage.open import ensure_installed, open_store
+from delta_orch.storage.storage_options import StoreKind
 
 LOG = "_delta_log"
 

@@ -22,7 +22,7 @@ from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import LONG, VOID, StructField, StructType
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.locations import parse_location
+from delta_orch.storage.storage_options import parse_location
 from delta_orch.table.column_mapping import physical_name
 
 # Columns that only exist inside a plan: constants of a file, all of type long.

@@ -17,9 +17,8 @@ from delta_orch.log.files.arrow_building import (
     validity_bitmap,
 )
 from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA, STRING_MAP
-from delta_orch.protocol.action_json import parse_deletion_vector
+from delta_orch.protocol.action_json import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS, parse_deletion_vector
 from delta_orch.protocol.actions import JsonValue
-from delta_orch.protocol.checkpoint_schema import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS
 
 SCHEMAS: Mapping[str, pa.Schema] = {"add": ADD_SCHEMA, "remove": REMOVE_SCHEMA, "cdc": CDC_SCHEMA}
 _FIELDS: Mapping[str, Mapping[str, str]] = {"add": ADD_FIELDS, "remove": REMOVE_FIELDS, "cdc": CDC_FIELDS}

@@ -13,7 +13,7 @@ from delta_orch.log.files.arrow_building import string_map_array, string_scalar
 from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA, STRING_MAP
 from delta_orch.log.files.stats_json import stats_to_json
 from delta_orch.log.read.checkpoint_reader import RowGroup
-from delta_orch.protocol.checkpoint_schema import (
+from delta_orch.protocol.action_json import (
     ADD_FIELDS,
     DELETION_VECTOR_FIELDS,
     DELETION_VECTOR_ID_FIELDS,

@@ -20,7 +20,7 @@ from delta_orch.log.read.checkpoint_decoding import (
 )
 from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, child_of
 from delta_orch.log.read.reconcile import TouchedFiles, file_keys
-from delta_orch.protocol.checkpoint_schema import STATS_PARSED
+from delta_orch.protocol.action_json import STATS_PARSED
 from delta_orch.protocol.paths import canonical_paths
 
 _DELETION_VECTOR = "deletionVector"

@@ -22,15 +22,15 @@ from delta_orch.log.files.arrow_building import (
 from delta_orch.log.files.file_columns import STRING_MAP, FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
-from delta_orch.protocol.actions import CheckpointMetadata, Sidecar
-from delta_orch.protocol.arrow_types import type_to_arrow
-from delta_orch.protocol.checkpoint_schema import (
+from delta_orch.protocol.action_json import (
     ADD_FIELDS,
     DELETION_VECTOR_FIELDS,
     PARTITION_VALUES_PARSED,
     REMOVE_FIELDS,
     STATS_PARSED,
 )
+from delta_orch.protocol.actions import CheckpointMetadata, Sidecar
+from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructType
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_paths, parse_clustering

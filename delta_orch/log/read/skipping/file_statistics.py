@@ -27,9 +27,9 @@ from delta_orch.log.files.arrow_building import (
     string_array,
 )
 from delta_orch.log.files.stats_json import read_stats_json
+from delta_orch.protocol.action_json import STATS_PARSED
 from delta_orch.protocol.actions import JsonObject, JsonValue
 from delta_orch.protocol.arrow_types import type_to_arrow
-from delta_orch.protocol.checkpoint_schema import STATS_PARSED
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
