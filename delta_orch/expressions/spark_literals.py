@@ -212,7 +212,7 @@ def spark_literal(value: Constant, data_type: DataType | None) -> str:
         # -9223372036854775808L does not parse: the sign is an operator. The cast is folded at planning.
         return f"CAST('{int(value)}' AS {_sql_type(kind)})" if kind != INTEGER or value < 0 else str(int(value))
     if isinstance(kind, DecimalType):
-        return f"CAST('{value:f}' AS {_sql_type(kind)})"
+        return f"CAST('{Decimal(value):f}' AS {_sql_type(kind)})"
     if kind in (FLOAT, DOUBLE):
         return f"CAST('{_java_double(float(value))}' AS {_sql_type(kind)})"
     if kind == STRING:

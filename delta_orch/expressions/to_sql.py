@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC
+from decimal import Decimal
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
@@ -170,7 +171,7 @@ def _duckdb_text(value: Constant, kind: DataType) -> str:
             return repr(number)
         return "nan" if math.isnan(number) else ("inf" if number > 0 else "-inf")
     if isinstance(kind, DecimalType):
-        return f"{value:f}"
+        return f"{Decimal(value):f}"
     if kind == TIMESTAMP:
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         return str(moment.isoformat(sep=" ", timespec="microseconds"))

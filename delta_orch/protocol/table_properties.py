@@ -311,6 +311,28 @@ _INTERNAL = frozenset(
 """What the table records about itself. Changing it would break what depends on it."""
 
 
+def property_texts(properties: object) -> dict[str, str]:
+    """Properties as a dictionary of strings; numbers and booleans become strings.
+
+    Raises:
+        InvalidPropertyError: Not a mapping, a name that is empty or not a string, or a value of another type.
+    """
+    if not isinstance(properties, Mapping):
+        raise InvalidPropertyError(f"Properties must be a mapping of names to values, not {properties!r}")
+    checked = {}
+    for key, value in properties.items():
+        if not isinstance(key, str) or not key:
+            raise InvalidPropertyError(
+                f"The name of a table property is a string, not {key!r}", remedy="Pass a non-empty string"
+            )
+        if not isinstance(value, str | bool | int | float):
+            raise InvalidPropertyError(
+                f"The property {key} must have a string as its value, not {value!r}", property=key
+            )
+        checked[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return checked
+
+
 def ensure_settable(properties: Mapping[str, str], *, on_new_table: bool) -> dict[str, str]:
     """Properties a user sets, checked and in their canonical spelling.
 

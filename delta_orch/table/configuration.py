@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from delta_orch.errors import AppendOnlyError, InvalidPropertyError
+from delta_orch.errors import AppendOnlyError, InvalidPropertyError, ProtocolViolationError
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.schema_edit import without_metadata
@@ -53,7 +53,7 @@ class TableConfiguration:
 
         Raises:
             UnsupportedVersionError, UnsupportedFeatureError: The table needs what this release does not write.
-            ProtocolViolationError: The protocol contradicts itself.
+            ProtocolViolationError: The protocol contradicts itself, or a partition column is not in the schema.
         """
         assert self._is_writable
         return self
@@ -61,6 +61,13 @@ class TableConfiguration:
     @cached_property
     def _is_writable(self) -> bool:
         ensure_writable(self)
+        for name in self.partition_columns:
+            if self.schema.find(name) is None:
+                raise ProtocolViolationError(
+                    f"The partition column {name} is not in the schema",
+                    remedy="Restore the commit that wrote the metadata from a backup",
+                    column=name,
+                )
         return True
 
     @cached_property

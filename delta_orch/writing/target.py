@@ -17,7 +17,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_edit import Path, resolve_path
-from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.protocol.table_properties import TableProperties, property_texts
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
@@ -50,7 +50,9 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     """The two kinds of options that a write takes together.
 
     Raises:
-        InvalidRequestError: An unknown option, or a string where a sequence of column names is expected.
+        InvalidRequestError: An unknown option, a string where a sequence of column names is expected, or a name or
+            description that is not a string.
+        InvalidPropertyError: `properties` are not names with texts.
     """
     ensure_options(options, WriteOptions)
     names = TableDefinition.__annotations__
@@ -60,6 +62,11 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     for name, given in (("partition_by", parsed.get("partition_by")), ("cluster_by", parsed.get("cluster_by"))):
         if given:
             ensure_sequence_of_names(given, name)
+    for name, text in (("name", parsed.get("name")), ("description", parsed.get("description"))):
+        if text is not None and not isinstance(text, str):
+            raise InvalidRequestError(f"The {name} of a table must be a string, not {text!r}")
+    if parsed.get("properties") is not None:
+        parsed["properties"] = property_texts(parsed["properties"])
     return parsed, cast(CommitOptions, commit)
 
 

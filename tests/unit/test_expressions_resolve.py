@@ -208,3 +208,9 @@ def test_columns_of() -> None:
         Column(("name",)),
         Column(("point", "X")),
     )
+
+
+def test_a_long_number_keeps_its_digits() -> None:
+    schema = StructType((StructField("name", STRING),))
+    resolved = resolve_expression(parse_expression("name != 123456789012345678901234567890"), schema)
+    assert "'123456789012345678901234567890'" in to_spark_sql(resolved)

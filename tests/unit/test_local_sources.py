@@ -144,3 +144,8 @@ def test_union_of_relations() -> None:
     assert ENGINE.to_arrow(union).column("id").to_pylist() == [1, 2, 2]
     with pytest.raises(InvalidRequestError):
         ENGINE.union([])
+
+
+def test_a_single_column_is_not_a_stream_of_rows() -> None:
+    with pytest.raises(InvalidRequestError, match="not a stream of rows"):
+        ENGINE.relation(pa.chunked_array([[1, 2]]))

@@ -332,3 +332,21 @@ def test_options_of_a_definition_are_no_options_of_a_commit(table: DeltaTable) -
     table.append(ROWS)
     with pytest.raises(InvalidRequestError, match="partition_by"):
         table.optimize(partition_by=["id"])  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"name": 5}, InvalidRequestError),
+        ({"description": b"x"}, InvalidRequestError),
+        ({"properties": "x"}, InvalidPropertyError),
+        ({"properties": {"note": None}}, InvalidPropertyError),
+        ({"properties": {"": "x"}}, InvalidPropertyError),
+    ],
+)
+def test_texts_of_a_definition_are_strings(table: DeltaTable, options: dict[str, Any], error: type[DeltaError]) -> None:
+    with pytest.raises(error):
+        table.create(ROWS.schema, **options)
+    with pytest.raises(error):
+        table.append(ROWS, **options)
+    assert not table.exists()

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_orch.errors import TableError
+from delta_orch.errors import ProtocolViolationError, TableError
 from delta_orch.protocol.types import INTEGER, STRING, StructField, StructType
 from tests.handmade import HandmadeTable
 
@@ -29,6 +29,16 @@ def test_partition_columns_are_found_whatever_their_case(
     table.append(rows.data(pa.table({"i": pa.array([2], pa.int32()), name: ["y"]})))
     assert rows.pylist(table, where="p = 'y'") == [{"i": 2, name: "y"}]
     assert table.snapshot().scan(where="p = 'y'").explain().after_partition_pruning.num_files == 1
+
+
+def test_a_partition_column_outside_the_schema_is_refused_before_rows_are_written(rows: Any, tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    made.create(StructType((StructField("i", INTEGER),)), partition_by=["gone"])
+    table = made.open()
+    with pytest.raises(ProtocolViolationError, match="gone is not in the schema"):
+        table.append(rows.data(pa.table({"i": pa.array([1], pa.int32())})))
+    assert table.version() == 0
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def mapped(number: int) -> dict[str, Any]:

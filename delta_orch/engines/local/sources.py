@@ -52,7 +52,7 @@ def relation_of(data: Data) -> LocalRelation:
     if _is_a(data, "pyarrow._dataset", "Dataset"):
         return _relation(data.schema, lambda: data.scanner().to_reader())
     if accepts_value(data):
-        first = pa.RecordBatchReader.from_stream(data)
+        first = _open_stream(data)
         return _relation(first.schema, _first_then(first, lambda: _stream(data)))
     raise InvalidRequestError(
         f"A {type(data).__name__} is not data that can be written",
@@ -63,6 +63,18 @@ def relation_of(data: Data) -> LocalRelation:
 
 def _relation(schema: pa.Schema, open_batches: Callable[[], Iterable[pa.RecordBatch]]) -> LocalRelation:
     return LocalRelation(schema_from_arrow(schema), lambda: iter(open_batches()))
+
+
+def _open_stream(data: Data) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowInvalid as e:  # a single column, such as a ChunkedArray or a Series
+        raise InvalidRequestError(
+            f"A {type(data).__name__} is not a stream of rows",
+            cause=str(e),
+            remedy="Pass a table with named columns",
+            type=type(data).__name__,
+        ) from e
 
 
 def _stream(data: Data) -> Iterator[pa.RecordBatch]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from delta_orch.errors import InvalidPropertyError, InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.schema_edit import ColumnPath
+from delta_orch.protocol.table_properties import property_texts
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import DataType, StructField
 from delta_orch.verbs.alter.alteration import alter, plan_alteration
@@ -48,26 +49,6 @@ def ensure_text(value: object, what: str) -> str:
 def ensure_texts(values: Iterable[object], what: str) -> tuple[str, ...]:
     """The values as a tuple; raises InvalidRequestError unless each is a string."""
     return tuple(ensure_text(value, what) for value in values)
-
-
-def ensure_properties(properties: object) -> dict[str, str]:
-    """Properties as a dictionary of strings; numbers and booleans become strings.
-
-    Raises:
-        InvalidPropertyError: Not a mapping, a name that is empty or not a string, or a value of another type.
-    """
-    if not isinstance(properties, Mapping):
-        raise InvalidPropertyError(f"Properties must be a mapping of names to values, not {properties!r}")
-    checked = {}
-    for key, value in properties.items():
-        if not isinstance(key, str) or not key:
-            raise InvalidPropertyError(f"The name of a property must be a string, not {key!r}")
-        if not isinstance(value, str | bool | int | float):
-            raise InvalidPropertyError(
-                f"The property {key} must have a string as its value, not {value!r}", property=key
-            )
-        checked[key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return checked
 
 
 def field_of(data_type: object, nullable: bool = True, comment: str | None = None) -> StructField:
@@ -127,7 +108,7 @@ class Alteration:
         Unknown `delta.*` keys and invalid values are refused. `delta.feature.<name>` with the value
         `supported` adds a feature.
         """
-        return self._also(SetProperties(ensure_properties(properties)))
+        return self._also(SetProperties(property_texts(properties)))
 
     def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
         """Remove properties, so that their defaults hold; one that is not set is an error unless `if_exists`."""
