@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 T = TypeVar("T")
+F = TypeVar("F", bound=StagedFile)
 When = Literal["before", "after"]
 _COMMIT = "_delta_log/*.json"
 _CHECKPOINT = "_delta_log/*.checkpoint.parquet"
@@ -160,10 +161,10 @@ class FailingStore(LogStore):
         return self.watch("put_if_absent", path, lambda: self.inner.put_regenerable(path, data))
 
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
-        return WatchedFile(self, self.watch("stage", directory, lambda: self.inner.stage(directory, data, after=after)))
+        return WatchedFile(self, self._stage(directory, lambda: self.inner.stage(directory, data, after=after)))
 
     def stage_output(self, directory: str) -> StagedOutput:
-        return WatchedOutput(self, self.watch("stage", directory, lambda: self.inner.stage_output(directory)))
+        return WatchedOutput(self, self._stage(directory, lambda: self.inner.stage_output(directory)))
 
     def put(self, path: str, data: bytes) -> FileMeta:
         return self.watch("put", path, lambda: self.inner.put(path, data))
@@ -189,6 +190,21 @@ class FailingStore(LogStore):
         finally:
             # After a call that failed, too; what is raised here takes the place of its error.
             self._obey(call, "after")
+
+    def _stage(self, directory: str, stage: Callable[[], F]) -> F:
+        staged: list[F] = []
+
+        def stage_and_keep() -> F:
+            staged.append(stage())
+            return staged[0]
+
+        try:
+            return self.watch("stage", directory, stage_and_keep)
+        except BaseException:
+            # A failure after the call: nobody else knows of what was staged, and it may hold a file open.
+            for lost in staged:
+                self.discard(lost)
+            raise
 
     def discard(self, staged: StagedFile) -> None:
         """Drop a staged file. Not counted."""

@@ -67,6 +67,7 @@ class FaultStore(FailingStore):
     def __init__(self, inner: LogStore, *, watch_data: bool = False) -> None:
         super().__init__(inner)
         self.keeps_staged = False
+        self._kept: list[StagedFile] = []
         self._watch_data = watch_data
         self._seen: Counter[str] = Counter()
         self._instead: dict[tuple[str, int], Instead] = {}
@@ -109,8 +110,15 @@ class FaultStore(FailingStore):
         return watched_filesystem(self, filesystem), root
 
     def discard(self, staged: StagedFile) -> None:
-        if not self.keeps_staged:
+        if self.keeps_staged:
+            self._kept.append(staged)
+        else:
             staged.discard()
+
+    def discard_kept(self) -> None:
+        """Discard what `keeps_staged` has kept: no request is late any more."""
+        while self._kept:
+            self._kept.pop().discard()
 
     def _record(self, method: str, path: str, start_name: str) -> StoreCall:
         with self._lock:

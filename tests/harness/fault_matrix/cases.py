@@ -14,7 +14,7 @@ from typing import Any
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import CommitOutcomeUnknownError, DeltaError, StorageError, StorageOutcomeUnknownError
-from delta_orch.storage.base import FileMeta
+from delta_orch.storage.base import FileMeta, StagedFile
 from delta_orch.testing import open_table
 from tests.harness.fault_matrix.tables import Files, Template, described, forget, new_uri, put_files, take_files
 from tests.harness.fault_matrix.verbs import Verb
@@ -222,6 +222,8 @@ def _run_in_process(case: Case, uri: str, template: Template, rehearsal: Rehears
     came_about = store.is_obeyed
     for act in late:
         _deliver(act)
+    store.keeps_staged = False
+    store.discard_kept()
     if case.verb.is_read:
         _judge_answer(case, rehearsal, answer, error)
         if (again := case.verb.act(table)) != rehearsal.answer:
@@ -233,7 +235,10 @@ def _run_in_process(case: Case, uri: str, template: Template, rehearsal: Rehears
 
 def _deliver(act: Callable[[], Any]) -> None:
     try:
-        act()
+        answer = act()
+        if isinstance(answer, StagedFile):
+            # Nobody waits for it any more.
+            answer.discard()
     except StorageError:
         # A late request that finds the name taken has nobody to tell.
         return
