@@ -86,8 +86,9 @@ class DeltaTable:
         return self.log.exists()
 
     def version(self) -> int:
-        """The newest version. Raises TableNotFoundError."""
-        return self.snapshot().version
+        """The newest version. An object that has read no snapshot yet asks a listing of the log and reads no commit, so
+        this also answers for a table that this release cannot read. Raises TableNotFoundError."""
+        return self.log.latest_version() if self._newest is None else self.snapshot().version
 
     def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> TableSnapshot:
         """An immutable version of the table: the newest, one by its number, or the newest not after a point in time.

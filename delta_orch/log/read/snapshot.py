@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
 from delta_orch.log.files.commit_reader import commit_timestamp_ms, read_commit
-from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.actions import Metadata, Protocol, Txn
@@ -329,10 +328,14 @@ class LiveFiles:
         """Sum of the sizes of the live files."""
         import pyarrow.compute as pc
 
+        from delta_orch.log.files.file_columns import FileTable
+
         return int(pc.sum(FileTable(self.adds(["size"])).size).as_py() or 0)
 
     def adds(self, columns: Sequence[str] | None = None, pruning: Pruning | None = None) -> pa.Table:
         """The live files. See `Snapshot.files`."""
+        from delta_orch.log.files.file_columns import ADD_SCHEMA
+
         base, tail = self._checkpoint_adds, self._tail.adds
         if pruning is not None:
             base, tail = base and pruning.of_checkpoint(base), pruning.of_table(tail)
@@ -340,10 +343,14 @@ class LiveFiles:
 
     def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The removed files. See `Snapshot.tombstones`."""
+        from delta_orch.log.files.file_columns import REMOVE_SCHEMA
+
         return _concatenate(self._checkpoint_removes, self._tail.tombstones, REMOVE_SCHEMA, columns)
 
     def iter_adds(self) -> Iterator[pa.Table]:
         """As `adds`, in pieces; nothing of a piece is kept."""
+        from delta_orch.log.files.file_columns import ADD_SCHEMA
+
         if self._checkpoint is not None:
             from delta_orch.log.read.checkpoint_stream import iter_live
 
