@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -32,9 +33,13 @@ print(delta_orch.__file__)
 
 
 def pip(*arguments: object) -> None:
-    """pip with the index that is configured; a test skips where none can be reached."""
+    """pip with the index that is configured; a test skips where none can be reached.
+
+    Without `PYTHONPATH`: the checkout on it holds the metadata of an editable install, which pip takes for installed.
+    """
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=environment)
     if done.returncode and NO_INDEX.search(done.stderr):
         pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
