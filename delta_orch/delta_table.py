@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.snapshot import Snapshot
@@ -12,6 +12,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.upkeep import after_commit
 from delta_orch.storage.open import open_store
+from delta_orch.table_verbs import TableVerbs
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -20,22 +21,18 @@ if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.history import HistoryEntry
-    from delta_orch.log.upkeep.log_cleanup import CleanupResult
     from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.actions import Txn
     from delta_orch.scan.scan import Scan
     from delta_orch.storage.base import LogStore
     from delta_orch.verbs.alter.builder import Alteration
-    from delta_orch.verbs.fsck import FsckReport
-    from delta_orch.verbs.log_files import ChecksumResult, LogCompactionResult
-    from delta_orch.verbs.vacuum import VacuumResult
     from delta_orch.writing.target import WriteOptions
 
 __all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
 
 
-class DeltaTable:
+class DeltaTable(TableVerbs):
     """A Delta table at a location, whether or not it exists yet.
 
     Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
@@ -312,140 +309,6 @@ class DeltaTable:
         from delta_orch.verbs.domain_metadata import remove_domain_metadata
 
         return remove_domain_metadata(self.log, self.snapshot(), domain, options)
-
-    # Maintenance
-
-    def optimize(
-        self,
-        where: str | Expression | None = None,
-        target_file_size_bytes: int | None = None,
-        *,
-        max_deleted_rows_ratio: float = 0.05,
-        engine: EngineChoice = "auto",
-        **options: Unpack[CommitOptions],
-    ) -> CommitResult:
-        """Merge small files, partition by partition, and leave deleted rows behind; what readers see does not change.
-
-        Args:
-            where: A predicate over partition columns.
-            target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
-            max_deleted_rows_ratio: Files are rewritten, whatever their size, if deletion vectors mark more than this.
-
-        Returns: `skipped` where there was nothing to merge.
-
-        Raises:
-            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
-            ConflictError: Another commit removed one of the files.
-        """
-        from delta_orch.verbs.optimize import optimize
-
-        return optimize(
-            self.log, self.snapshot(), where, target_file_size_bytes, max_deleted_rows_ratio, engine, options
-        )
-
-    def vacuum(
-        self,
-        retention_hours: float | None = None,
-        dry_run: bool = False,
-        *,
-        enforce_retention: bool = True,
-        user_metadata: str | None = None,
-    ) -> VacuumResult:
-        """Delete files that no version within the retention needs. See `verbs.vacuum.vacuum`.
-
-        Raises:
-            InvalidRequestError: The retention is shorter than the table's, and `enforce_retention` is not False.
-            StorageError: A file could not be deleted. Run it again.
-        """
-        from delta_orch.verbs.vacuum import vacuum
-
-        return vacuum(
-            self.log,
-            self.snapshot(),
-            retention_hours=retention_hours,
-            dry_run=dry_run,
-            enforce_retention=enforce_retention,
-            user_metadata=user_metadata,
-        )
-
-    def fsck(self, version: int | None = None, check_files: bool = False) -> FsckReport:
-        """Check the log, a version's state (by default the newest) and its version checksum; with `check_files` look up
-        every data file and verify every deletion vector. See `verbs.fsck.fsck`.
-
-        Raises:
-            TableNotFoundError, VersionNotFoundError: There is nothing to check.
-            UnsupportedFeatureError, UnsupportedVersionError: This release might misread the version.
-            InvalidRequestError: No version number.
-        """
-        from delta_orch.verbs.fsck import fsck
-
-        if version is not None:
-            ensure_version(version)
-        return fsck(self.log, version, check_files=check_files)
-
-    def wait_for_upkeep(self, timeout_s: float | None = None) -> bool:
-        """Wait for what this process still does for the table after its commits: the checkpoint of a large table, and
-        the log cleanup that comes with it (docs/log.md). The end of the interpreter waits for that by itself; a process
-        that ends by `os._exit` or is frozen between calls should ask for it.
-
-        Args:
-            timeout_s: Longest time in seconds; None for as long as it takes.
-
-        Returns: Whether there is nothing left to do. What went wrong was logged.
-        """
-        from delta_orch.log.upkeep.background import wait_for_upkeep
-
-        return wait_for_upkeep(self.uri, timeout_s)
-
-    def checkpoint(
-        self, policy: Literal["classic", "v2"] | None = None, v2_format: Literal["json", "parquet"] = "json"
-    ) -> int:
-        """Write a checkpoint of the newest version, and return which one that is. Rows do not change.
-
-        Writing does so by itself every `delta.checkpointInterval` versions. See `verbs.checkpoint.checkpoint`.
-
-        Raises:
-            InvalidRequestError: `v2` for a table without the feature v2Checkpoint.
-        """
-        from delta_orch.verbs.log_files import checkpoint
-
-        return checkpoint(self.log, self.snapshot(), policy=policy, v2_format=v2_format)
-
-    def compact_log(self, start_version: int | None = None, end_version: int | None = None) -> LogCompactionResult:
-        """Reconcile a run of commits into one file beside them, by default those since the last checkpoint. See
-        `verbs.compact_log.compact_log`.
-
-        Raises:
-            InvalidRequestError: There is no such range.
-            VersionNotFoundError: A commit was cleaned up.
-        """
-        from delta_orch.verbs.log_files import compact_log
-
-        return compact_log(self.log, self.snapshot(), start_version, end_version)
-
-    def write_checksum(self, version: int | None = None) -> ChecksumResult:
-        """Write the checksum of a version (by default the newest) unless it has one, which is verified instead. See
-        `verbs.checksum.write_checksum`.
-
-        Raises:
-            ChecksumMismatchError: It disagrees with the state.
-        """
-        from delta_orch.verbs.log_files import write_checksum
-
-        if version is not None:
-            ensure_version(version)
-        return write_checksum(self.log.snapshot(version))
-
-    def cleanup_log(self, dry_run: bool = False) -> CleanupResult:
-        """Remove the part of the log that `delta.logRetentionDuration` has expired. Versions from before cannot be read
-        afterwards. Writing does so by itself after checkpoints. See `log.upkeep.log_cleanup.clean_up_log`.
-
-        Raises:
-            StorageError: A file could not be removed. Run it again.
-        """
-        from delta_orch.log.upkeep.log_cleanup import clean_up_log
-
-        return clean_up_log(self.log, self.log.snapshot(), dry_run=dry_run)
 
     def _snapshot_or_none(self) -> TableSnapshot | None:
         try:

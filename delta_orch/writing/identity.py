@@ -28,7 +28,7 @@ from delta_orch.protocol.schema import (
 )
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.table.column_mapping import physical_path
+from delta_orch.table.column_mapping import physical_name, physical_path
 from delta_orch.writing.target import WriteTarget
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
@@ -110,6 +110,24 @@ def _with_marks(schema: StructType, marks: Mapping[str, int]) -> StructType:
             for f in schema
         )
     )
+
+
+def with_marks_kept(metadata: Metadata, newest: Metadata) -> Metadata:
+    """Metadata that come back, with the high-water marks of their identity columns no earlier than where they stand
+    now. Columns are the same where files know them by the same name and they count in the same direction."""
+    if not (has_identity(metadata) and has_identity(newest)):
+        return metadata
+    schema = parse_schema(metadata.schema_string)
+    now = {physical_name(field): field for field in parse_schema(newest.schema_string)}
+    marks: dict[str, int] = {}
+    for field in schema:
+        current = now.get(physical_name(field))
+        before, after = identity_of(field), None if current is None else identity_of(current)
+        if before is None or after is None or after.high_water_mark is None or before.step * after.step < 0:
+            continue
+        known = after.high_water_mark if before.high_water_mark is None else before.high_water_mark
+        marks[field.name] = max(known, after.high_water_mark) if before.step > 0 else min(known, after.high_water_mark)
+    return replace(metadata, schema_string=serialize_schema(_with_marks(schema, marks))) if marks else metadata
 
 
 def has_identity(metadata: Metadata) -> bool:

@@ -138,6 +138,10 @@ def fit_to_version(
 
 def _with_row_ids(staged: StagedActions, base: CommitBase | None, version: int) -> StagedActions:
     before = parse_high_water_mark(None if base is None else base.domain_configuration(ROW_TRACKING_DOMAIN))
+    raised = staged.domain_metadata.get(ROW_TRACKING_DOMAIN)
+    if raised is not None and not raised.removed:
+        # Files that come with ids of their own (a restore, a clone) bring the mark up to which ids are taken.
+        before = max(before, parse_high_water_mark(raised.configuration))
     adds, after = assign_row_ids(staged.adds, before, version)
     if after == before:
         return replace(staged, adds=adds)

@@ -129,6 +129,8 @@ VERBS = (
     _commit("remove domain", "rich", lambda t: t.remove_domain_metadata("mine", txn=TXN)),
     _commit("optimize", "plain", lambda t: t.optimize(txn=TXN)),
     _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
+    _commit("restore", "plain", lambda t: t.restore(version=2, txn=TXN)),
+    _commit("restore, marked rows", "marked", lambda t: t.restore(version=0, txn=TXN)),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),

@@ -1,0 +1,165 @@
+"""`restore`: the state of an older version, as the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError
+from delta_orch.log.files.arrow_building import all_booleans
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.log_check import Problem
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, parse_txns
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.staged_actions import keys_of
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
+from delta_orch.table.column_mapping import MAX_COLUMN_ID
+from delta_orch.table.protocol_upgrade import with_features
+from delta_orch.table.registry import canonical_features
+from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN, parse_high_water_mark, serialize_high_water_mark
+from delta_orch.verbs.fsck import FILE_CHECK_COLUMNS, check_data_files, check_deletion_vectors
+from delta_orch.writing.identity import with_marks_kept
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
+
+_MOST_NAMED = 5
+_ENABLEMENT = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
+
+
+def restore(
+    log: TableLog,
+    snapshot: Snapshot,
+    version: int | None,
+    timestamp: Timestamp | None,
+    ignore_missing_files: bool,
+    options: CommitOptions,
+) -> CommitResult:
+    """Commit the difference between the newest version and an older one: files that only the older one has are added
+    again, with their deletion vectors, row ids and statistics, and files that only the newest one has are removed.
+
+    Schema, partitioning, properties and clustering are those of the older version. What must not go back stays: the
+    protocol keeps the features of both versions, row ids and identity values go on after the last one given out, column
+    ids are not given twice. Transaction ids and the user's metadata domains stay as they are.
+
+    The change data feed tells the difference by the files added and removed. The commit conflicts with every change of
+    rows or metadata since the newest version was read, unless a weaker isolation level is asked for.
+
+    Raises as `DeltaTable.restore`.
+    """
+    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
+        raise InvalidRequestError("A restore is of the whole table", remedy="Pass transaction ids without scope")
+    if version is not None:
+        ensure_version(version)
+    text = None if timestamp is None else str(timestamp)
+    options = {**options, "isolation_level": options.get("isolation_level") or SERIALIZABLE}
+    transaction = Transaction(
+        log,
+        snapshot,
+        operation="RESTORE",
+        operation_parameters={"version": version, "timestamp": text},
+        **options,
+    )
+    if transaction.stale_txns():
+        return transaction.commit()
+    transaction.ensure_follows()
+    past = log.snapshot(version, None if timestamp is None else parse_timestamp_ms(timestamp))
+    if past.version >= snapshot.version:
+        raise InvalidRequestError(
+            f"Version {past.version} is the newest one",
+            cause="Restoring goes back to an older version",
+            remedy="Give an older version or an earlier timestamp",
+            version=past.version,
+        )
+    past.configuration.for_writing()
+    adds, removes = _difference(past, snapshot)
+    if not ignore_missing_files:
+        _ensure_there(past, adds)
+    _stage(transaction, past, snapshot, adds, removes)
+    transaction.set_operation_metrics(
+        {
+            "tableSizeAfterRestore": past.size_bytes,
+            "numOfFilesAfterRestore": past.num_files,
+            "numRemovedFiles": removes.num_rows,
+            "numRestoredFiles": adds.num_rows,
+            "removedFilesSize": pc.sum(FileTable(removes).size).as_py() or 0,
+            "restoredFilesSize": pc.sum(FileTable(adds).size).as_py() or 0,
+        }
+    )
+    return transaction.commit()
+
+
+def _difference(past: Snapshot, newest: Snapshot) -> tuple[pa.Table, pa.Table]:
+    """The logical files that only the past has, all columns, and those that only the newest version has."""
+    before, now = past.files(), newest.files(REMOVED_FILE_COLUMNS)
+    keys_before, keys_now = keys_of(before), keys_of(now)
+    adds = before.filter(pc.invert(pc.is_in(keys_before, value_set=keys_now)))
+    removes = now.filter(pc.invert(pc.is_in(keys_now, value_set=keys_before)))
+    index = adds.schema.get_field_index("data_change")
+    return adds.set_column(index, adds.schema.field(index), all_booleans(True, adds.num_rows)), removes
+
+
+def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.Table, removes: pa.Table) -> None:
+    transaction.read_whole_table()
+    transaction.update_metadata(_restored_metadata(past, newest))
+    protocol = _united_protocol(past.protocol, newest.protocol)
+    if protocol != newest.protocol:
+        transaction.update_protocol(protocol)
+    clustering = past.clustering or ()
+    if clustering != (newest.clustering or ()):
+        transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(clustering))
+    given, now = (parse_high_water_mark(s.domain_metadata.get(ROW_TRACKING_DOMAIN)) for s in (past, newest))
+    if given > now:
+        # The feature was dropped since: the files that come back have ids that must not be given again.
+        transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(given))
+    if adds.num_rows:
+        transaction.add_files(adds)
+    if removes.num_rows:
+        transaction.remove_files(removes)
+
+
+def _united_protocol(past: Protocol, newest: Protocol) -> Protocol:
+    return with_features(newest, canonical_features(past))
+
+
+def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:
+    """The older version's metadata, with the numbers that only go up where they stand now."""
+    metadata = with_marks_kept(past.metadata, newest.metadata)
+    properties, now = dict(metadata.configuration), newest.metadata.configuration
+    if MAX_COLUMN_ID in properties and MAX_COLUMN_ID in now:
+        properties[MAX_COLUMN_ID] = str(max(int(properties[MAX_COLUMN_ID]), int(now[MAX_COLUMN_ID])))
+    if past.configuration.enables("inCommitTimestamp") and newest.configuration.enables("inCommitTimestamp"):
+        # Since when commits carry their time is a fact of the log, and not of the version that is restored.
+        properties = {key: value for key, value in properties.items() if key not in _ENABLEMENT}
+        properties |= {key: now[key] for key in _ENABLEMENT if key in now}
+    return replace(metadata, configuration=properties)
+
+
+def _ensure_there(past: Snapshot, adds: pa.Table) -> None:
+    """Raise MissingFileError or CorruptDataError unless every data file and deletion vector is as the log says."""
+    files = adds.select(FILE_CHECK_COLUMNS)
+    problems = [*check_data_files(past.store, files), *check_deletion_vectors(past.store, files)]
+    if problems:
+        _refuse(past, problems)
+
+
+def _refuse(past: Snapshot, problems: Sequence[Problem]) -> NoReturn:
+    paths = [problem.path for problem in problems]
+    kind = MissingFileError if all(p.code == MissingFileError.code for p in problems) else CorruptDataError
+    more = f" and {len(problems) - _MOST_NAMED} more" if len(problems) > _MOST_NAMED else ""
+    raise kind(
+        f"Version {past.version} cannot be restored: {len(problems)} of its files cannot be used",
+        cause=" ".join(problem.message for problem in problems[:_MOST_NAMED]) + more,
+        remedy="Vacuum may have deleted them. Restore a newer version, bring the files back, or pass "
+        "ignore_missing_files=True",
+        version=past.version,
+        num_files=len(problems),
+        paths=paths[:_MOST_NAMED],
+    )
