@@ -174,7 +174,8 @@ class TableProperties:
     isolation_level: str = _property(
         "delta.isolationLevel", _one_of("Serializable", "WriteSerializable"), "WriteSerializable"
     )
-    # Neither the protocol nor the reference implementation has a property for it.
+    # Neither the protocol nor the reference implementation has a property for these.
+    allow_nested_tables: bool = _property("delta_orch.allowNestedTables", parse_boolean, False)
     log_compaction_interval: int | None = _property("delta_orch.logCompactionInterval", _at_least(2))
     log_retention_ms: int = _property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
     optimize_write: bool = _property("delta.autoOptimize.optimizeWrite", parse_boolean, True)

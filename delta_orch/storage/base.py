@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from delta_orch.errors import FileMissingInStoreError, ProtocolViolationError, StorageError, UnsupportedStoreError
-from delta_orch.protocol.paths import canonical_path, decode_path, is_absolute
+from delta_orch.protocol.paths import LOG_DIRECTORY, canonical_path, decode_path, is_absolute
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
+
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class FileMeta(NamedTuple):
@@ -103,6 +107,36 @@ class LogStore(ABC):
     @abstractmethod
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         """Every file below `directory`, in no order. For vacuum."""
+
+    def other_table(self) -> str | None:
+        """The location of a Delta table around this root, or of one below it; None where there is neither.
+
+        For the creation of a table: one listing of the root, which is empty then, and a look at each directory above.
+        """
+        return self._table_around() or self._table_inside()
+
+    def _table_around(self) -> str | None:
+        return None
+
+    def _table_inside(self) -> str | None:
+        for file in self.list_recursive():
+            inner, log, _ = file.path.partition(f"/{LOG_DIRECTORY}/")
+            if log:
+                return f"{self.uri}/{inner}"
+        return None
+
+    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str]) -> set[str]:
+        """Those of the listed files that must stay although no version names them as they are listed: they are a needed
+        file by another way (a link, a mount), or lie in a table inside this one.
+
+        Args:
+            candidates: Paths relative to the root, of `list_recursive`.
+            needed: Paths in the file system of `data_filesystem`.
+
+        Raises:
+            StorageError: A needed file cannot be looked at. Nothing is known then.
+        """
+        return set()
 
     def ensure_can_commit(self) -> None:  # noqa: B027 - a store that can has nothing to do
         """Check, before any data is written, that the store supports `put_if_absent`.
@@ -214,6 +248,20 @@ class FlatStore(LogStore):
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         return map(self._relative, self.list_objects(self._full(directory), recursive=True))
+
+    def _table_around(self) -> str | None:
+        above = self.root
+        while "/" in above:
+            above = above.rpartition("/")[0]
+            try:
+                found = next(iter(self.list_objects(f"{above}/{LOG_DIRECTORY}", recursive=False)), None)
+            except StorageError as e:
+                # Credentials for a part of the bucket do not show what lies above it.
+                _LOGGER.info("Whether a table lies around %s is not known: %s", self.uri, e)
+                return None
+            if found is not None:
+                return self.uri[: len(self.uri) - len(self.root) + len(above)]
+        return None
 
     def delete(self, path: str) -> None:
         self.delete_object(self._full(path))

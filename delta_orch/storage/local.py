@@ -7,6 +7,7 @@ System calls one by one, in an order that matters: what `pathlib` would wrap is 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -19,8 +20,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from delta_orch.errors import FileExistsInStoreError, StorageOutcomeUnknownError, UnsupportedStoreError
-from delta_orch.protocol.paths import is_absolute
+from delta_orch.errors import FileExistsInStoreError, StorageError, StorageOutcomeUnknownError, UnsupportedStoreError
+from delta_orch.protocol.paths import LOG_DIRECTORY, is_absolute, parse_log_path
 from delta_orch.storage.base import (
     NO_HARD_LINKS,
     FileMeta,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _TEMPORARY_SUFFIX = ".tmp"
 _MAX_SYNC_THREADS = 16
 
@@ -98,6 +100,45 @@ class LocalStore(LogStore):
                 elif (meta := _entry_meta(prefix + entry.name, entry)) is not None:
                     yield meta
 
+    def _table_around(self) -> str | None:
+        for root in dict.fromkeys((self.root, os.path.realpath(self.root))):
+            for above in Path(root).parents:
+                if _holds_log(str(above)):
+                    return above.as_uri()
+        return None
+
+    def _table_inside(self) -> str | None:
+        pending = [""]
+        while pending:
+            current = pending.pop()
+            for entry in self._entries(current):
+                if entry.name == LOG_DIRECTORY:
+                    if current:
+                        return Path(self._full(current)).as_uri()
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append(f"{current}/{entry.name}" if current else entry.name)
+        return None
+
+    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str]) -> set[str]:
+        if not candidates:
+            return set()
+        files = {identity for path in needed if (identity := _identity(path)) is not None}
+        inner: dict[str, bool] = {"": False}
+        return {
+            path
+            for path in candidates
+            if self._is_in_table(os.path.dirname(path), inner) or _identity(self._full(path)) in files
+        }
+
+    def _is_in_table(self, directory: str, known: dict[str, bool]) -> bool:
+        """Whether a directory below the root has a `_delta_log`, of whatever kind, or lies in one that has."""
+        found = known.get(directory)
+        if found is None:
+            log = f"{self._full(directory)}/{LOG_DIRECTORY}"
+            found = os.path.lexists(log) or self._is_in_table(os.path.dirname(directory), known)
+            known[directory] = found
+        return found
+
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         full = self._full(directory)
         with os_errors("list", full), suppress(FileNotFoundError), os.scandir(full) as entries:
@@ -152,7 +193,21 @@ class LocalStore(LogStore):
     def delete(self, path: str) -> None:
         full = self._full(path)
         with os_errors("delete", full), suppress(FileNotFoundError):
+            self._ensure_below(path)
             os.unlink(full)
+
+    def _ensure_below(self, path: str) -> None:
+        """Check that no directory on the way is a link: what lies behind one is not this table's to delete."""
+        directory = os.path.dirname(path)
+        while directory and directory != LOG_DIRECTORY:
+            if stat.S_ISLNK(os.lstat(self._full(directory)).st_mode):
+                raise StorageError(
+                    f"{self._full(path)} was not deleted",
+                    cause=f"{directory} is a symbolic link, and what it leads to does not belong to the table",
+                    remedy="Find out who has put the link into the table's directory",
+                    path=path,
+                )
+            directory = os.path.dirname(directory)
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         import pyarrow.fs as pafs
@@ -323,6 +378,29 @@ def _entry_meta(path: str, entry: os.DirEntry[str]) -> FileMeta | None:
         return None
     except OSError as e:
         raise storage_error(e, "look at", entry.path) from e
+
+
+def _identity(full: str) -> tuple[int, int] | None:
+    """What a file is whatever it is called; None where there is none, or can be none."""
+    try:
+        status = os.stat(full)
+    except OSError as e:
+        if e.errno in _NOT_THERE:
+            return None
+        raise storage_error(e, "look at", full) from e
+    return status.st_dev, status.st_ino
+
+
+def _holds_log(directory: str) -> bool:
+    """Whether a directory is that of a table."""
+    try:
+        with os.scandir(f"{directory}/{LOG_DIRECTORY}") as entries:
+            return any(parse_log_path(entry.name) is not None for entry in entries)
+    except PermissionError:
+        # Of a log that may not be read nothing says that it is none.
+        return os.path.lexists(f"{directory}/{LOG_DIRECTORY}")
+    except OSError:
+        return False
 
 
 def _file_meta(path: str, status: os.stat_result) -> FileMeta:

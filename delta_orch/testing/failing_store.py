@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -153,6 +153,12 @@ class FailingStore(LogStore):
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         return self.watch("list_recursive", directory, lambda: iter(list(self.inner.list_recursive(directory))))
+
+    def other_table(self) -> str | None:
+        return self.inner.other_table()
+
+    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str]) -> set[str]:
+        return self.inner.not_deletable(candidates, needed)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         return self.watch("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import posixpath
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, StorageError
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
@@ -31,6 +33,7 @@ _HOUR_MS = 60 * 60 * 1000
 # Ten thousand years: beyond that, times do not fit the log's integers any more.
 _MOST_HOURS = 87_600_000
 _DELETE_THREADS = 8
+_MOST_NAMED = 100
 # Escapes, schemes, absolute paths, detours: everything else is the path below the root as it stands.
 _MAY_BE_SPELLED_OTHERWISE = r"[%:]|^/|//|(?:^|/)\.{1,2}(?:/|$)"
 _INNER_LOG = f"/{LOG_DIRECTORY}/"
@@ -44,12 +47,15 @@ class VacuumResult:
         paths: Relative to the table's root, not URL-encoded, sorted.
         size_bytes: Their sum.
         retention_ms: Files younger than this were kept.
+        is_recorded: Whether the log holds `VACUUM START` and `VACUUM END`: not after a dry run, not where there was
+            nothing to delete, and not where the disk was so full that deleting made no room for them.
     """
 
     paths: tuple[str, ...]
     size_bytes: int
     dry_run: bool
     retention_ms: int
+    is_recorded: bool = False
 
     @property
     def num_files(self) -> int:
@@ -72,7 +78,9 @@ def vacuum(
     Older versions lose their files: time travel and change feeds beyond the retention end here. The log, hidden
     directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
     directories themselves stay. Two commits, `VACUUM START` and `VACUUM END`, record it; a run that finds nothing
-    commits nothing. Neither conflicts with any writer.
+    commits nothing. Neither conflicts with any writer. On a full disk files are deleted first and recorded afterwards.
+    Symbolic links are not followed, and a file that a version needs by another name (through a link, a mount, a hard
+    link) stays.
 
     Args:
         retention_hours: None takes `delta.deletedFileRetentionDuration`.
@@ -81,7 +89,9 @@ def vacuum(
 
     Raises:
         InvalidRequestError: The retention is negative, or too short. Nothing was deleted.
-        StorageError: A file could not be deleted; others may be gone already. Running it again is safe.
+        ProtocolViolationError: Files have deletion vectors that the protocol does not list. Nothing was deleted.
+        StorageError: Files could not be deleted, all others are gone; or nothing was deleted, as the log cannot be
+            written. `context["num_deleted"]` and `context["failed"]` tell. Running it again is safe.
     """
     existing_target(snapshot)
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
@@ -93,29 +103,56 @@ def vacuum(
     result = VacuumResult(tuple(FileTable(doomed).path.to_pylist()), size_bytes, dry_run, retention_ms)
     if dry_run or not result.paths:
         return result
-    _record(
-        table_log,
-        snapshot,
-        "VACUUM START",
-        {
-            "retentionCheckEnabled": str(enforce_retention).lower(),
-            "defaultRetentionMillis": str(snapshot.properties.deleted_file_retention_ms),
-            "specifiedRetentionMillis": str(retention_ms),
-        },
-        {"numFilesToDelete": result.num_files, "sizeOfDataToDelete": result.size_bytes},
-        user_metadata,
+    record = partial(_record, table_log, snapshot, user_metadata)
+    parameters = {
+        "retentionCheckEnabled": str(enforce_retention).lower(),
+        "defaultRetentionMillis": str(snapshot.properties.deleted_file_retention_ms),
+        "specifiedRetentionMillis": str(retention_ms),
+    }
+    metrics = {"numFilesToDelete": result.num_files, "sizeOfDataToDelete": result.size_bytes}
+    start = partial(record, "VACUUM START", parameters, metrics)
+    try:
+        start()
+        is_started = True
+    except StorageError as e:
+        if not _is_full(e):
+            raise
+        # Whoever cleans up because the disk is full needs the room first. The list of files is certain by now.
+        logger.warning("vacuum of %s begins without VACUUM START in the log: %s", store.uri, e)
+        is_started = False
+    failures = delete_files(store, result.paths)
+    num_deleted = result.num_files - len(failures)
+    logger.info("vacuum of %s deleted %d of %d files", store.uri, num_deleted, result.num_files)
+    try:
+        if not is_started:
+            start()
+        record("VACUUM END", {"status": "FAILED" if failures else "COMPLETED"}, {"numDeletedFiles": num_deleted})
+        is_recorded = True
+    except StorageError as e:
+        if not _is_full(e) and not failures:
+            raise
+        logger.warning("the log of %s does not say that vacuum deleted %d files: %s", store.uri, num_deleted, e)
+        is_recorded = False
+    if failures:
+        raise _failed(store, failures, num_deleted) from next(iter(failures.values()))
+    return replace(result, is_recorded=is_recorded)
+
+
+def _is_full(error: StorageError) -> bool:
+    return error.context.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _failed(store: LogStore, failures: Mapping[str, StorageError], num_deleted: int) -> StorageError:
+    """The error for files that could not be deleted."""
+    first = next(iter(failures.values()))
+    return StorageError(
+        f"Vacuum of {store.uri} deleted {num_deleted} of {num_deleted + len(failures)} files",
+        cause=f"The first of {len(failures)} failures: {first}",
+        remedy="Remove the cause and run vacuum again: that is safe",
+        errno=first.context.get("errno"),
+        num_deleted=num_deleted,
+        failed=tuple(sorted(failures)[:_MOST_NAMED]),
     )
-    delete_files(store, result.paths)
-    _record(
-        table_log,
-        snapshot,
-        "VACUUM END",
-        {"status": "COMPLETED"},
-        {"numDeletedFiles": result.num_files},
-        user_metadata,
-    )
-    logger.info("vacuum of %s deleted %d files, %d bytes", store.uri, result.num_files, result.size_bytes)
-    return result
 
 
 def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, enforce: bool) -> int:
@@ -149,7 +186,7 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
     Raises:
         ProtocolViolationError: A live file has a deletion vector, and the protocol does not list the feature.
     """
-    needed, foreign_names = _needed_paths(snapshot, store, expired_ms)
+    needed, foreign_names, places = _needed_paths(snapshot, store, expired_ms)
     # A log cannot hold a name that is not Unicode, so such a file is not this table's.
     listed = [file for file in store.list_recursive() if file.path.isascii() or _is_unicode(file.path)]
     files = pa.table(
@@ -182,14 +219,19 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
     ]
     if len(foreign_names):
         is_kept.append(pc.is_in(names, value_set=foreign_names))
-    return files.filter(pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]).sort_by("path")
+    doomed = files.filter(pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]).sort_by("path")
+    stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places)
+    if stays:
+        doomed = doomed.filter(pc.invert(pc.is_in(doomed.column("path"), value_set=string_array(sorted(stays)))))
+    return doomed
 
 
-def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple[pa.Array, pa.Array]:
+def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple[pa.Array, pa.Array, Iterator[str]]:
     """What the newest version or a tombstone younger than `expired_ms` names.
 
     Returns: Paths relative to the table's root, decoded; and the names of files that the log places elsewhere. A file
         of such a name stays wherever it is listed: the other place may be this one by another way (a link, a mount).
+        Then all of them once more, as paths of the data file system.
     """
     columns = ["path", "deletion_vector"]
     live, tombstones = snapshot.files(columns), snapshot.tombstones([*columns, "deletion_timestamp"])
@@ -210,14 +252,21 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
     root = store.data_filesystem()[1].rstrip("/") + "/"
     decoded: list[str] = []
     foreign: list[str] = []
+    places: list[str] = []
+    plain: list[pa.Array] = []
     for paths in spelled:
-        for odd in paths.filter(pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE)).to_pylist():
-            place = posixpath.normpath(store.resolve(odd))
+        is_odd = pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE)
+        plain.append(paths.filter(pc.invert(is_odd)))
+        for odd in paths.filter(is_odd).to_pylist():
+            place = store.resolve(odd)
+            places.append(place)
+            place = posixpath.normpath(place)
             if place.startswith(root):
                 decoded.append(place[len(root) :])
             else:
                 foreign.append(place.rpartition("/")[2])
-    return pa.concat_arrays([*spelled, string_array(decoded)]), string_array(foreign)
+    every_place = chain(places, (root + path for paths in plain for path in paths.to_pylist()))
+    return pa.concat_arrays([*spelled, string_array(decoded)]), string_array(foreign), every_place
 
 
 def vector_paths(files: pa.Table) -> pa.Array:
@@ -255,20 +304,30 @@ def _is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
     )
 
 
-def delete_files(store: LogStore, paths: Sequence[str]) -> None:
-    """Delete, several at a time; a file that is gone already is no error."""
+def delete_files(store: LogStore, paths: Sequence[str]) -> dict[str, StorageError]:
+    """Delete all that can be deleted, several at a time; a file that is gone already is no error.
+
+    Returns: What could not be deleted, and why.
+    """
+
+    def delete(path: str) -> tuple[str, StorageError] | None:
+        try:
+            store.delete(path)
+        except StorageError as e:
+            return path, e
+        return None
+
     with ThreadPoolExecutor(_DELETE_THREADS, thread_name_prefix="delta-vacuum") as pool:
-        for _ in pool.map(store.delete, paths, chunksize=64):
-            pass
+        return dict(filter(None, pool.map(delete, paths)))
 
 
 def _record(
     table_log: TableLog,
     snapshot: Snapshot,
+    user_metadata: str | None,
     operation: str,
     parameters: dict[str, str],
     metrics: dict[str, int],
-    user_metadata: str | None,
 ) -> None:
     transaction = Transaction(
         table_log, snapshot, operation=operation, operation_parameters=parameters, user_metadata=user_metadata

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, cast
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, StatisticsPolicy, WriteSpec
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
@@ -175,6 +175,7 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
         InvalidPropertyError, ColumnNotFoundError, SchemaMismatchError, InvalidRequestError: The definition or the
             schema cannot be a table's.
         UnsupportedFeatureError: It would need a feature this release does not write.
+        TableExistsError: Another table lies around the location, or below it.
     """
     from delta_orch.protocol.table_properties import ensure_settable
     from delta_orch.table.clustering import ensure_can_cluster, physical_columns
@@ -200,7 +201,23 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
     if cluster_by:
         clustering = physical_columns(table.schema, [resolve_path(table.schema, column) for column in cluster_by])
         ensure_can_cluster(table, clustering)
+    if not table.properties.allow_nested_tables:
+        _ensure_alone(store)
     return WriteTarget(store, table, clustering)
+
+
+def _ensure_alone(store: LogStore) -> None:
+    """A table owns every file below its root: another client's vacuum of an outer table deletes an inner one."""
+    other = store.other_table()
+    if other is not None:
+        raise TableExistsError(
+            f"Cannot create a table at {store.uri}",
+            cause=f"There is a table at {other}. One would lie inside the other, and vacuum would take it for garbage",
+            remedy="Choose locations of which none contains another, or create it with the property "
+            "delta_orch.allowNestedTables=true if no other client ever vacuums the outer table",
+            uri=store.uri,
+            other=other,
+        )
 
 
 def evolve_target(

@@ -84,6 +84,30 @@ def test_a_full_disk(small_disk: Path) -> None:
     ensure_unchanged_then_writable(table)
 
 
+def test_vacuum_of_a_full_disk_frees_it_first(small_disk: Path) -> None:
+    table = open_table(open_store(small_disk / "table"))
+    create_table(table, "1")
+    (small_disk / "table" / "garbage").write_bytes(b"x" * 40_000)
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    result = table.vacuum(0, enforce_retention=False)
+    assert result.paths == ("garbage",)
+    assert result.is_recorded
+    assert [entry.operation for entry in table.history(2)] == ["VACUUM END", "VACUUM START"]
+
+    # Where deleting makes no room, it is done all the same, and said.
+    (small_disk / "table" / "garbage").touch()
+    with pytest.raises(OSError, match="No space"), filler.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    result = table.vacuum(0, enforce_retention=False)
+    assert result.paths == ("garbage",)
+    assert not result.is_recorded
+    assert not (small_disk / "table" / "garbage").exists()
+
+
 def test_a_disk_that_fills_up_in_the_middle_of_a_commit(small_disk: Path) -> None:
     table = open_table(open_store(small_disk / "table"))
     snapshot = create_table(table, "1")

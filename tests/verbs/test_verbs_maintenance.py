@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import orjson
 import pyarrow as pa
@@ -20,11 +21,14 @@ from delta_orch.errors import (
     InvalidRequestError,
     MissingFileError,
     ProtocolViolationError,
+    StorageError,
+    TableExistsError,
     TableNotFoundError,
     UnsupportedFeatureError,
 )
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.paths import commit_path
+from delta_orch.testing import FailingStore, StoreCall, open_table
 from delta_orch.verbs.optimize import pack_bins
 from delta_orch.verbs.vacuum import vector_paths
 from tests.handmade import HandmadeTable, inline_vector
@@ -261,7 +265,7 @@ def test_vacuum_leaves_tables_inside_the_table_alone(table: DeltaTable, days: An
     if inner == "inner/inner":
         tables.insert(0, DeltaTable(root / "inner"))
     for below in tables:
-        below.append(days(("b", 2)))
+        below.append(days(("b", 2)), properties={"delta_orch.allowNestedTables": "true"})
         below.overwrite(days(("c", 3)))
     loose = [root / inner / "loose.parquet", root / f"{parts[0]}-sibling.parquet", root / "loose.parquet"]
     for path in loose:
@@ -421,3 +425,66 @@ def test_many_small_files_are_read_as_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "t" / "f69.parquet").unlink()
     with pytest.raises(MissingFileError, match="f69"):
         table.snapshot(1).scan().to_arrow()
+
+
+@pytest.mark.parametrize("place", ["inner", "day=a/b/inner", "..", "../.."])
+@pytest.mark.parametrize("verb", ["create", "append", "overwrite"])
+def test_a_table_inside_or_around_another_is_refused(tmp_path: Path, days: Any, place: str, verb: str) -> None:
+    DeltaTable(tmp_path / "a" / "b" / "c").append(days(("a", 1)))
+    other = DeltaTable(tmp_path / "a" / "b" / "c" / place)
+    rows = days(("a", 1))
+    write = getattr(other, verb)
+    with pytest.raises(TableExistsError, match="inside the other"):
+        write(rows.schema if verb == "create" else rows)
+    assert not other.exists()
+    write(rows.schema if verb == "create" else rows, properties={"delta_orch.allowNestedTables": "true"})
+    assert other.exists()
+    # Those that are side by side, and a path that only looks alike.
+    DeltaTable(tmp_path / "side" / "by").append(rows)
+    DeltaTable(tmp_path / "side" / "by-side").append(rows)
+
+
+def test_a_table_inside_another_is_refused_by_way_of_a_link(tmp_path: Path, days: Any) -> None:
+    DeltaTable(tmp_path / "outer").append(days(("a", 1)))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link").symlink_to(tmp_path / "outer")
+    with pytest.raises(TableExistsError):
+        DeltaTable(tmp_path / "elsewhere" / "link" / "inner").append(days(("a", 1)))
+
+
+def test_a_nested_table_is_refused_in_stores_without_directories(days: Any) -> None:
+    name = f"memory://{uuid4()}"
+    DeltaTable(f"{name}/outer").append(days(("a", 1)))
+    with pytest.raises(TableExistsError):
+        DeltaTable(f"{name}/outer/inner").append(days(("a", 1)))
+    with pytest.raises(TableExistsError):
+        DeltaTable(name).append(days(("a", 1)))
+    DeltaTable(f"{name}/outer-too").append(days(("a", 1)))
+
+
+def test_vacuum_keeps_live_files_behind_links(table: DeltaTable, days: Any, tmp_path: Path) -> None:
+    table.append(days(("a", 1)), partition_by=["day"])
+    root = Path(table.store.resolve("x")).parent
+    (root / "hot").mkdir()
+    (root / "day=a").rename(root / "hot" / "day=a")
+    (root / "day=a").symlink_to(root / "hot" / "day=a")
+    assert not table.vacuum(0, enforce_retention=False).paths
+    assert table.snapshot().scan().to_arrow().num_rows == 1
+
+
+def test_vacuum_says_what_it_deleted_where_something_cannot_be(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)))
+    root = Path(table.store.resolve("x")).parent
+    for name in ("1", "2", "3"):
+        (root / name).write_bytes(b"x")
+    store = FailingStore(table.store)
+    store.delete = lambda path: store.fail(StoreCall(0, "delete", path)) if path == "2" else table.store.delete(path)  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="deleted 2 of 3 files") as caught:
+        open_table(store).vacuum(0, enforce_retention=False)
+    assert caught.value.context["failed"] == ("2",)
+    assert not (root / "1").exists()
+    assert not (root / "3").exists()
+    end = table.history(1)[0]
+    assert end.operation == "VACUUM END"
+    assert end.operation_parameters["status"] == "FAILED"
+    assert table.vacuum(0, enforce_retention=False).paths == ("2",)
