@@ -35,7 +35,7 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.write.commit_options import SERIALIZABLE, SNAPSHOT_ISOLATION
-from delta_orch.log.write.staged_actions import ReadSet, StagedActions, keys_of
+from delta_orch.log.write.staged_actions import ReadSet, StagedActions, keys_of, paths_of
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration, concerns_writers
 
@@ -75,11 +75,14 @@ class Intent:
     table: TableConfiguration
 
 
-def ensure_no_conflict(intent: Intent, winner: Commit, before: TableConfiguration) -> None:
+def ensure_no_conflict(
+    intent: Intent, winner: Commit, before: TableConfiguration, settled: pa.Array | None = None
+) -> None:
     """Check one commit that came first.
 
     Args:
         before: The table as that commit found it.
+        settled: Canonical paths of files of which it deleted rows that are known not to concern the transaction.
 
     Raises:
         ConflictError: One of its kinds; `context["winning_version"]` names the commit. Nothing was written.
@@ -88,7 +91,7 @@ def ensure_no_conflict(intent: Intent, winner: Commit, before: TableConfiguratio
     _ensure_other_identifiers(intent, winner)
     if intent.begins_to_track_rows:
         _ensure_row_ids(winner)
-    _ensure_files_untouched(intent, winner)
+    _ensure_files_untouched(intent, winner, _changes(winner, settled))
 
 
 def is_blind_append(commit: Commit) -> bool:
@@ -125,16 +128,33 @@ def _ensure_row_ids(winner: Commit) -> None:
         raise _conflict(ConcurrentAppendError, winner, cause, path=without)
 
 
-def _ensure_files_untouched(intent: Intent, winner: Commit) -> None:
+@dataclass(frozen=True, slots=True)
+class _FileChanges:
+    adds: pa.Table
+    removes: pa.Table
+
+
+def _changes(winner: Commit, settled: pa.Array | None) -> _FileChanges:
+    if settled is None:
+        return _FileChanges(winner.adds, winner.removes)
+    is_settled = [
+        pc.is_in(canonical_paths(FileTable(files).path), value_set=settled) for files in (winner.adds, winner.removes)
+    ]
+    return _FileChanges(
+        *(f.filter(pc.invert(s)) for f, s in zip((winner.adds, winner.removes), is_settled, strict=True))
+    )
+
+
+def _ensure_files_untouched(intent: Intent, winner: Commit, changes: _FileChanges) -> None:
     if intent.reads.is_empty and not len(intent.removed_keys):
         return
-    removes = _outside_settled(intent, winner.removes)
+    removes = _outside_settled(intent, changes.removes)
     if (path := _first_shared(removes, intent.removed_keys)) is not None:
         cause = f"it removed the file {path}, as this one would"
         raise _conflict(ConcurrentDeleteDeleteError, winner, cause + _yielding(intent), path=path)
     if len(intent.added_again):
-        hit = pc.is_in(canonical_paths(FileTable(winner.adds).path), value_set=intent.added_again)
-        if (path := _first_path(winner.adds, hit)) is not None:
+        hit = pc.is_in(canonical_paths(FileTable(changes.adds).path), value_set=intent.added_again)
+        if (path := _first_path(changes.adds, hit)) is not None:
             cause = f"it added the file {path} again, as this one would"
             raise _conflict(ConcurrentAppendError, winner, cause, path=path)
     if not intent.changes_data:
@@ -143,21 +163,21 @@ def _ensure_files_untouched(intent: Intent, winner: Commit) -> None:
                 cause = f"it removed the file {path}, whose rows this one rearranges"
                 raise _conflict(ConcurrentDeleteReadError, winner, cause + _yielding(intent), path=path)
         # A change of metadata alone has read rows to prove something about all of them, at any isolation level.
-        _ensure_no_rows_to_read(intent, winner)
+        _ensure_no_rows_to_read(intent, winner, changes)
     elif intent.isolation_level != SNAPSHOT_ISOLATION:
-        _ensure_read_rows_unchanged(intent, winner, removes)
+        _ensure_read_rows_unchanged(intent, winner, changes)
 
 
-def _ensure_read_rows_unchanged(intent: Intent, winner: Commit, removes: pa.Table) -> None:
+def _ensure_read_rows_unchanged(intent: Intent, winner: Commit, changes: _FileChanges) -> None:
     if not is_blind_append(winner) or intent.isolation_level == SERIALIZABLE or intent.changes_metadata:
-        _ensure_no_rows_to_read(intent, winner)
-    if (path := _first_removed(intent, _data_changes(removes))) is not None:
+        _ensure_no_rows_to_read(intent, winner, changes)
+    if (path := _first_removed(intent, _data_changes(_outside_settled(intent, changes.removes)))) is not None:
         cause = f"it removed the file {path}, whose rows this one has read"
         raise _conflict(ConcurrentDeleteReadError, winner, cause, path=path)
 
 
-def _ensure_no_rows_to_read(intent: Intent, winner: Commit) -> None:
-    adds = _outside_settled(intent, _data_changes(winner.adds))
+def _ensure_no_rows_to_read(intent: Intent, winner: Commit, changes: _FileChanges) -> None:
+    adds = _outside_settled(intent, _data_changes(changes.adds))
     if (path := _first_read(intent, adds)) is not None:
         cause = f"it added the file {path}, whose rows this one should have read"
         raise _conflict(ConcurrentAppendError, winner, cause, path=path)
@@ -246,6 +266,14 @@ def _conflict(kind: type[ConflictError], winner: Commit, cause: str, **context: 
     )
 
 
+def deleted_rows_conflict(winner: Commit, paths: Sequence[str], num_rows: int) -> ConflictError:
+    """The error where both commits delete the same rows by marking them."""
+    rows = "a row" if num_rows == 1 else f"{num_rows} rows"
+    more = f" and {len(paths) - 1} others" if len(paths) > 1 else ""
+    cause = f"it deleted {rows} of the file {paths[0]}{more}, as this one would"
+    return _conflict(ConcurrentDeleteDeleteError, winner, cause, path=paths[0], paths=list(paths), num_rows=num_rows)
+
+
 def removes_after_compaction(
     staged: StagedActions, winner: Commit, table: TableConfiguration
 ) -> list[tuple[pa.Table, bool]] | None:
@@ -268,6 +296,9 @@ def removes_after_compaction(
     touched = file_partition_keys(winner.removes, table.schema, table.partition_columns)
     emptied = pc.unique(touched.filter(is_ours))
     if pc.any(pc.is_in(touched.filter(pc.invert(is_ours)), value_set=emptied)).as_py():
+        return None
+    if any(_first_path(f, pc.is_in(canonical_paths(FileTable(f).path), value_set=paths_of(gone))) for f in staged.adds):
+        # Rows that it only marks lie elsewhere in the new files.
         return None
     added = file_partition_keys(winner.adds, table.schema, table.partition_columns)
     moved = winner.adds.filter(pc.is_in(added, value_set=emptied))

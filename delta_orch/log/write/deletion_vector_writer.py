@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from uuid import uuid4
 
 import pyarrow as pa
@@ -34,6 +35,14 @@ FILE_BYTES = 2 * 1024 * 1024
 _LETTERS = string.ascii_letters + string.digits
 
 
+@dataclass(frozen=True, slots=True)
+class VectorFile:
+    """A file of deletion vectors, not written yet; `path` is relative to the table's root."""
+
+    path: str
+    content: bytes
+
+
 def write_deletion_vectors(
     store: LogStore,
     vectors: Sequence[DeletionVector],
@@ -44,17 +53,41 @@ def write_deletion_vectors(
 ) -> list[DeletionVectorDescriptor]:
     """Make vectors durable, before a commit names them.
 
-    Args:
-        vectors: At least one row each. Their bitmaps are compressed in place.
-        inline_bytes: Vectors up to this size are kept in their descriptors; 0 writes all of them into files.
-        file_bytes: Start another file where one would grow beyond this.
-        random_prefix_length: Put files into directories of random names that long (`delta.randomizeFilePrefixes`).
+    Arguments are those of `pack_deletion_vectors`.
 
     Returns: A descriptor for each vector, in order.
 
     Raises:
         InvalidRequestError: A vector marks no row.
         StorageError: A file could not be written. Others may be left as orphans that no commit names.
+    """
+    descriptors, files = pack_deletion_vectors(
+        vectors, inline_bytes=inline_bytes, file_bytes=file_bytes, random_prefix_length=random_prefix_length
+    )
+    for file in files:
+        store.put_if_absent(file.path, file.content)
+    return descriptors
+
+
+def pack_deletion_vectors(
+    vectors: Sequence[DeletionVector],
+    *,
+    inline_bytes: int = INLINE_BYTES,
+    file_bytes: int = FILE_BYTES,
+    random_prefix_length: int | None = None,
+) -> tuple[list[DeletionVectorDescriptor], list[VectorFile]]:
+    """Lay out vectors: small ones in their descriptors, the others in files that they share. Nothing is written.
+
+    Args:
+        vectors: At least one row each. Their bitmaps are compressed in place.
+        inline_bytes: Vectors up to this size are kept in their descriptors; 0 writes all of them into files.
+        file_bytes: Start another file where one would grow beyond this.
+        random_prefix_length: Put files into directories of random names that long (`delta.randomizeFilePrefixes`).
+
+    Returns: A descriptor for each vector, in order, and the files that must be written before a commit names them.
+
+    Raises:
+        InvalidRequestError: A vector marks no row.
     """
     serialized = [SerializedVector.of(vector) for vector in vectors]
     if any(vector.cardinality == 0 for vector in serialized):
@@ -63,12 +96,14 @@ def write_deletion_vectors(
         )
     found = [vector.inline_descriptor() if len(vector.data) <= inline_bytes else None for vector in serialized]
     large = [index for index, descriptor in enumerate(found) if descriptor is None]
+    files = []
     for members in _shared_files([serialized[index].stored_bytes for index in large], file_bytes):
         indexes = [large[member] for member in members]
-        descriptors = _write_file(store, [serialized[index] for index in indexes], random_prefix_length)
+        descriptors, file = _pack_file([serialized[index] for index in indexes], random_prefix_length)
+        files.append(file)
         for index, descriptor in zip(indexes, descriptors, strict=True):
             found[index] = descriptor
-    return [descriptor for descriptor in found if descriptor is not None]
+    return [descriptor for descriptor in found if descriptor is not None], files
 
 
 def _shared_files(sizes: Sequence[int], file_bytes: int) -> Iterator[range]:
@@ -83,17 +118,16 @@ def _shared_files(sizes: Sequence[int], file_bytes: int) -> Iterator[range]:
         yield range(start, len(sizes))
 
 
-def _write_file(
-    store: LogStore, vectors: Sequence[SerializedVector], random_prefix_length: int | None
-) -> list[DeletionVectorDescriptor]:
+def _pack_file(
+    vectors: Sequence[SerializedVector], random_prefix_length: int | None
+) -> tuple[list[DeletionVectorDescriptor], VectorFile]:
     data, offsets = serialize_vector_file(vectors)
     file_id = uuid4()
     prefix = "".join(secrets.choice(_LETTERS) for _ in range(random_prefix_length or 0))
     descriptors = [
         stored_descriptor(vector, file_id, offset, prefix) for vector, offset in zip(vectors, offsets, strict=True)
     ]
-    store.put_if_absent(relative_path(descriptors[0]), data)
-    return descriptors
+    return descriptors, VectorFile(relative_path(descriptors[0]), data)
 
 
 def with_deletion_vectors(files: pa.Table, vectors: Sequence[DeletionVectorDescriptor]) -> pa.Table:

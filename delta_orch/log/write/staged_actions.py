@@ -145,6 +145,15 @@ class StagedActions:
             else pa.nulls(0, pa.string())
         )
 
+    def forget_files(self, paths: pa.Array) -> None:
+        """Leave out what is staged of these data files (canonical paths)."""
+
+        def others(files: pa.Table) -> pa.Table:
+            return files.filter(pc.invert(pc.is_in(canonical_paths(FileTable(files).path), value_set=paths)))
+
+        self.adds = [others(files) for files in self.adds]
+        self.removes = [(others(files), data_change) for files, data_change in self.removes]
+
     def added_again(self, known_keys: Sequence[pa.Array]) -> pa.Array:
         """Canonical paths of data files that the table has and that are added once more: with another deletion vector,
         or with more said about them.

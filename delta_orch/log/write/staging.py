@@ -26,8 +26,11 @@ from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import PRESERVED_TAG
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.write.conflict import Intent
+    from delta_orch.log.write.marked_rows import MarkedRows
 
 
 @dataclass(slots=True)
@@ -123,6 +126,7 @@ class Staging:
         self._reads = ReadSet()
         self._staged = StagedActions()
         self._keys_read: pa.Array | None = None
+        self._marks: MarkedRows | None = None
         # Files that must be as durable as the commit that names them.
         self._just_written: list[pa.Table] = []
 
@@ -210,6 +214,40 @@ class Staging:
         self.read_files(files)
         self.remove_files(files)
         self.add_files(marked)
+
+    def delete_rows(self, files: pa.Table, positions: Sequence[BitMap64]) -> pa.Table:
+        """Delete rows of files by marking them (PROTOCOL, "Deletion Vectors"). A file without rows left is removed.
+
+        The transaction depends on these rows, not on the others of the files: behind a commit that marks other rows of
+        the same files it puts its own on top of those, and behind one that marks some of them it ends in a conflict.
+        What the rows were chosen by is to be told by `read_where` and the like. Statistics keep their counts and say
+        that bounds are wide; row ids and commit versions stay. The vectors are written when the commit is.
+
+        Args:
+            files: Live files of the snapshot with all columns of `file_columns.ADD_SCHEMA`, each once in a transaction.
+            positions: One bitmap a file: the positions of the rows in it, deleted rows counted, none of them deleted
+                already. A file without one stays as it is.
+
+        Returns: The files that return with another vector, columns of `ADD_SCHEMA`.
+
+        Raises:
+            AppendOnlyError: The table keeps its rows.
+            InvalidRequestError: The table does not allow new deletion vectors (`delta.enableDeletionVectors`), a file
+                lacks its number of records, or a row is not in the table.
+            MissingFileError, CorruptDeletionVectorError, StorageError: The vector of a file cannot be read.
+        """
+        from delta_orch.log.write.marked_rows import MarkedRows, join_marked
+
+        assert self.snapshot is not None
+        result = self._result()
+        ensure_may_write_deletion_vectors(result)
+        result.ensure_rows_may_leave()
+        properties = result.properties
+        prefix_length = properties.random_prefix_length if properties.randomize_file_prefixes else None
+        marks = MarkedRows.of_snapshot(self.snapshot.store, files, positions, prefix_length)
+        adds = marks.stage(self._staged)
+        self._marks = marks if self._marks is None else join_marked(self._marks, marks)
+        return adds
 
     def update_metadata(self, metadata: Metadata) -> None:
         """Replace the table's metadata. Where rows of other writers must fit it, read the whole table too."""

@@ -31,13 +31,15 @@ from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit
 from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns
 from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
-from delta_orch.log.write.staged_actions import StagedActions
+from delta_orch.log.write.staged_actions import StagedActions, paths_of
 from delta_orch.log.write.staging import Provenance, Staging
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.paths import LOG_DIRECTORY, commit_path
 from delta_orch.table.row_tracking import with_materialized_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.write.conflict import Intent
@@ -195,6 +197,7 @@ class Transaction(Staging):
         """Write the commit. None where the version is taken, or where nobody knows: then look."""
         try:
             if self._file is None:
+                self._write_vectors()
                 after = [path for files in self._just_written for path in FileTable(files).path.to_pylist()]
                 self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version), after=after)
                 self._just_written.clear()
@@ -234,10 +237,11 @@ class Transaction(Staging):
                 return self._skip(base, attempt)
             self._base = base
             self._follow_moved_rows(winner, base)
+            settled = self._put_marks_on_top(winner)
             intent = self._intent = self._intent or self._intend(
                 base.table, self._txns, self._skipped_txns, self._isolation_level
             )
-            ensure_no_conflict(intent, winner, (before or base).table)
+            ensure_no_conflict(intent, winner, (before or base).table, settled)
             note_moved_rows(intent, winner)
         if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
             return self._skip(self._base, attempt)
@@ -280,6 +284,35 @@ class Transaction(Staging):
             self._provenance.metrics = self._staged.recount(self._provenance.metrics)
             self._forget_derived()
 
+    def _write_vectors(self) -> None:
+        """Make the deletion vectors durable that the commit names."""
+        if self._marks is not None:
+            while self._marks.vector_files:
+                file = self._marks.vector_files[0]
+                self.log.store.put_if_absent(file.path, file.content)
+                del self._marks.vector_files[0]
+
+    def _put_marks_on_top(self, winner: Commit) -> pa.Array | None:
+        """A commit that came first has marked rows of files in which this one marks others: both are marked then.
+
+        Returns: Canonical paths of those files; None where there are none.
+        """
+        if self._marks is None:
+            return None
+        from delta_orch.log.write.conflict import deleted_rows_conflict
+        from delta_orch.log.write.marked_rows import join_marked, marks_on_top
+
+        on_top, overlap = marks_on_top(self._marks, self.log.store, winner.adds, winner.removes)
+        if overlap is not None:
+            raise deleted_rows_conflict(winner, overlap.paths, overlap.num_rows)
+        if on_top is None:
+            return None
+        self._staged.forget_files(on_top.paths)
+        on_top.stage(self._staged)
+        self._marks = join_marked(self._marks.without(on_top.paths), on_top)
+        self._forget_derived()
+        return on_top.paths
+
     def _leave_out(self, stale: Sequence[TxnId], base: CommitBase) -> bool:
         """Drop what recorded identifiers guard. True where that is everything: then nothing must be committed."""
         if not stale:
@@ -292,6 +325,8 @@ class Transaction(Staging):
         for txn in stale:
             if txn.scope is not None:
                 self._staged.drop_files_in(txn.scope, base.table)
+        if self._marks is not None:
+            self._marks = self._marks.among(paths_of(self._staged.removed_keys()))
         self._provenance.metrics = self._staged.recount(self._provenance.metrics)
         self._forget_derived()
         return False

@@ -1,0 +1,181 @@
+"""Two commits that delete rows of one file by marking them: different rows do not disturb each other."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from delta_orch import DeltaTable
+from delta_orch.errors import ConcurrentDeleteDeleteError, InvalidRequestError
+from delta_orch.testing import open_table
+from tests.harness.fault_store import FaultStore, Moment
+from tests.harness.results import Snapshot, Transaction
+from tests.harness.row_deletion import marked_rows
+from tests.harness.table_builder import begin, read_anew
+
+ROWS = 100
+VECTORS = {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true"}
+
+
+def new_table(num_files: int = 2, properties: dict[str, str] | None = None) -> DeltaTable:
+    """Files of a hundred rows each; the ids count on from file to file."""
+    table = DeltaTable(f"memory://{uuid.uuid4()}")
+    for number in range(num_files):
+        ids = pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())
+        table.append(pa.table({"id": ids}), properties=VECTORS | (properties or {}))
+    return table
+
+
+def ids_in(table: DeltaTable) -> list[int]:
+    found: list[int] = read_anew(table).scan(["id"]).to_arrow().column("id").to_pylist()
+    return sorted(found)
+
+
+def files_in_order(snapshot: Snapshot) -> pa.Table:
+    return snapshot.files().sort_by("base_row_id")
+
+
+def deletion(table: DeltaTable, snapshot: Snapshot, *positions: Sequence[int]) -> Transaction:
+    """Deletes rows of each file, without having looked at anything else."""
+    transaction = begin(table, snapshot, operation="DELETE")
+    transaction.delete_rows(files_in_order(snapshot), [BitMap64(rows) for rows in positions])
+    return transaction
+
+
+def left(*deleted: int, num_files: int = 2) -> list[int]:
+    return sorted(set(range(num_files * ROWS)) - set(deleted))
+
+
+def test_different_rows_of_one_file_are_both_deleted() -> None:
+    table = new_table()
+    snapshot = table.snapshot()
+    ours, theirs = deletion(table, snapshot, [1, 2], [5]), deletion(table, snapshot, [3], [])
+    theirs.commit()
+    result = ours.commit()
+    assert result.rebased_versions == (result.version - 1,)
+    assert ids_in(table) == left(1, 2, 3, 105)
+    files = files_in_order(read_anew(table))
+    assert marked_rows(table, files) == [{1, 2, 3}, {5}]
+    before = files_in_order(snapshot)
+    for kept in ("base_row_id", "default_row_commit_version", "path", "size", "partition_values"):
+        assert files[kept].equals(before[kept])
+    assert files["deletion_vector"].combine_chunks().field("cardinality").to_pylist() == [3, 1]
+
+
+def test_the_same_row_is_a_conflict_that_names_file_and_rows() -> None:
+    table = new_table()
+    snapshot = table.snapshot()
+    deletion(table, snapshot, [1, 2, 7], [5]).commit()
+    with pytest.raises(ConcurrentDeleteDeleteError, match=r"it deleted 3 rows of the file .* and 1 others") as caught:
+        deletion(table, snapshot, [2, 7, 8], [5, 6]).commit()
+    assert caught.value.context["num_rows"] == 3
+    assert caught.value.context["paths"] == files_in_order(snapshot)["path"].to_pylist()
+    assert ids_in(table) == left(1, 2, 7, 105)
+
+
+def test_a_file_that_loses_its_last_rows_by_both_is_removed() -> None:
+    table = new_table()
+    snapshot = table.snapshot()
+    deletion(table, snapshot, range(50), []).commit()
+    deletion(table, snapshot, range(50, 100), []).commit()
+    assert ids_in(table) == list(range(100, 200))
+    assert read_anew(table).num_files == 1
+
+
+def test_a_file_without_rows_left_is_removed_at_once() -> None:
+    table = new_table()
+    adds = begin(table, table.snapshot()).delete_rows(
+        files_in_order(table.snapshot()), [BitMap64(range(100)), BitMap64([1])]
+    )
+    assert adds.num_rows == 1
+    deletion(table, table.snapshot(), range(100), [1]).commit()
+    assert ids_in(table) == left(*range(100), 101)
+
+
+def test_a_compaction_in_between_is_a_conflict() -> None:
+    table = new_table()
+    snapshot = table.snapshot()
+    ours = deletion(table, snapshot, [1], [5])
+    table.optimize()
+    with pytest.raises(ConcurrentDeleteDeleteError, match="it removed the file"):
+        ours.commit()
+    assert ids_in(table) == left()
+
+
+def test_rows_that_are_not_in_the_table_are_refused() -> None:
+    table = new_table()
+    deletion(table, table.snapshot(), [1], []).commit()
+    for positions in ([1], [100]):
+        with pytest.raises(InvalidRequestError, match="not in the table"):
+            deletion(table, table.snapshot(), positions, [])
+    twice = deletion(table, table.snapshot(), [2], [])
+    twice.delete_rows(files_in_order(table.snapshot()), [BitMap64([3]), BitMap64()])
+    with pytest.raises(InvalidRequestError, match="names a file twice"):
+        twice.commit()
+    removed = begin(table, table.snapshot())
+    removed.remove_files(table.snapshot().files())
+    removed.delete_rows(files_in_order(table.snapshot()), [BitMap64([3]), BitMap64()])
+    with pytest.raises(InvalidRequestError, match="names a file twice"):
+        removed.commit()
+    assert ids_in(table) == left(1)
+
+
+def test_a_dry_run_writes_no_vector() -> None:
+    table = new_table()
+    before = {meta.path for meta in table.store.list_recursive()}
+    transaction = begin(table, table.snapshot(), dry_run=True)
+    transaction.delete_rows(files_in_order(table.snapshot()), [BitMap64(range(0, 100, 2)), BitMap64([1])])
+    preview = transaction.commit().preview
+    assert preview is not None
+    assert preview.adds[0]["deletion_vector"].combine_chunks().field("cardinality").to_pylist() == [50, 1]
+    assert {meta.path for meta in table.store.list_recursive()} == before
+
+
+def test_only_what_a_rival_touched_is_written_again() -> None:
+    """Of two large vectors the one that stays as it was keeps its file."""
+    table = new_table()
+    snapshot = table.snapshot()
+    many = [row * 2 for row in range(50)]
+    store = FaultStore(table.store)
+    ours = deletion(open_table(store), snapshot, many, many)
+    store.at(Moment.COMMIT_PUT, "before", do=lambda _: deletion(table, snapshot, [1], []).commit())
+    ours.commit()
+    vectors = [path for path in (meta.path for meta in table.store.list_recursive()) if path.endswith(".bin")]
+    descriptors = files_in_order(read_anew(table))["deletion_vector"].to_pylist()
+    assert len({descriptor["path_or_inline_dv"] for descriptor in descriptors}) == len(vectors) == 2
+    assert marked_rows(table, files_in_order(read_anew(table))) == [{1, *many}, set(many)]
+
+
+SETS = st.lists(st.sets(st.integers(0, ROWS - 1), max_size=12), min_size=2, max_size=2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(SETS, min_size=2, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5))
+def test_whoever_is_disjoint_from_all_before_commits(writers: list[list[set[int]]], anew: list[bool]) -> None:
+    """Each starts from the first version or from the newest; the table is always that of the serial order."""
+    table = new_table()
+    first = table.snapshot()
+    gone: list[set[int]] = [set(), set()]
+    seen: list[set[int]] = [set(), set()]
+    for wanted, is_anew in zip(writers, anew, strict=False):
+        base = table.snapshot() if is_anew else first
+        live = gone if is_anew else seen
+        if any(rows >= set(range(ROWS)) for rows in gone):
+            return
+        rows = [want - dead for want, dead in zip(wanted, live, strict=True)]
+        overlap = sum(len(want & dead) for want, dead in zip(rows, gone, strict=True))
+        transaction = deletion(table, base, *map(sorted, rows))
+        if overlap:
+            with pytest.raises(ConcurrentDeleteDeleteError) as caught:
+                transaction.commit()
+            assert 0 < caught.value.context["num_rows"] <= overlap
+        else:
+            transaction.commit()
+            gone = [dead | want for dead, want in zip(gone, rows, strict=True)]
+    assert ids_in(table) == left(*gone[0], *(ROWS + row for row in gone[1]))
