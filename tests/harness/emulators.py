@@ -27,6 +27,7 @@ BUCKET = "tables"
 AZURITE_DIRECTORY = ".venv/azurite"
 """Where `scripts/setup.sh` puts Azurite, below the checkout. `AZURITE` in the environment names another program."""
 
+_ROOT = str(Path(__file__).parents[2])
 _START_S = 60
 # Published by the maker of Azurite, the same everywhere.
 _AZURITE_ACCOUNT = "devstoreaccount1"
@@ -87,9 +88,7 @@ def gcs_emulator() -> Iterator[Emulator]:
 @contextmanager
 def azure_emulator() -> Iterator[Emulator]:
     """Azurite. Raises EmulatorMissingError."""
-    program = os.environ.get("AZURITE") or str(
-        Path(__file__).parents[2] / AZURITE_DIRECTORY / "node_modules/.bin/azurite-blob"
-    )
+    program = os.environ.get("AZURITE") or str(Path(_ROOT) / AZURITE_DIRECTORY / "node_modules/.bin/azurite-blob")
     if not Path(program).exists():
         raise EmulatorMissingError(
             f"Azurite is not installed in {AZURITE_DIRECTORY}: scripts/setup.sh does it where it finds npm"
@@ -135,6 +134,8 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         stderr=subprocess.STDOUT,
         bufsize=0,  # a buffer has a lock, which a forked child would wait for
         cwd="/",
+        # This module is found also where nobody but the working directory has put it on the path.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])},
     )
     owner = os.getpid()
     try:
