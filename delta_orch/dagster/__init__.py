@@ -10,12 +10,14 @@ from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import build_delta_maintenance_assets
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor
+from delta_orch.delta_table import TableSnapshot as DeltaSnapshot
 from delta_orch.pipeline.incremental import ChangeBatch
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 
 __all__ = [
     "ChangeBatch",
     "DeltaLakeIOManager",
+    "DeltaSnapshot",
     "DeltaTableResource",
     "MaintenancePolicy",
     "build_delta_log_sensor",

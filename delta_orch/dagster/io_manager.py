@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, cast
 
 import dagster as dg
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from delta_orch.dagster.inputs import load_value
 from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
+from delta_orch.dagster.output_place import (
+    Place,
+    ensure_no_table_around,
+    ensure_own_folder,
+    output_parts,
+    table_place,
+)
+from delta_orch.dagster.own_version import own_txn, repeat_conflicts
 from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
 from delta_orch.dagster.resource import resolve_env, resolve_options
-from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, DagsterRun, is_in_run, read_run, retry_conflicts, step_name
 from delta_orch.dagster.settings import (
+    DEFINED_KEYS,
     MODES,
+    WRITTEN_KEYS,
     AssetSettings,
-    parse_columns,
     parse_mode,
     parse_settings,
     plain_metadata,
+    refuse_slips,
 )
-from delta_orch.dagster.values import loader_for, wants_snapshot, wants_table
+from delta_orch.dagster.values import is_read_once, unwrap_optional
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import Mode, Step, StepReport, schema_of_new_table, snapshot_or_none
-from delta_orch.protocol.types import BOOLEAN, StructType
 
 PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
@@ -39,7 +51,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     """Keeps each asset in a Delta table below `root_uri`: `["bronze", "flights"]` in `{root_uri}/bronze/flights`.
 
     An output of an op that is not an asset is in `{root_uri}/{job}/{node}/{output}`, with a folder for each mapping
-    key. The next run of the job replaces it.
+    key. Every run commits a version of its own there, and its steps read that version.
 
     Every write is one commit that happens at most once for a run and its retries; a partitioned asset replaces exactly
     the partitions of its run. An asset says in its definition metadata which column its partitions are about:
@@ -49,8 +61,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     def flights(context) -> pyspark.sql.DataFrame: ...
     ```
 
-    Values: Spark DataFrames, Arrow tables and readers, pandas and Polars DataFrames. Inputs are loaded as the type they
-    are annotated with, those and `polars.LazyFrame`, `DeltaTable` or `TableSnapshot` (both of the whole table).
+    Values: Spark DataFrames, Arrow tables and readers, pandas and Polars frames, DuckDB relations. Inputs are loaded as
+    the type they are annotated with: those, `DeltaTable`, `DeltaSnapshot` (both of the whole table), `ChangeFeed`,
+    `Optional` of them, or `dict[str, …]` for a value a partition key. An output annotated as `Optional` may be None:
+    then nothing is written.
     """
 
     root_uri: str = Field(description="The folder of all tables: a path or a URI.")
@@ -80,10 +94,23 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         default=DEFAULT_CONFLICT_RETRIES,
         description="How often a step is run again when another writer's commit stood in the way.",
     )
+    commit_metadata: dict[str, str] = Field(
+        default={}, description="Names and values for the commitInfo of every commit; an asset's metadata adds to them."
+    )
     code_location: str | None = Field(
         default=None,
         description="Names the code location in transaction ids; by default the one a run was launched from.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, values: Any) -> Any:
+        # Pydantic passes over what it does not know, and a run would write in another mode than the one asked for.
+        for name in values if isinstance(values, dict) else ():
+            if name not in cls.model_fields:
+                near = get_close_matches(name, cls.model_fields, 1)
+                raise ValueError(f"There is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return values
 
     @field_validator("mode")
     @classmethod
@@ -100,33 +127,47 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     # Writing
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
-        """Write one output. See `output_write.write_output` for what is guaranteed."""
-        if obj is None:
-            raise InvalidRequestError(
-                f"Step {context.step_key} returned None, which is not a table",
-                remedy="Return rows; for a step that writes elsewhere annotate its return type as None",
-            )
+        """Write one output in one commit, exactly once for a run and its retries; or write nothing for None.
+
+        Raises:
+            InvalidRequestError: A setting is misspelled or does not fit, the value is None where the output's type does
+                not admit it, or another table is in the way of the folder.
+            DeltaError: As `Step.run`. The table is unchanged.
+        """
+        refuse_slips(context.definition_metadata, DEFINED_KEYS, "the definition")
+        refuse_slips(context.output_metadata, WRITTEN_KEYS, "the output")
         settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode)
-        table = self._table(table_path(context, settings))
+        place = table_place(context, settings)
+        if obj is None:
+            _report_nothing(context, place)
+            return
+        ensure_own_folder(context, place)
         selection = None
         if context.has_asset_partitions:
             selection = select_partitions(context, settings.partition_expr, settings.partition_format)
+
+        def write() -> tuple[StepReport, dict[str, Expression]]:
+            step, scopes = self._step(context, settings, place, selection, obj)
+            return step.run(lambda: obj), scopes
+
         with retry_conflicts(self.conflict_retries):
-            step, scopes = self._step(context, settings, table, selection, obj)
-            report = step.run(lambda: obj)
-        self._report(context, report, ".".join(table_path(context, settings)), scopes)
+            is_repeatable = not context.has_asset_key and not is_read_once(obj)
+            report, scopes = repeat_conflicts(write) if is_repeatable else write()
+        self._report(context, report, ".".join(place), scopes)
 
     def _step(
         self,
         context: dg.OutputContext,
         settings: AssetSettings,
-        table: DeltaTable,
+        place: Place,
         selection: PartitionSelection | None,
         rows: object,
     ) -> tuple[Step, dict[str, Expression]]:
         """The step, and the rows of each partition of the run by its key."""
-        key = _step_of(context)
+        key, table = output_parts(context), self._table(place)
         before = snapshot_or_none(table)
+        if before is None:
+            ensure_no_table_around(table, [self._table(place[:depth]) for depth in range(len(place))])
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
         if before is None and partition_by is None:
@@ -136,33 +177,54 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         tied = selection is not None and _names(selection.columns) <= _names(partition_columns)
         if selection is not None:
             self._ensure_exact(settings, selection, partition_columns, is_tied=tied)
-        run = None if self.idempotency == "off" else read_run(context, self.code_location)
+        # An output of an op always has an identity: its run reads back the version that carries it.
+        named = self.idempotency != "off" or not context.has_asset_key
+        run = read_run(context, self.code_location) if named else None
         mode: Mode = settings.mode
         if mode == "overwrite" and self.partition_overwrite == "dynamic":
             mode = "overwrite_partitions"
         where = None if selection is None or mode in ("append", "overwrite_partitions") else selection.predicate(schema)
         step = Step(
-            f"Step {context.step_key}",
+            f"Step {step_name(context)}",
             table,
             mode,
-            txns=()
-            if run is None
-            else run.identity(key).txns(
-                cast(Idempotency, self.idempotency),
-                scopes=None if selection is None else {k: scope if tied else None for k, scope in scopes.items()},
-                # An appending step adds what it found; an older run that ends later must not lose it.
-                by_run=mode == "append",
-            ),
+            txns=() if run is None else self._txns(context, run, settings, selection, scopes if tied else {}),
             where=where,
-            schema_mode=settings.schema_mode,
+            schema_mode=self._schema_mode(context, settings, mode),
             engine=self.engine,
             options={
                 "partition_by": partition_by,
                 "properties": self.table_properties,
                 "user_metadata": None if run is None else run.user_metadata("/".join(key), _keys_text(selection)),
+                "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
         )
         return step, scopes
+
+    def _txns(
+        self,
+        context: dg.OutputContext,
+        run: DagsterRun,
+        settings: AssetSettings,
+        selection: PartitionSelection | None,
+        tied: Mapping[str, Expression],
+    ) -> tuple[TxnId, ...]:
+        """Who writes. `tied` limits the identity of a partition to its rows, where the table is partitioned alike."""
+        idempotency = cast(Idempotency, self.idempotency)
+        if not context.has_asset_key and idempotency != "partition":
+            return (own_txn(run, context, idempotency),)
+        return run.identity(output_parts(context)).txns(
+            idempotency,
+            scopes=None if selection is None else {key: tied.get(key) for key in selection.keys},
+            # A step that adds what it found; an older run that ends later must not lose it.
+            by_run=settings.mode == "append",
+        )
+
+    def _schema_mode(self, context: dg.OutputContext, settings: AssetSettings, mode: Mode) -> str | None:
+        """The value of an op may have other columns in every run; an asset's are those of its table."""
+        if settings.schema_mode is None and not context.has_asset_key and mode == "overwrite":
+            return "overwrite"
+        return settings.schema_mode
 
     def _ensure_exact(
         self,
@@ -204,7 +266,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if len(counts) == 1:
             metadata["dagster/partition_row_count"] = next(iter(counts.values()))
         context.add_output_metadata(metadata)
-        if context.has_asset_key:
+        if context.has_asset_key and is_in_run(context):
             step = context.step_context
             step.set_data_version(context.asset_key, data_version(snapshot))
             for key, rows in counts.items() if len(counts) > 1 else ():
@@ -215,27 +277,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     # Reading
 
     def load_input(self, context: dg.InputContext) -> object:
-        """Load the run's partitions of an input, or all of an input without partitions.
-
-        Raises:
-            TableNotFoundError: Nothing has been written there yet.
-            InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together.
-        """
+        """Load an input. See `inputs.load_value`."""
         upstream = context.upstream_output
         definition = plain_metadata(None if upstream is None else upstream.definition_metadata)
-        # The mode does not matter for reading, and may be one of another IO manager.
-        definition.pop("mode", None)
+        # How it is written does not matter for reading, and may be for another IO manager.
+        definition = {key: value for key, value in definition.items() if key not in WRITTEN_KEYS}
         settings = parse_settings(definition, None, "overwrite")
-        annotation = context.dagster_type.typing_type
-        table = self._table(table_path(context if context.has_asset_key else upstream, settings))
-        if wants_table(annotation):
-            return table
-        snapshot = table.snapshot()
-        if wants_snapshot(annotation):
-            return snapshot
-        load = loader_for(annotation, self.engine)
-        columns = parse_columns(plain_metadata(context.definition_metadata).get("columns"), "columns")
-        return load(snapshot.scan(columns=columns, where=_input_predicate(context, settings, snapshot.schema)))
+        table = self._table(table_place(context if context.has_asset_key else upstream, settings))
+        return load_value(context, table, settings, self.engine, self.code_location)
 
     def _table(self, path: Sequence[str]) -> DeltaTable:
         root = resolve_env(self.root_uri).rstrip("/")
@@ -249,40 +298,17 @@ def ensure_choice(name: str, value: str, choices: Sequence[str]) -> str:
     return value
 
 
-def table_path(context: dg.InputContext | dg.OutputContext | None, settings: AssetSettings) -> tuple[str, ...]:
-    """The folders of a table below the root.
-
-    Raises:
-        InvalidRequestError: A part could lead out of the root.
-    """
-    if context is None:
+def _report_nothing(context: dg.OutputContext, place: Place) -> None:
+    """None is a value that leaves the table as it is, where the output's type says that it may come."""
+    if not unwrap_optional(context.dagster_type.typing_type)[1]:
         raise InvalidRequestError(
-            "The input is neither an asset nor the output of another step",
-            remedy="Load it from an asset, or read the table through a DeltaTableResource",
+            f"Step {step_name(context)} returned None, which is not a table",
+            cause="A missing return statement must not pass for a value",
+            remedy="Return rows. Annotate the return type as Optional[…] where None stands for nothing to write, or as "
+            "None for a step that writes elsewhere",
         )
-    if context.has_asset_key:
-        prefix, place = tuple(context.asset_key.path[:-1]), [context.asset_key.path[-1]]
-    else:
-        prefix, place = (), _place_of_output(context, settings)
-    path = (*((settings.schema,) if settings.schema else prefix), *place)
-    for part in path:
-        if part in ("", ".", "..") or "/" in part or "\\" in part:
-            raise InvalidRequestError(
-                f"{part!r} cannot be the name of a folder",
-                cause="Parts of the asset key, or the metadata 'schema' and 'table', become folders of the table",
-                remedy="Use another name",
-            )
-    return path
-
-
-def _place_of_output(context: dg.InputContext | dg.OutputContext, settings: AssetSettings) -> list[str]:
-    """The folders of an op's output. Two jobs, ops or mapped steps never share one."""
-    assert isinstance(context, dg.OutputContext)
-    # The step `load[key]` is the op `load`, mapped; an op that maps others has a key for each output.
-    node, _, step_key = context.step_key.partition("[")
-    keys = (step_key.rstrip("]"), context.mapping_key)
-    place = (settings.table,) if settings.table else (context.job_name, node, context.name)
-    return [part for part in (*place, *keys) if part]
+    context.log.info("The value is None: %s stays as it is.", ".".join(place))
+    context.add_output_metadata({"delta/skipped": True, "delta/skip_reason": "the value is None"})
 
 
 def _warn_of_many_files(
@@ -299,13 +325,6 @@ def _warn_of_many_files(
         )
 
 
-def _step_of(context: dg.OutputContext) -> tuple[str, ...]:
-    if context.has_asset_key:
-        return tuple(context.asset_key.path)
-    parts = (context.job_name, context.step_key, context.name, context.mapping_key)
-    return tuple(part for part in parts if part)
-
-
 def _names(columns: Sequence[str]) -> set[str]:
     return {name.lower() for name in columns}
 
@@ -315,14 +334,6 @@ def _keys_text(selection: PartitionSelection | None) -> dict[str, str]:
         return {}
     keys = selection.keys
     return {"partition": keys[0]} if len(keys) == 1 else {"first_partition": keys[0], "last_partition": keys[-1]}
-
-
-def _input_predicate(context: dg.InputContext, settings: AssetSettings, schema: StructType) -> Expression | None:
-    if not context.has_asset_partitions:
-        return None
-    if not context.asset_partition_keys:
-        return Literal(False, BOOLEAN)
-    return select_partitions(context, settings.partition_expr, settings.partition_format).predicate(schema)
 
 
 __all__ = ["ENGINES", "IDEMPOTENCY", "MODES", "PARTITION_OVERWRITE", "DeltaLakeIOManager"]

@@ -18,7 +18,7 @@ NO_LOCATION = "local"
 DEFAULT_CONFLICT_RETRIES = 3
 _PAUSE_S = 1.0
 
-StepContext = dg.OutputContext | dg.AssetExecutionContext | dg.OpExecutionContext
+StepContext = dg.OutputContext | dg.InputContext | dg.AssetExecutionContext | dg.OpExecutionContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ def read_run(context: StepContext, code_location: str | None = None) -> DagsterR
 
 def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, str]:
     try:
-        if isinstance(context, dg.OutputContext):
+        if isinstance(context, dg.OutputContext | dg.InputContext):
             step = context.step_context
-            return step.dagster_run, step.instance, context.step_key
+            return step.dagster_run, step.instance, step.step.key
         op_context = context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
         return op_context.run, op_context.instance, op_context.get_step_execution_context().step.key
     except dg.DagsterInvariantViolationError as error:
@@ -103,6 +103,19 @@ def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, st
             cause="The run is the identity that makes a write happen once",
             remedy="Run it through dg.materialize, or set idempotency='off'",
         ) from error
+
+
+def is_in_run(context: dg.OutputContext | dg.InputContext) -> bool:
+    """Whether a context belongs to a run; one of `dg.build_output_context` or `dg.build_input_context` does not."""
+    try:
+        return context.step_context is not None
+    except dg.DagsterInvariantViolationError:
+        return False
+
+
+def step_name(context: dg.OutputContext) -> str:
+    """The step's key, or outside of a run the asset's."""
+    return context.step_key if is_in_run(context) else context.asset_key.to_user_string()
 
 
 @contextmanager

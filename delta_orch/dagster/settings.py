@@ -9,18 +9,22 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `partition_by` | definition | partition columns of the new table, by default those of `partition_expr` |
 | `schema` | definition | the folder of the table, instead of the asset key's prefix |
 | `table` | definition of an op's output | the folder of the table, instead of job, node and output |
-| `columns` | definition of an input | which columns to load |
 | `mode` | definition, output | as the configuration's |
+| `merge_keys` | definition, output | as the configuration's |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
+| `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
+| `columns` | definition of an input | which columns to load |
+| `version`, `timestamp` | definition of an input | the version to load: a number, or an ISO 8601 time with an offset |
+| `starting_version`, `starting_timestamp` | definition of an input | where a `ChangeFeed` begins |
 
-Each value of a partition column is a directory of its own: for a column of instants let `partition_by` name a coarser
-one, or `[]` for none.
+A key that is one of these but for a slip of the pen is an error: passed over, it would change what a run writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from typing import Literal as OneOf
 from typing import cast, get_args
 
@@ -31,6 +35,17 @@ from delta_orch.table.schema_evolution import parse_schema_mode
 
 OutputMode = OneOf["overwrite", "append", "error", "ignore"]
 MODES = get_args(OutputMode)
+
+WRITTEN_KEYS = ("mode", "schema_mode", "commit_metadata")
+"""What output metadata may say."""
+DEFINED_KEYS = ("partition_expr", "partition_format", "partition_by", "schema", "table", *WRITTEN_KEYS)
+"""What definition metadata may say."""
+INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
+"""What the metadata of an input may say."""
+
+_WORDS_OF_THEIR_OWN = {"model", "models", "node", "nodes", "code", "tables", "schemas", "versions", "timestamps"}
+"""Close to a key and common in metadata; none of them is a slip."""
+_SLIP = 0.84
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,18 @@ class AssetSettings:
     partition_by: tuple[str, ...] | None = None
     table: str | None = None
     schema_mode: str | None = None
+    commit_metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InputSettings:
+    """What the metadata of an input asks for. See the module."""
+
+    columns: tuple[str, ...] | None = None
+    version: int | None = None
+    timestamp: str | None = None
+    starting_version: int | None = None
+    starting_timestamp: str | None = None
 
 
 def parse_settings(
@@ -55,8 +82,8 @@ def parse_settings(
     Raises:
         InvalidRequestError: A key has a value of the wrong kind, or the mode is not known.
     """
-    defined = {key: _plain(value) for key, value in (definition or {}).items()}
-    written = {key: _plain(value) for key, value in (output or {}).items()}
+    defined, written = plain_metadata(definition), plain_metadata(output)
+    commit_metadata = {**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")}
     return AssetSettings(
         mode=parse_mode(written.get("mode", defined.get("mode", default_mode))),
         schema=_text(defined, "schema"),
@@ -65,7 +92,61 @@ def parse_settings(
         partition_by=parse_columns(defined.get("partition_by"), "partition_by"),
         table=_text(defined, "table"),
         schema_mode=parse_schema_mode(_text({**defined, **written}, "schema_mode")),
+        commit_metadata=commit_metadata,
     )
+
+
+def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings:
+    """The settings of an input.
+
+    Raises:
+        InvalidRequestError: A key has a value of the wrong kind or is misspelled, or there are both a version and a
+            timestamp.
+    """
+    given = plain_metadata(metadata)
+    refuse_slips(given, INPUT_KEYS, "the input")
+    for prefix in ("", "starting_"):
+        if given.get(f"{prefix}version") is not None and given.get(f"{prefix}timestamp") is not None:
+            raise InvalidRequestError(
+                f"The input's metadata has both {prefix}version and {prefix}timestamp", remedy="Give one of them"
+            )
+    return InputSettings(
+        columns=parse_columns(given.get("columns"), "columns"),
+        version=_number(given, "version"),
+        timestamp=_text(given, "timestamp"),
+        starting_version=_number(given, "starting_version"),
+        starting_timestamp=_text(given, "starting_timestamp"),
+    )
+
+
+def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
+    """Check that no key is a known one misspelled. Keys of the user's own pass, as do those with a `/`.
+
+    Raises:
+        InvalidRequestError: One is. The error names the near one.
+    """
+    known = {_bare(key): key for key in keys}
+    for name in given:
+        if name in known.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
+            continue
+        near = known.get(_bare(name)) or _nearest(_bare(name), known)
+        if near is not None:
+            raise InvalidRequestError(
+                f"The metadata key {name!r} of {where} does not exist",
+                cause=f"It is close to {near!r}, and passing it over could change what is written or read",
+                remedy=f"Write {near!r}; a key of your own that only looks like it takes a prefix, as in 'my/{name}'",
+                key=name,
+            )
+
+
+def _bare(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> str | None:
+    ratios = {key: SequenceMatcher(None, name, bare).ratio() for bare, key in known.items()}
+    best = max(ratios, key=lambda key: ratios[key])
+    return best if ratios[best] >= _SLIP else None
 
 
 def parse_mode(mode: object) -> OutputMode:
@@ -105,6 +186,22 @@ def _text(metadata: Mapping[str, object], key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidRequestError(f"The metadata {key!r} is not a string", cause=f"It is {value!r}")
     return value or None
+
+
+def _number(metadata: Mapping[str, object], key: str) -> int | None:
+    value = metadata.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise InvalidRequestError(f"The metadata {key!r} is not a version", cause=f"It is {value!r}")
+    return value
+
+
+def _texts(metadata: Mapping[str, object], key: str) -> dict[str, str]:
+    value = metadata.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise InvalidRequestError(f"The metadata {key!r} does not map names to texts", cause=f"It is {value!r}")
+    return dict(value)
 
 
 def _by_dimension(metadata: Mapping[str, object], key: str) -> Mapping[str, str] | None:

@@ -2,59 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import Literal as OneOf
 
 import pyarrow as pa
 
+from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.scan.scan import Scan
 
 if TYPE_CHECKING:
-    import polars as pl
     from pyspark.sql import SparkSession
 
 Loader = Callable[[Scan], object]
+Kind = OneOf["rows", "table", "snapshot", "changes"]
+
+_SUPPORTED = (
+    "pyarrow.Table, pyarrow.RecordBatchReader, pandas.DataFrame, polars.DataFrame, polars.LazyFrame, "
+    "duckdb.DuckDBPyRelation, pyspark.sql.DataFrame, DeltaTable, DeltaSnapshot or ChangeFeed"
+)
 
 
-def wants_table(annotation: object) -> bool:
-    """Whether an input is annotated with `DeltaTable`."""
-    return isinstance(annotation, type) and issubclass(annotation, DeltaTable)
+@dataclass(frozen=True, slots=True)
+class WantedValue:
+    """What an input's annotation asks for.
+
+    Attributes:
+        kind: `rows` of some library, or the table, a snapshot or a change feed itself.
+        annotation: The type of one value.
+        optional: None stands for "there is nothing yet".
+        by_partition: A `dict` with a value for each partition key.
+    """
+
+    kind: Kind
+    annotation: object
+    optional: bool = False
+    by_partition: bool = False
 
 
-def wants_snapshot(annotation: object) -> bool:
-    """Whether an input is annotated with `TableSnapshot`."""
-    return isinstance(annotation, type) and issubclass(TableSnapshot, annotation) and issubclass(annotation, Snapshot)
+def wanted_value(annotation: object, *, is_fan_in: bool) -> WantedValue:
+    """Read an annotation: `Optional[T]`, `dict[str, T]` (a value a partition), and for the outputs of several steps
+    `list[T]`, where Dagster asks for one value after the other.
+
+    Raises:
+        InvalidRequestError: `T` is not one of the supported types.
+    """
+    inner, optional = unwrap_optional(annotation)
+    by_partition = False
+    origin, arguments = get_origin(inner), get_args(inner)
+    if is_fan_in and (origin is list or inner is list):
+        inner = arguments[0] if arguments else Any
+        inner, _ = unwrap_optional(inner)
+    elif origin in (dict, Mapping) and len(arguments) == 2 and arguments[0] is str:
+        inner, by_partition = arguments[1], True
+    kind = _kind_of(inner)
+    if kind == "rows" and not _is_unspecific(inner) and _type_name(inner) not in _LOADERS:
+        raise InvalidRequestError(
+            f"An input of type {annotation!r} cannot be loaded from a Delta table",
+            remedy=f"Annotate it with {_SUPPORTED}, with Optional of one of them, or with dict[str, …] for a value a "
+            "partition key",
+        )
+    return WantedValue(kind, inner, optional, by_partition)
+
+
+def unwrap_optional(annotation: object) -> tuple[object, bool]:
+    """`T` and whether None may stand in its place."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        if len(members) == 1 and len(members) < len(get_args(annotation)):
+            return members[0], True
+    return annotation, annotation is None or annotation is type(None)
+
+
+def _kind_of(annotation: object) -> Kind:
+    if isinstance(annotation, type):
+        if issubclass(annotation, DeltaTable):
+            return "table"
+        if issubclass(TableSnapshot, annotation) and issubclass(annotation, Snapshot):
+            return "snapshot"
+        if issubclass(annotation, ChangeFeed):
+            return "changes"
+    return "rows"
+
+
+def _is_unspecific(annotation: object) -> bool:
+    return annotation is None or annotation is Any or annotation is object
 
 
 def loader_for(annotation: object, engine: str) -> Loader:
-    """How rows become a value of the annotated type.
+    """How rows become a value of the annotated type, one that `wanted_value` found.
 
     Args:
-        annotation: The input's type. `Any` or nothing gives a Spark DataFrame where `engine` is `spark`, else an Arrow
-            table.
+        annotation: The type. `Any` or nothing gives a Spark DataFrame where `engine` is `spark`, else an Arrow table.
         engine: The IO manager's.
-
-    Raises:
-        InvalidRequestError: The type is not one of the supported ones.
     """
-    if annotation is None or annotation is Any or annotation is object:
+    if _is_unspecific(annotation):
         return _to_spark if engine == "spark" else _to_arrow
-    name = f"{_library(annotation)}.{getattr(annotation, '__name__', '')}"
-    loader = _LOADERS.get(name)
-    if loader is None:
-        raise InvalidRequestError(
-            f"An input of type {annotation!r} cannot be loaded from a Delta table",
-            remedy="Annotate it with pyarrow.Table, pyarrow.RecordBatchReader, pandas.DataFrame, polars.DataFrame, "
-            "polars.LazyFrame, pyspark.sql.DataFrame, DeltaTable or TableSnapshot",
-        )
-    return loader
+    return _LOADERS[_type_name(annotation)]
 
 
-def _library(annotation: object) -> str:
-    return str(getattr(annotation, "__module__", "")).partition(".")[0]
+def empty_value(annotation: object, schema: pa.Schema, engine: str) -> object:
+    """A value of the annotated type without rows, where there is no table to ask."""
+    rows = schema.empty_table()
+    if _is_unspecific(annotation):
+        return _rows_to_spark(rows) if engine == "spark" else rows
+    return _FROM_ARROW[_type_name(annotation)](rows)
+
+
+def is_read_once(value: object) -> bool:
+    """Whether reading a value uses it up, so that a second attempt would find it empty."""
+    return isinstance(value, pa.RecordBatchReader)
+
+
+def _type_name(annotation: object) -> str:
+    library = str(getattr(annotation, "__module__", "")).partition(".")[0].lstrip("_")
+    return f"{library}.{getattr(annotation, '__name__', '')}"
 
 
 def _to_arrow(scan: Scan) -> pa.Table:
@@ -69,18 +136,43 @@ def _to_pandas(scan: Scan) -> object:
     return scan.to_arrow().to_pandas()
 
 
-def _to_polars(scan: Scan) -> pl.DataFrame:
-    import polars as pl
-
-    return pl.from_arrow(scan.to_arrow())
+def _to_polars(scan: Scan) -> object:
+    return _rows_to_polars(scan.to_arrow())
 
 
-def _to_lazy_polars(scan: Scan) -> pl.LazyFrame:
-    return _to_polars(scan).lazy()
+def _to_lazy_polars(scan: Scan) -> object:
+    return _rows_to_lazy_polars(scan.to_arrow())
+
+
+def _to_duckdb(scan: Scan) -> object:
+    return scan.to_duckdb()
 
 
 def _to_spark(scan: Scan) -> object:
     return scan.to_spark(spark_session())
+
+
+def _rows_to_polars(rows: pa.Table) -> Any:
+    import polars as pl
+
+    return pl.from_arrow(rows)
+
+
+def _rows_to_lazy_polars(rows: pa.Table) -> object:
+    return _rows_to_polars(rows).lazy()
+
+
+def _rows_to_duckdb(rows: pa.Table) -> object:
+    import duckdb
+
+    return duckdb.from_arrow(rows)
+
+
+def _rows_to_spark(rows: pa.Table) -> object:
+    from delta_orch.engines.spark.frames import spark_schema
+    from delta_orch.protocol.arrow_types import schema_from_arrow
+
+    return spark_session().createDataFrame([], spark_schema(schema_from_arrow(rows.schema)))
 
 
 def spark_session() -> SparkSession:
@@ -96,5 +188,16 @@ _LOADERS: dict[str, Loader] = {
     "pandas.DataFrame": _to_pandas,
     "polars.DataFrame": _to_polars,
     "polars.LazyFrame": _to_lazy_polars,
+    "duckdb.DuckDBPyRelation": _to_duckdb,
     "pyspark.DataFrame": _to_spark,
+}
+
+_FROM_ARROW: dict[str, Callable[[pa.Table], object]] = {
+    "pyarrow.Table": lambda rows: rows,
+    "pyarrow.RecordBatchReader": lambda rows: rows.to_reader(),
+    "pandas.DataFrame": lambda rows: rows.to_pandas(),
+    "polars.DataFrame": _rows_to_polars,
+    "polars.LazyFrame": _rows_to_lazy_polars,
+    "duckdb.DuckDBPyRelation": _rows_to_duckdb,
+    "pyspark.DataFrame": _rows_to_spark,
 }

@@ -21,64 +21,15 @@ from delta_orch.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from tests.dagster.lake import Lake, metadata_of
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
 HOURS = dg.HourlyPartitionsDefinition("2013-01-01-00:00", end_date="2013-01-02-00:00")
 
 
-class Lake:
-    """A folder of tables, an ephemeral instance, and runs on them."""
-
-    def __init__(self, root: Path, **config: Any) -> None:
-        self.root = root
-        self.instance = dg.DagsterInstance.ephemeral()
-        self.io_manager = DeltaLakeIOManager(root_uri=str(root), **config)
-
-    def run(
-        self, *assets: Any, partition: str | None = None, span: tuple[str, str] | None = None, **extras: Any
-    ) -> Any:
-        tags = {}
-        if span is not None:
-            tags = {"dagster/asset_partition_range_start": span[0], "dagster/asset_partition_range_end": span[1]}
-        return dg.materialize(
-            assets,
-            instance=self.instance,
-            resources={"io_manager": self.io_manager},
-            partition_key=partition,
-            tags=tags,
-            **extras,
-        )
-
-    def fails(self, *assets: Any, **extras: Any) -> BaseException:
-        """The error the step of a run ends with."""
-        result = self.run(*assets, raise_on_error=False, **extras)
-        assert not result.success
-        with pytest.raises(Exception) as caught:
-            self.run(*assets, **extras)
-        error: BaseException | None = caught.value
-        while error is not None and not type(error).__module__.startswith("delta_orch"):
-            error = error.__cause__
-        assert error is not None, caught.value
-        return error
-
-    def logs(self, result: Any) -> str:
-        return "\n".join(str(entry) for entry in self.instance.all_logs(result.run_id))
-
-    def table(self, *path: str) -> DeltaTable:
-        return DeltaTable(self.root.joinpath(*path))
-
-    def rows(self, *path: str) -> list[dict[str, Any]]:
-        return sorted(self.table(*path).snapshot().scan().to_arrow().to_pylist(), key=repr)
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
-
-
-def metadata_of(result: Any, key: str) -> dict[str, Any]:
-    (event,) = result.asset_materializations_for_node(key.replace("/", "__"))
-    return {name: value.value for name, value in event.metadata.items()}
 
 
 def partitioned(

@@ -46,6 +46,8 @@ def relation_of(data: Data) -> LocalRelation:
         return _relation(data.schema, _once(data))
     if _is_a(data, "pandas", "DataFrame"):
         return relation_of(_from_pandas(data))
+    if _is_a(data, "polars", "LazyFrame") or _is_a(data, "polars", "DataFrame"):
+        data = _with_texts(data)
     if _is_a(data, "polars", "LazyFrame"):
         schema = pa.table(data.collect_schema().to_frame()).schema
         return _relation(schema, lambda: _stream(data.collect()))
@@ -115,6 +117,27 @@ def _from_pandas(frame: Data) -> pa.Table:
             cause=str(e),
             remedy="Give each column one type and a name of its own",
         ) from e
+
+
+def _with_texts(frame: Data) -> Data:
+    """A Polars frame whose Categorical and Enum columns, at any depth, hold their texts: Delta has no such type."""
+    schema = frame.collect_schema()
+    changed = {name: plain for name, dtype in schema.items() if (plain := _text_type(dtype)) != dtype}
+    return frame.cast(changed) if changed else frame
+
+
+def _text_type(dtype: Data) -> Data:
+    import polars as pl
+
+    if dtype == pl.Categorical or dtype == pl.Enum:
+        return pl.String()
+    if isinstance(dtype, pl.List):
+        return pl.List(_text_type(dtype.inner))
+    if isinstance(dtype, pl.Array):
+        return pl.Array(_text_type(dtype.inner), dtype.size)
+    if isinstance(dtype, pl.Struct):
+        return pl.Struct([pl.Field(field.name, _text_type(field.dtype)) for field in dtype.fields])
+    return dtype
 
 
 def _is_a(data: object, package: str, name: str) -> bool:

@@ -1,0 +1,168 @@
+"""What an input asks for, and how it is loaded from its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from delta_orch.change_feed.change_feed import ChangeFeed
+from delta_orch.dagster.own_version import own_snapshot, own_txn
+from delta_orch.dagster.partition_selection import select_partitions
+from delta_orch.dagster.run import is_in_run, read_run
+from delta_orch.dagster.settings import AssetSettings, InputSettings, parse_input_settings
+from delta_orch.dagster.values import WantedValue, empty_value, loader_for, wanted_value
+from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.pipeline.step import snapshot_or_none
+from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.schema import data_type_from_json
+from delta_orch.protocol.types import BOOLEAN, StructField, StructType
+
+
+def load_value(
+    context: dg.InputContext, table: DeltaTable, settings: AssetSettings, engine: str, code_location: str | None
+) -> object:
+    """The value of an input: the run's partitions of an asset, or all of one without partitions.
+
+    Raises:
+        TableNotFoundError: Nothing has been written there yet, and the input is neither optional nor the asset itself.
+        InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together.
+    """
+    asked = parse_input_settings(context.definition_metadata)
+    wanted = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
+    _ensure_supported(context, wanted, asked)
+    if wanted.kind == "table":
+        return table
+    if wanted.optional and context.has_asset_partitions and not context.asset_partition_keys:
+        return None
+    if wanted.kind == "changes":
+        return _changes(table, asked)
+    snapshot = _snapshot(context, table, asked, code_location)
+    if snapshot is None:
+        return _nothing_yet(context, table, wanted, engine)
+    if wanted.kind == "snapshot":
+        return snapshot
+    load = loader_for(wanted.annotation, engine)
+    scopes = _scopes(context, settings, snapshot.schema)
+    if wanted.by_partition:
+        return {key: load(snapshot.scan(columns=asked.columns, where=where)) for key, where in (scopes or {}).items()}
+    where = None if scopes is None else _predicate(context, settings, snapshot.schema)
+    return load(snapshot.scan(columns=asked.columns, where=where))
+
+
+def _annotation(context: dg.InputContext) -> object:
+    try:
+        return context.dagster_type.typing_type
+    except dg.DagsterInvariantViolationError:
+        # `dg.build_input_context` was given no type.
+        return Any
+
+
+def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: InputSettings) -> None:
+    is_partitioned = context.has_asset_key and context.has_asset_partitions
+    if wanted.by_partition and (not is_partitioned or wanted.kind != "rows"):
+        raise InvalidRequestError(
+            f"Input {context.name} is annotated as a dict, but there is no value for each partition",
+            cause="The upstream asset has no partitions" if not is_partitioned else "Only rows come by partition",
+            remedy="Annotate it with the type of one value",
+        )
+    starts = asked.starting_version is not None or asked.starting_timestamp is not None
+    if starts != (wanted.kind == "changes"):
+        raise InvalidRequestError(
+            f"Input {context.name} needs both the type ChangeFeed and where its changes begin, or neither",
+            cause="A feed has a first version"
+            if wanted.kind == "changes"
+            else "Other types are read as of one version",
+            remedy="Give the input's metadata starting_version or starting_timestamp; to go on where the last run "
+            "ended, use @delta_asset",
+        )
+    chosen = asked.version is not None or asked.timestamp is not None or asked.columns is not None
+    if (chosen and wanted.kind == "table") or (asked.columns is not None and wanted.kind != "rows"):
+        raise InvalidRequestError(
+            f"Input {context.name} is a {wanted.kind}, to which its metadata cannot be applied",
+            remedy="Leave version, timestamp and columns out, or annotate it with a type of rows",
+        )
+
+
+def _snapshot(
+    context: dg.InputContext, table: DeltaTable, asked: InputSettings, code_location: str | None
+) -> TableSnapshot | None:
+    if asked.version is not None or asked.timestamp is not None:
+        return table.snapshot(version=asked.version, timestamp=asked.timestamp)
+    upstream = context.upstream_output
+    if context.has_asset_key or upstream is None:
+        return snapshot_or_none(table)
+    run = read_run(context, code_location)
+    # Where the run's own step left what was there (mode 'ignore'), that is its output.
+    own = own_snapshot(table, own_txn(run, upstream, "run").app_id)
+    return own if own is not None or _mode_of(upstream) != "ignore" else snapshot_or_none(table)
+
+
+def _mode_of(upstream: dg.OutputContext) -> object:
+    return upstream.definition_metadata.get("mode")
+
+
+def _changes(table: DeltaTable, asked: InputSettings) -> ChangeFeed:
+    return table.changes(
+        starting_version=asked.starting_version,
+        starting_timestamp=asked.starting_timestamp,
+        ending_version=asked.version,
+        ending_timestamp=asked.timestamp,
+    )
+
+
+def _scopes(context: dg.InputContext, settings: AssetSettings, schema: StructType) -> Mapping[str, Expression] | None:
+    """Partition key → its rows; None where all rows are asked for."""
+    if not context.has_asset_key or not context.has_asset_partitions:
+        return None
+    if not context.asset_partition_keys:
+        return {}
+    return select_partitions(context, settings.partition_expr, settings.partition_format).scopes(schema)
+
+
+def _predicate(context: dg.InputContext, settings: AssetSettings, schema: StructType) -> Expression:
+    if not context.asset_partition_keys:
+        return Literal(False, BOOLEAN)
+    return select_partitions(context, settings.partition_expr, settings.partition_format).predicate(schema)
+
+
+def _nothing_yet(context: dg.InputContext, table: DeltaTable, wanted: WantedValue, engine: str) -> object:
+    """The value of an input whose table does not exist, or that this run's step has not written."""
+    if wanted.optional:
+        return None
+    if wanted.by_partition:
+        return {}
+    if wanted.kind == "rows" and _is_itself(context):
+        declared = None if context.upstream_output is None else context.upstream_output.definition_metadata
+        return empty_value(wanted.annotation, _declared_schema(declared or {}), engine)
+    raise TableNotFoundError(
+        f"Input {context.name} has nothing to load: there is no table at {table.uri}"
+        if not table.exists()
+        else f"Input {context.name} has nothing to load: this run has not written {table.uri}",
+        cause="What it is loaded from was not materialized yet, or returned None",
+        remedy="Materialize it first, or annotate the input as Optional to get None in its place",
+        uri=table.uri,
+    )
+
+
+def _is_itself(context: dg.InputContext) -> bool:
+    """Whether an asset reads what it has written before."""
+    if not context.has_asset_key or not is_in_run(context):
+        return False
+    step = context.step_context
+    definition = step.job_def.asset_layer.get_assets_def_for_node(step.node_handle)
+    return definition is not None and context.asset_key in definition.keys
+
+
+def _declared_schema(metadata: Mapping[str, object]) -> pa.Schema:
+    """The columns that the metadata `dagster/column_schema` of an asset declares; without it none."""
+    declared = metadata.get("dagster/column_schema")
+    declared = declared.value if isinstance(declared, dg.MetadataValue) else declared
+    if not isinstance(declared, dg.TableSchema):
+        return pa.schema([])
+    fields = [StructField(column.name, data_type_from_json(column.type)) for column in declared.columns]
+    return schema_to_arrow(StructType(tuple(fields)))

@@ -1,0 +1,68 @@
+"""The outputs of ops: every run reads back the version that it wrote itself.
+
+The outputs of all runs of a job are versions of one table. A run commits its own under a transaction id that names its
+root run, and its steps read the table as of that commit. So runs at the same time do not see each other's values, and
+what older runs wrote stays readable until vacuum and log cleanup remove it, as with any older version.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import dagster as dg
+
+from delta_orch.dagster.output_place import output_parts
+from delta_orch.dagster.run import DagsterRun
+from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.errors import ConflictError, VersionNotFoundError
+from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.run_identity import Idempotency
+
+T = TypeVar("T")
+
+_ATTEMPTS = 30
+
+
+def own_txn(run: DagsterRun, output: dg.OutputContext, idempotency: Idempotency) -> TxnId:
+    """The transaction id of an output of an op: one a root run."""
+    (txn,) = run.identity(output_parts(output)).txns("run", by_run=True)
+    if idempotency == "off":
+        # Every attempt writes, and the last one is what the run reads.
+        return TxnId(txn.app_id, time.time_ns() // 1_000_000, exact=True)
+    return txn
+
+
+def own_snapshot(table: DeltaTable, app_id: str) -> TableSnapshot | None:
+    """The table as of the last commit under a transaction id; None where there is none.
+
+    Raises:
+        VersionNotFoundError: That commit was cleaned up.
+    """
+    if not table.exists() or table.last_txn(app_id) is None:
+        return None
+    version = table.version()
+    try:
+        while not any(txn.app_id == app_id for txn in table.log.read_commit(version).txns):
+            version -= 1
+    except VersionNotFoundError as error:
+        raise VersionNotFoundError(
+            f"The commit of {app_id} is gone from the log of {table.uri}",
+            cause="The log was cleaned up (delta.logRetentionDuration) since the run wrote its output",
+            remedy="Launch a new run instead of re-executing this one",
+            uri=table.uri,
+        ) from error
+    return table.snapshot(version=version)
+
+
+def repeat_conflicts(write: Callable[[], T]) -> T:
+    """Repeat a write that other runs of the job overtake: it replaces a whole that none of them reads."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return write()
+        except ConflictError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(min(1.0, 0.05 * (attempt + 1)))
+    raise AssertionError

@@ -1,0 +1,409 @@
+"""What an asset may return and ask for, where outputs are kept, and which settings are refused."""
+
+# No postponed annotations in this file: Dagster reads them as they are.
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import dagster as dg
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from delta_orch.change_feed.change_feed import ChangeFeed
+from delta_orch.dagster import DeltaLakeIOManager, DeltaSnapshot
+from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from tests.dagster.lake import Lake, metadata_of
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def consumer(annotation: Any, got: list[Any], **arguments: Any) -> dg.AssetsDefinition:
+    """An asset that asks for the asset `numbers` in a type, and keeps what it got."""
+
+    def consume(numbers):  # type: ignore[no-untyped-def]
+        got.append(numbers)
+
+    consume.__annotations__.update({"numbers": annotation, "return": None})
+    return cast(dg.AssetsDefinition, dg.asset(**arguments)(consume))
+
+
+@dg.asset
+def numbers(context: dg.AssetExecutionContext) -> pa.Table:
+    return pa.table({"n": [1, 2], "run": [context.run.run_id] * 2})
+
+
+# Outputs of ops
+
+
+def test_each_of_two_runs_at_once_reads_what_it_wrote(lake: Lake) -> None:
+    """Both have written before either reads: in one shared place the first would see the rows of the second."""
+    both = threading.Barrier(2)
+    read: dict[str, str] = {}
+
+    @dg.op
+    def write(context: dg.OpExecutionContext) -> pa.Table:
+        return pa.table({"run": [context.run_id]})
+
+    @dg.op(ins={"start": dg.In(dg.Nothing)})
+    def wait() -> None:
+        both.wait(60)
+
+    @dg.op(ins={"start": dg.In(dg.Nothing)})
+    def see(context: dg.OpExecutionContext, rows: pa.Table) -> None:
+        (read[context.run_id],) = rows.column("run").to_pylist()
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        rows = write()
+        see(rows, start=wait(start=rows))
+
+    runs = [threading.Thread(target=etl.execute_in_process, kwargs={"instance": lake.instance}) for _ in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert len(read) == 2
+    assert all(run == written for run, written in read.items())
+    assert lake.table("etl", "write", "result").snapshot().num_files == 1
+
+
+def test_the_columns_of_an_ops_output_may_change(lake: Lake) -> None:
+    columns = ["a"]
+
+    @dg.op
+    def write() -> pa.Table:
+        return pa.table({columns[0]: [1]})
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        write()
+
+    assert etl.execute_in_process(instance=lake.instance).success
+    columns[0] = "b"
+    assert etl.execute_in_process(instance=lake.instance).success
+    assert lake.rows("etl", "write", "result") == [{"b": 1}]
+
+
+def test_fan_in_of_steps(lake: Lake) -> None:
+    got: list[list[int]] = []
+
+    @dg.op(out=dg.DynamicOut())
+    def split() -> Any:
+        for number in (1, 2, 3):
+            yield dg.DynamicOutput(pa.table({"n": [number]}), mapping_key=f"k{number}")
+
+    @dg.op
+    def same(rows: pa.Table) -> pa.Table:
+        return rows
+
+    @dg.op
+    def gather(tables: list[pa.Table]) -> None:
+        got.append(sorted(number for table in tables for number in table.column("n").to_pylist()))
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def mapped() -> None:
+        gather(split().map(same).collect())
+
+    assert mapped.execute_in_process(instance=lake.instance).success
+    assert got == [[1, 2, 3]]
+
+
+# None
+
+
+def test_none_of_an_optional_type_writes_nothing(lake: Lake) -> None:
+    values: list[Any] = [None, pa.table({"n": [1]}), None]
+    got: list[Any] = []
+
+    @dg.asset
+    def numbers() -> pa.Table | None:
+        return values.pop(0)
+
+    after = consumer(pa.Table | None, got)
+    lake.run(numbers, after)
+    assert got == [None]
+    assert not lake.table("numbers").exists()
+    lake.run(numbers, after)
+    nothing = lake.run(numbers, after)
+    assert metadata_of(nothing, "numbers")["delta/skip_reason"] == "the value is None"
+    assert lake.table("numbers").version() == 0 or lake.rows("numbers") == [{"n": 1}]
+    assert [table.num_rows for table in got[1:]] == [1, 1]
+
+
+def test_none_of_an_op_arrives_as_none(lake: Lake) -> None:
+    values: list[Any] = [pa.table({"n": [1]}), None]
+    got: list[Any] = []
+
+    @dg.op
+    def maybe() -> pa.Table | None:
+        return values.pop(0)
+
+    @dg.op
+    def see(rows: pa.Table | None) -> None:
+        got.append(rows)
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        see(maybe())
+
+    for _ in range(2):
+        assert etl.execute_in_process(instance=lake.instance).success
+    assert got[0].num_rows == 1
+    assert got[1] is None
+
+
+# Types
+
+
+@pytest.mark.parametrize("annotation", [pa.Table | None, duckdb.DuckDBPyRelation, DeltaSnapshot], ids=str)
+def test_more_types_of_inputs(lake: Lake, annotation: Any) -> None:
+    got: list[Any] = []
+    lake.run(numbers, consumer(annotation, got))
+    (value,) = got
+    if annotation is DeltaSnapshot:
+        assert value.version == lake.table("numbers").version()
+        value = value.scan().to_arrow()
+    elif annotation is duckdb.DuckDBPyRelation:
+        assert isinstance(value, duckdb.DuckDBPyRelation)
+        value = pa.table(value)
+    assert value.column("n").to_pylist() == [1, 2]
+
+
+def test_a_value_for_each_partition(lake: Lake) -> None:
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def numbers(context: dg.AssetExecutionContext) -> pa.Table:
+        count = int(context.partition_key[-1])
+        return pa.table({"day": [context.partition_key] * count, "n": range(count)})
+
+    got: list[Any] = []
+    for day in ("2013-01-01", "2013-01-03"):
+        lake.run(numbers, partition=day)
+    lake.run(numbers, consumer(dict[str, pl.DataFrame], got), selection=["consume"])
+    assert {key: len(frame) for key, frame in got[0].items()} == {
+        "2013-01-01": 1,
+        "2013-01-02": 0,
+        "2013-01-03": 3,
+        "2013-01-04": 0,
+        "2013-01-05": 0,
+    }
+
+
+def test_a_dict_of_an_asset_without_partitions_is_refused(lake: Lake) -> None:
+    assert "has no partitions" in str(lake.fails(numbers, consumer(dict[str, pa.Table], [])))
+
+
+def test_versions_and_times_of_an_input(lake: Lake) -> None:
+    table = lake.table("numbers")
+    for number in range(3):
+        table.append(pa.table({"n": [number], "run": ["x"]}))
+    moment = table.history()[1].timestamp_ms
+    for asked, expected in (({"version": 0}, 1), ({"version": 1, "columns": ["n"]}, 2), ({}, 3)):
+        got: list[Any] = []
+        asset = consumer(pa.Table, got, ins={"numbers": dg.AssetIn(metadata=asked)})
+        lake.run(numbers, asset, selection=["consume"])
+        assert got[0].num_rows == expected
+    text = datetime.fromtimestamp((moment + 0.5) / 1000, UTC).isoformat()
+    got = []
+    lake.run(
+        numbers,
+        consumer(pa.Table, got, ins={"numbers": dg.AssetIn(metadata={"timestamp": text})}),
+        selection=["consume"],
+    )
+    assert got[0].num_rows in (2, 3)
+    got = []
+    asset = consumer(ChangeFeed, got, ins={"numbers": dg.AssetIn(metadata={"starting_version": 1})})
+    lake.run(numbers, asset, selection=["consume"])
+    assert got[0].to_arrow().column("n").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "metadata", "message"),
+    [
+        (pa.Table, {"version": 0, "timestamp": "2013-01-01T00:00:00+00:00"}, "both version and timestamp"),
+        (pa.Table, {"version": -1}, "not a version"),
+        (pa.Table, {"verison": 0}, "'version'"),
+        (pa.Table, {"colums": ["n"]}, "'columns'"),
+        (pa.Table, {"starting_version": 0}, "ChangeFeed"),
+        (ChangeFeed, {}, "ChangeFeed"),
+        (DeltaTable, {"version": 0}, "cannot be applied"),
+        (DeltaSnapshot, {"columns": ["n"]}, "cannot be applied"),
+    ],
+)
+def test_what_an_input_cannot_ask_for(lake: Lake, annotation: Any, metadata: Any, message: str) -> None:
+    lake.run(numbers)
+    asset = consumer(annotation, [], ins={"numbers": dg.AssetIn(metadata=metadata)})
+    assert message in str(lake.fails(numbers, asset, selection=["consume"]))
+
+
+def test_categories_of_polars_are_texts(lake: Lake) -> None:
+    frame = pl.DataFrame(
+        {
+            "c": pl.Series(["a", None], dtype=pl.Categorical),
+            "e": pl.Series(["b", "c"], dtype=pl.Enum(["b", "c"])),
+            "l": pl.Series([["a"], None], dtype=pl.List(pl.Categorical)),
+            "s": pl.Series([{"k": "b"}, None], dtype=pl.Struct({"k": pl.Enum(["b"])})),
+        }
+    )
+
+    @dg.asset
+    def categories() -> Any:
+        return frame
+
+    @dg.asset
+    def lazily() -> Any:
+        return frame.lazy()
+
+    lake.run(categories, lazily)
+    for name in ("categories", "lazily"):
+        assert lake.rows(name) == [
+            {"c": "a", "e": "b", "l": ["a"], "s": {"k": "b"}},
+            {"c": None, "e": "c", "l": None, "s": None},
+        ]
+
+
+# An asset that reads itself
+
+
+@pytest.mark.parametrize("annotation", [pa.Table, pl.DataFrame, pa.Table | None], ids=str)
+def test_an_asset_that_depends_on_its_last_partition(lake: Lake, annotation: Any) -> None:
+    seen: list[Any] = []
+
+    def total(context, total):  # type: ignore[no-untyped-def]
+        seen.append(total)
+        last = 0 if total is None or len(total) == 0 else pa.table(total).column("n").to_pylist()[0]
+        return pa.table({"day": [context.partition_key], "n": [last + 1]})
+
+    total.__annotations__["total"] = annotation
+    asset = dg.asset(
+        partitions_def=DAYS,
+        metadata={"partition_expr": "day"},
+        ins={"total": dg.AssetIn(partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1))},
+    )(total)
+    for day in ("2013-01-01", "2013-01-02", "2013-01-03"):
+        lake.run(asset, partition=day)
+    lake.run(asset, partition="2013-01-01")
+    assert [row["n"] for row in lake.rows("total")] == [1, 2, 3]
+    if annotation == (pa.Table | None):
+        assert seen[0] is None
+        assert seen[3] is None
+    else:
+        assert len(seen[0]) == 0
+        # Now that there is a table, the empty value has its columns.
+        assert list(pa.table(seen[3]).column_names) == ["day", "n"]
+
+
+def test_an_asset_that_reads_itself_may_declare_its_columns(lake: Lake) -> None:
+    columns = dg.TableSchema(
+        [dg.TableColumn("day", "string"), dg.TableColumn("n", "long"), dg.TableColumn("price", "decimal(10,2)")]
+    )
+
+    @dg.asset(
+        partitions_def=DAYS,
+        metadata={"dagster/column_schema": columns, "partition_expr": "day", "partition_by": []},
+        ins={"growing": dg.AssetIn(partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1))},
+    )
+    def growing(context: dg.AssetExecutionContext, growing: pa.Table) -> pa.Table:
+        assert growing.schema.types == [pa.string(), pa.int64(), pa.decimal128(10, 2)]
+        return pa.table({"day": [context.partition_key], "n": [growing.num_rows], "price": [None]}, growing.schema)
+
+    for day in ("2013-01-01", "2013-01-02"):
+        lake.run(growing, partition=day)
+    assert [row["n"] for row in lake.rows("growing")] == [0, 1]
+
+
+def test_another_asset_without_a_table_is_still_an_error(lake: Lake) -> None:
+    asset = consumer(pa.Table, [])
+    assert isinstance(lake.fails(numbers, asset, selection=["consume"]), TableNotFoundError)
+
+
+# Places
+
+
+def writer(*key: str, **arguments: Any) -> dg.AssetsDefinition:
+    def write() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    return cast(dg.AssetsDefinition, dg.asset(key=list(key), **arguments)(write))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (writer("a"), writer("a", "b")),
+        (writer("a", "b", "c"), writer("a")),
+        (writer("x", "t", metadata={"schema": "s"}), writer("y", "t", metadata={"schema": "s"})),
+        (writer("t", metadata={"schema": "a"}), writer("a")),
+    ],
+)
+def test_tables_that_share_a_folder_are_refused(tmp_path: Path, one: Any, other: Any) -> None:
+    lake = Lake(tmp_path / "job")
+    assert "share a folder" in str(lake.fails(one, other))
+    for first, second in ((one, other), (other, one)):
+        lake = Lake(tmp_path / f"separate{first is one}")
+        lake.run(first)
+        if one.key.path[-1] != other.key.path[-1]:
+            # In different jobs, or code locations, the folders themselves tell.
+            assert "There is a table at" in str(lake.fails(second))
+
+
+def test_neighbors_share_nothing(lake: Lake) -> None:
+    lake.run(writer("a", "b"), writer("a", "bc"), writer("ab"), writer("a", "c", "d"))
+    assert lake.rows("a", "c", "d") == [{"n": 1}]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    "key", ["mod", "Mode", "modes", "partitionexpr", "partition-by", "schemamode", "commit_metdata"]
+)
+def test_a_misspelled_key_is_refused(lake: Lake, key: str) -> None:
+    assert "does not exist" in str(lake.fails(writer("t", metadata={key: "append"})))
+    assert not lake.table("t").exists()
+
+    @dg.asset
+    def said() -> dg.Output[pa.Table]:
+        return dg.Output(pa.table({"n": [1]}), metadata={"mod": "append"})
+
+    assert "'mode'" in str(lake.fails(said))
+
+
+def test_keys_of_ones_own_pass(lake: Lake) -> None:
+    own = {"owner": "me", "model": "x", "team": "t", "my/mode": 1, "description": "d", "columns": 3, "table_name": "t"}
+    lake.run(writer("t", metadata=own))
+    assert lake.rows("t") == [{"n": 1}]
+
+
+def test_a_misspelled_setting_is_refused(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"mod": "append"}
+    with pytest.raises(ValueError, match="did you mean 'mode'"):
+        DeltaLakeIOManager(root_uri=str(tmp_path), **arguments)
+
+
+def test_metadata_of_ones_own_for_the_commit(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, commit_metadata={"team": "lake", "cost": "1"})
+    lake.run(writer("t", metadata={"commit_metadata": {"cost": "2"}}))
+    commit = lake.table("t").log.read_commit(lake.table("t").version()).commit_info
+    assert commit is not None
+    assert (commit["team"], commit["cost"]) == ("lake", "2")
+
+
+def test_contexts_without_a_run(tmp_path: Path) -> None:
+    manager = DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="off")
+    output = dg.build_output_context(asset_key=dg.AssetKey("t"))
+    manager.handle_output(output, pa.table({"n": [1]}))
+    loaded = manager.load_input(dg.build_input_context(asset_key=dg.AssetKey("t")))
+    assert isinstance(loaded, pa.Table)
+    assert loaded.to_pylist() == [{"n": 1}]
+    with pytest.raises(InvalidRequestError, match="does not happen inside a Dagster run"):
+        DeltaLakeIOManager(root_uri=str(tmp_path)).handle_output(output, pa.table({"n": [1]}))
