@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from delta_orch.errors import InvalidRequestError
@@ -32,8 +34,8 @@ class TableVerbs:
         """The location in its canonical spelling."""
 
     @abstractmethod
-    def snapshot(self) -> Snapshot:
-        """The newest version."""
+    def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> Snapshot:
+        """A version, by default the newest."""
 
     # The table as a whole
 
@@ -69,6 +71,56 @@ class TableVerbs:
                 remedy="Give version=… or timestamp=…",
             )
         return restore(self.log, self.snapshot(), version, timestamp, ignore_missing_files, options)
+
+    def clone(
+        self,
+        target_uri: str | PathLike[str],
+        shallow: bool = True,
+        version: int | None = None,
+        timestamp: Timestamp | None = None,
+        replace: bool = False,
+        properties: Mapping[str, str] | None = None,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Make a version of this table, by default the newest, a table of its own at another location. See
+        `verbs.clone.clone`.
+
+        Args:
+            target_uri: Where, in the same store for a shallow clone.
+            shallow: Name the files of this table by absolute paths. False copies them.
+            version, timestamp: As of `snapshot`.
+            replace: A table at the target becomes the clone. By default that is refused.
+            properties: Table properties of the clone, beside those it takes over. They win.
+            storage_options: Of the target's store.
+
+        Returns: The commit of the target.
+
+        Raises:
+            TableExistsError: A table is there, and `replace` is not given.
+            InvalidRequestError, InvalidPropertyError: The target is this table, or a property cannot be set.
+            UnsupportedStoreError: The target cannot reach the files of this table.
+            MissingFileError, CorruptDataError: A file is gone, or another than the log says. The target is as before,
+                but for copies that no commit names; vacuum removes them.
+            ConflictError: Another writer created or changed the target meanwhile.
+        """
+        from delta_orch.log.read.table_log import TableLog
+        from delta_orch.storage.open import open_store
+        from delta_orch.verbs.clone import clone
+
+        source = self.snapshot(version, timestamp)
+        is_newest = version is None and timestamp is None
+        target = TableLog(open_store(target_uri, storage_options), type(source), self.log.observer)
+        return clone(
+            source,
+            target,
+            is_newest=is_newest,
+            shallow=shallow,
+            replace_target=replace,
+            properties=properties,
+            options=options,
+        )
 
     # Maintenance
 

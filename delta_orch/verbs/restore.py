@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +10,6 @@ import pyarrow.compute as pc
 from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError
 from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.read.log_check import Problem
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
@@ -20,18 +17,16 @@ from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, par
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.actions import Metadata, Protocol
+from delta_orch.protocol.actions import Metadata
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.column_mapping import MAX_COLUMN_ID
-from delta_orch.table.protocol_upgrade import with_features
-from delta_orch.table.registry import canonical_features
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN, parse_high_water_mark, serialize_high_water_mark
+from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
 from delta_orch.verbs.fsck import FILE_CHECK_COLUMNS, check_data_files, check_deletion_vectors
 from delta_orch.writing.identity import with_marks_kept
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 
 _MOST_NAMED = 5
-_ENABLEMENT = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
 
 
 def restore(
@@ -81,7 +76,9 @@ def restore(
     past.configuration.for_writing()
     adds, removes = _difference(past, snapshot)
     if not ignore_missing_files:
-        _ensure_there(past, adds)
+        ensure_files_there(
+            past, adds, "restored", "Restore a newer version, bring the files back, or pass ignore_missing_files=True"
+        )
     _stage(transaction, past, snapshot, adds, removes)
     transaction.set_operation_metrics(
         {
@@ -109,7 +106,7 @@ def _difference(past: Snapshot, newest: Snapshot) -> tuple[pa.Table, pa.Table]:
 def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.Table, removes: pa.Table) -> None:
     transaction.read_whole_table()
     transaction.update_metadata(_restored_metadata(past, newest))
-    protocol = _united_protocol(past.protocol, newest.protocol)
+    protocol = united_protocol(newest.protocol, past.protocol)
     if protocol != newest.protocol:
         transaction.update_protocol(protocol)
     clustering = past.clustering or ()
@@ -125,41 +122,38 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
         transaction.remove_files(removes)
 
 
-def _united_protocol(past: Protocol, newest: Protocol) -> Protocol:
-    return with_features(newest, canonical_features(past))
-
-
 def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:
     """The older version's metadata, with the numbers that only go up where they stand now."""
     metadata = with_marks_kept(past.metadata, newest.metadata)
     properties, now = dict(metadata.configuration), newest.metadata.configuration
     if MAX_COLUMN_ID in properties and MAX_COLUMN_ID in now:
         properties[MAX_COLUMN_ID] = str(max(int(properties[MAX_COLUMN_ID]), int(now[MAX_COLUMN_ID])))
-    if past.configuration.enables("inCommitTimestamp") and newest.configuration.enables("inCommitTimestamp"):
-        # Since when commits carry their time is a fact of the log, and not of the version that is restored.
-        properties = {key: value for key, value in properties.items() if key not in _ENABLEMENT}
-        properties |= {key: now[key] for key in _ENABLEMENT if key in now}
+    properties = with_own_commit_times(properties, past.configuration, newest.configuration)
     return replace(metadata, configuration=properties)
 
 
-def _ensure_there(past: Snapshot, adds: pa.Table) -> None:
-    """Raise MissingFileError or CorruptDataError unless every data file and deletion vector is as the log says."""
+def ensure_files_there(past: Snapshot, adds: pa.Table, what: str, remedy: str) -> None:
+    """Check that every data file and deletion vector is as the log says.
+
+    Args:
+        adds: Files of the version.
+        what: What cannot be done to it, as a participle.
+
+    Raises:
+        MissingFileError: Some are gone; up to five are named.
+        CorruptDataError: One is there, and another than the log says.
+    """
     files = adds.select(FILE_CHECK_COLUMNS)
     problems = [*check_data_files(past.store, files), *check_deletion_vectors(past.store, files)]
-    if problems:
-        _refuse(past, problems)
-
-
-def _refuse(past: Snapshot, problems: Sequence[Problem]) -> NoReturn:
-    paths = [problem.path for problem in problems]
+    if not problems:
+        return
     kind = MissingFileError if all(p.code == MissingFileError.code for p in problems) else CorruptDataError
-    more = f" and {len(problems) - _MOST_NAMED} more" if len(problems) > _MOST_NAMED else ""
+    more = f" There are {len(problems) - _MOST_NAMED} more." if len(problems) > _MOST_NAMED else ""
     raise kind(
-        f"Version {past.version} cannot be restored: {len(problems)} of its files cannot be used",
+        f"Version {past.version} cannot be {what}: {len(problems)} of its files cannot be used",
         cause=" ".join(problem.message for problem in problems[:_MOST_NAMED]) + more,
-        remedy="Vacuum may have deleted them. Restore a newer version, bring the files back, or pass "
-        "ignore_missing_files=True",
+        remedy=f"Vacuum may have deleted them. {remedy}",
         version=past.version,
         num_files=len(problems),
-        paths=paths[:_MOST_NAMED],
+        paths=[problem.path for problem in problems[:_MOST_NAMED]],
     )

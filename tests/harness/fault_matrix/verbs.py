@@ -9,7 +9,9 @@ from typing import Any
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import StorageError
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.verbs.clone import clone
 from tests.harness.fault_matrix.tables import described, rows
+from tests.harness.row_deletion import delete_rows
 
 TXN = ("matrix", 7)
 Act = Callable[[DeltaTable], Any]
@@ -53,6 +55,23 @@ def _read(name: str, template: str, act: Act, *, holds: bool = False) -> Verb:
 
 def _alter(table: DeltaTable, change: Callable[[Any], Any]) -> Any:
     return change(table.alter()).commit(txn=TXN)
+
+
+def _clone_onto(table: DeltaTable, *, shallow: bool) -> Any:
+    """The table that meets the faults is the target; its source is another, of the same kind of store."""
+    source = DeltaTable("memory://fault-matrix-source")
+    if not source.exists():
+        source.append(rows("s", 8, 9), partition_by=["day"], properties={"delta.enableDeletionVectors": "true"})
+        delete_rows(source, 0)
+    return clone(
+        source.snapshot(),
+        table.log,
+        is_newest=True,
+        shallow=shallow,
+        replace_target=True,
+        properties=None,
+        options={"txn": TXN},
+    )
 
 
 def _history(table: DeltaTable) -> list[Any]:
@@ -131,6 +150,8 @@ VERBS = (
     _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
     _commit("restore", "plain", lambda t: t.restore(version=2, txn=TXN)),
     _commit("restore, marked rows", "marked", lambda t: t.restore(version=0, txn=TXN)),
+    _commit("clone onto, shallow", "plain", lambda t: _clone_onto(t, shallow=True)),
+    _commit("clone onto, deep", "marked", lambda t: _clone_onto(t, shallow=False)),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),
