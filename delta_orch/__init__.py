@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.errors import DeltaError
     from delta_orch.log.files.txn import TxnId
+    from delta_orch.storage.patience import configure
     from delta_orch.table.column_definitions import column, identity_column
 
-__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "identity_column"]
+__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "configure", "identity_column"]
 
 _HOME = {
     "DeltaError": "delta_orch.errors",
     "DeltaTable": "delta_orch.delta_table",
     "TxnId": "delta_orch.log.files.txn",
     "column": "delta_orch.table.column_definitions",
+    "configure": "delta_orch.storage.patience",
     "identity_column": "delta_orch.table.column_definitions",
 }
 

@@ -37,11 +37,11 @@
     │   │   ├── ConcurrentTransactionError
     │   │   └── ConcurrentDomainMetadataError
     │   ├── CommitRetriesExhaustedError  (retryable)
-    │   └── CommitOutcomeUnknownError
-    ├── StorageError(OSError)
+    │   └── CommitOutcomeUnknownError  (retryable with a `txn`)
+    ├── StorageError(OSError)  (retryable where the store failed for a moment)
     │   ├── FileExistsInStoreError
     │   ├── FileMissingInStoreError
-    │   └── StorageOutcomeUnknownError
+    │   └── StorageOutcomeUnknownError  (the same)
     └── MissingDependencyError(ImportError)
 
 A message states the problem, the cause and the remedy. A program reads `code`, `context` and `retryable`. `retryable`
@@ -61,6 +61,10 @@ class DeltaError(Exception):
         cause: Why, if known.
         remedy: What the user can do about it.
         context: Values for a program (`version=…`, `path=…`). They must be picklable and free of credentials.
+            `retryable` overrides what is usual for the class.
+
+    Attributes:
+        retryable: Whether running the same call again is safe, and can succeed without anybody changing anything.
     """
 
     code: ClassVar[str] = "DELTA_ERROR"
@@ -71,6 +75,8 @@ class DeltaError(Exception):
         self.cause = cause
         self.remedy = remedy
         self.context = context
+        if "retryable" in context:
+            self.retryable = bool(context["retryable"])
         super().__init__(" ".join(_sentence(part) for part in (problem, cause, remedy) if part))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -316,13 +322,19 @@ class CommitRetriesExhaustedError(CommitError):
 
 
 class CommitOutcomeUnknownError(CommitError):
-    """It is unknown whether the commit was written: it **may have happened**. Check before writing again."""
+    """It is unknown whether the commit was written: it **may have happened**. Check before writing again.
+
+    With transaction identifiers (`txn`) running again is safe, and the error is retryable.
+    """
 
     code = "COMMIT_OUTCOME_UNKNOWN"
 
 
 class StorageError(DeltaError, OSError):
-    """The store refused or failed: full disk, missing permission, network failure."""
+    """The store refused or failed: full disk, missing permission, network failure.
+
+    Retryable where the store was out of reach, too busy or broken for a moment, and longer than `retry_seconds`.
+    """
 
     code = "STORAGE_ERROR"
 

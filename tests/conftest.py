@@ -21,6 +21,9 @@ settings.load_profile("delta_orch")
 _ROOT = str(Path(__file__).resolve().parent.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
+# A store that fails on purpose is not waited for as long as one that fails at night.
+os.environ.setdefault("DELTA_ORCH_RETRY_SECONDS", "2")
+
 _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
 

@@ -9,7 +9,15 @@ from typing import ClassVar
 from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected
+from delta_orch.storage.object_store import (
+    Content,
+    Failure,
+    FailureKind,
+    ObjectStore,
+    Sdk,
+    may_connect_later,
+    never_connected,
+)
 from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, StoreOptions, account_of
 
 _NO_CREDENTIALS = (
@@ -31,10 +39,12 @@ class AzureStore(ObjectStore):
         from azure.storage.blob import BlobServiceClient
 
         filesystem = self.filesystem
+        # What is to be tried again, and for how long, is `ObjectStore.call`'s to decide.
+        once = {"retry_total": 0}
         if filesystem.connection_string is not None:
-            return BlobServiceClient.from_connection_string(filesystem.connection_string)
+            return BlobServiceClient.from_connection_string(filesystem.connection_string, **once)
         credential = filesystem.sync_credential or filesystem.account_key or filesystem.sas_token
-        return BlobServiceClient(filesystem.account_url, credential=credential)
+        return BlobServiceClient(filesystem.account_url, credential=credential, **once)
 
     def _connect_filesystem(self) -> Sdk:
         from adlfs import AzureBlobFileSystem
@@ -97,8 +107,7 @@ class AzureStore(ObjectStore):
         return [_meta(blob, blob.name) for blob in blobs], pages.continuation_token
 
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
-        # One attempt: whether a lost one has taken effect is not the SDK's to decide.
-        return self._upload(bucket, key, data, overwrite=False, retry_total=0)
+        return self._upload(bucket, key, data, overwrite=False)
 
     def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._upload(bucket, key, data, overwrite=True)
@@ -135,9 +144,10 @@ class AzureStore(ObjectStore):
         name = type(inner).__name__
         if isinstance(error, azure.ServiceRequestError) and never_connected(inner):
             return Failure(
-                FailureKind.REFUSED, f"Azure cannot be reached ({name})", "Check the account and the network"
-            )
-        return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again")
+                FailureKind.REFUSED, f"Azure cannot be reached ({name})", "Check the account and the network",
+                is_passing=may_connect_later(inner),
+            )  # fmt: skip
+        return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again", is_passing=True)
 
     def hadoop_options(self) -> dict[str, str]:
         library, account = self.options.library, self.location.account

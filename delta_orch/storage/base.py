@@ -358,6 +358,12 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 """What `link` answers on file systems without hard links."""
 
 
+_PASSING = frozenset(
+    {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EHOSTDOWN,
+     errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
+)  # fmt: skip
+"""What mounted file systems answer while their server is away."""
+
 _TRY_AGAIN = "and try again; the table is unchanged"
 _DENIED = (
     "Permission denied: this user may not read or change the file or directory",
@@ -399,4 +405,10 @@ def storage_error(error: OSError, action: str, path: str) -> StorageError:
     if code == errno.ENOENT:
         return FileMissingInStoreError(problem, cause="There is no such file", path=path, errno=code)
     cause, remedy = _CAUSES_AND_REMEDIES.get(code, (error.strerror or str(error), None))
-    return StorageError(problem, cause=cause, remedy=remedy, path=path, errno=error.errno)
+    passing = {"retryable": True} if is_passing(error) else {}
+    return StorageError(problem, cause=cause, remedy=remedy, path=path, errno=error.errno, **passing)
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether a failed call may succeed when it is made again, without anybody changing anything."""
+    return isinstance(error, TimeoutError | ConnectionError | BlockingIOError) or error.errno in _PASSING

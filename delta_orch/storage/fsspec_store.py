@@ -4,20 +4,22 @@ fsspec does not promise."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import (
+    DeltaError,
     FileExistsInStoreError,
     FileMissingInStoreError,
     MissingDependencyError,
     StorageError,
     UnsupportedStoreError,
 )
-from delta_orch.storage.base import FileMeta, LogStore, in_another_store, resolve_data_path
+from delta_orch.storage.base import FileMeta, LogStore, in_another_store, is_passing, resolve_data_path
+from delta_orch.storage.patience import Patience, is_passing_status
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION
 
 if TYPE_CHECKING:
@@ -55,29 +57,28 @@ class FsspecStore(LogStore):
         return {**self.__dict__, "_made": None}
 
     def read_bytes(self, path: str) -> bytes:
-        with self._errors("read", path):
-            data: bytes = self._filesystem.cat_file(self._full(path))
+        data: bytes = self._ask("read", path, lambda: self._filesystem.cat_file(self._full(path)))
         return data
 
     def open_input(self, path: str) -> pa.NativeFile:
         import pyarrow as pa
 
-        with self._errors("open", path):
-            return pa.PythonFile(self._filesystem.open(self._full(path), "rb"), mode="r")
+        return pa.PythonFile(self._ask("open", path, lambda: self._filesystem.open(self._full(path), "rb")), mode="r")
 
     def head(self, path: str) -> FileMeta | None:
-        with self._errors("look at", path), suppress(FileNotFoundError):
+        try:
             # A cached listing would hide a commit that was just made.
             self._filesystem.invalidate_cache(self._full(path))
-            info = self._filesystem.info(self._full(path))
-            return None if info["type"] == "directory" else _file_meta(path, info)
-        return None
+            info = self._ask("look at", path, lambda: self._filesystem.info(self._full(path)))
+        except FileMissingInStoreError:
+            return None
+        return None if info["type"] == "directory" else _file_meta(path, info)
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
         infos: list[Fsspec] = []
-        with self._errors("list", directory), suppress(FileNotFoundError):
+        with suppress(FileMissingInStoreError):
             self._filesystem.invalidate_cache(self._full(directory))
-            infos = self._filesystem.ls(self._full(directory), detail=True)
+            infos = self._ask("list", directory, lambda: self._filesystem.ls(self._full(directory), detail=True))
         prefix = f"{directory}/" if directory else ""
         named = {info["name"].rstrip("/").rpartition("/")[2]: info for info in infos if info["type"] != "directory"}
         for name in sorted(named):
@@ -86,9 +87,9 @@ class FsspecStore(LogStore):
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         infos: dict[str, Fsspec] = {}
-        with self._errors("list", directory), suppress(FileNotFoundError):
+        with suppress(FileMissingInStoreError):
             self._filesystem.invalidate_cache(self._full(directory))
-            infos = self._filesystem.find(self._full(directory), detail=True)
+            infos = self._ask("list", directory, lambda: self._filesystem.find(self._full(directory), detail=True))
         cut = len(self.root) + 1
         for name, info in infos.items():
             yield _file_meta(name[cut:], info)
@@ -120,8 +121,8 @@ class FsspecStore(LogStore):
         return written
 
     def delete(self, path: str) -> None:
-        with self._errors("delete", path), suppress(FileNotFoundError):
-            self._filesystem.rm_file(self._full(path))
+        with suppress(FileMissingInStoreError):
+            self._ask("delete", path, lambda: self._filesystem.rm_file(self._full(path)))
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         import pyarrow.fs as pafs
@@ -157,16 +158,39 @@ class FsspecStore(LogStore):
                 store=self._protocol,
             ) from None
 
+    def _ask(self, action: str, path: str, request: Callable[[], Fsspec]) -> Fsspec:
+        """A request that may be made again, which it is for `retry_seconds` where it failed for a moment."""
+        patience = Patience()
+        while True:
+            try:
+                with self._errors(action, path):
+                    return request()
+            except StorageError as e:
+                if not e.retryable or not patience.wait():
+                    raise
+
     @contextmanager
     def _errors(self, action: str, path: str) -> Iterator[None]:
         try:
             yield
-        except StorageError:
+        except DeltaError:
             raise
-        except OSError as e:
+        except Exception as e:  # each file system of fsspec raises what its library raises
             kind = FileMissingInStoreError if isinstance(e, FileNotFoundError) else StorageError
+            passing: dict[str, Any] = {"retryable": True} if _is_passing(e) else {}
             # The library's own text may hold a signed request: only its kind is shown.
-            raise kind(f"Cannot {action} {self.uri}/{path}", cause=e.strerror or type(e).__name__, path=path) from e
+            cause = (e.strerror if isinstance(e, OSError) else None) or type(e).__name__
+            raise kind(f"Cannot {action} {self.uri}/{path}", cause=cause, path=path, **passing) from e
+
+
+def _is_passing(error: Exception) -> bool:
+    status = getattr(error, "status", None)
+    if isinstance(status, int):
+        return is_passing_status(status)
+    # Of aiohttp, whose errors are not all of the operating system.
+    return (isinstance(error, OSError) and is_passing(error)) or type(error).__name__ in (
+        "ServerDisconnectedError", "ClientConnectorError", "ClientOSError", "ClientPayloadError",
+    )  # fmt: skip
 
 
 def _filesystem_class(protocol: str) -> Fsspec:

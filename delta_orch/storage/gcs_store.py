@@ -7,7 +7,15 @@ from datetime import datetime
 from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, never_connected
+from delta_orch.storage.object_store import (
+    Content,
+    Failure,
+    FailureKind,
+    ObjectStore,
+    Sdk,
+    may_connect_later,
+    never_connected,
+)
 
 _NO_CREDENTIALS = (
     "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"
@@ -52,10 +60,11 @@ class GcsStore(ObjectStore):
         )  # fmt: skip
 
     @property
-    def _timeout(self) -> dict[str, Sdk]:
-        """The user's, in seconds; the client has one of its own."""
+    def _once(self) -> dict[str, Sdk]:
+        """How each request is made: once, as `ObjectStore.call` decides what is tried again; with the user's time-out
+        in seconds, where there is one."""
         given = self.options.library.get("requests_timeout")
-        return {} if given is None else {"timeout": given}
+        return {"retry": None} if given is None else {"retry": None, "timeout": given}
 
     def _bucket(self, name: str) -> Sdk:
         payer = self.options.library.get("requester_pays")
@@ -65,11 +74,11 @@ class GcsStore(ObjectStore):
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         blob = self._bucket(bucket).blob(key)
         last = None if end is None else end - 1
-        data: bytes = blob.download_as_bytes(start=start or None, end=last, **self._timeout)
+        data: bytes = blob.download_as_bytes(start=start or None, end=last, **self._once)
         return data
 
     def _find(self, bucket: str, key: str) -> FileMeta | None:
-        blob = self._bucket(bucket).get_blob(key, **self._timeout)
+        blob = self._bucket(bucket).get_blob(key, **self._once)
         return None if blob is None else _meta(blob)
 
     def _page(
@@ -81,7 +90,7 @@ class GcsStore(ObjectStore):
             start_offset=start_key if start_key > prefix else None,
             page_size=self.page_objects,
             page_token=token,
-            **self._timeout,
+            **self._once,
         )
         page = next(iter(found.pages), ())
         return [_meta(blob) for blob in page], found.next_page_token
@@ -94,13 +103,12 @@ class GcsStore(ObjectStore):
 
     def _upload(self, bucket: str, key: str, data: Content, **condition: int) -> FileMeta:
         blob = self._bucket(bucket).blob(key)
-        # One attempt: whether a lost one has taken effect is not the SDK's to decide.
         size, file = len(data), io.BytesIO(data) if isinstance(data, bytes) else data
-        blob.upload_from_file(file, rewind=True, size=size, retry=None, **condition, **self._timeout)
+        blob.upload_from_file(file, rewind=True, size=size, **condition, **self._once)
         return _meta(blob)
 
     def _remove(self, bucket: str, key: str) -> None:
-        self._bucket(bucket).blob(key).delete(**self._timeout)
+        self._bucket(bucket).blob(key).delete(**self._once)
 
     def _failure(self, error: Exception) -> Failure:
         from google.api_core import exceptions as google
@@ -129,8 +137,10 @@ class GcsStore(ObjectStore):
                 FailureKind.REFUSED,
                 f"GCS cannot be reached ({type(error).__name__})",
                 "Check endpoint_url and the network",
+                is_passing=may_connect_later(error),
             )
-        return Failure(FailureKind.UNKNOWN, f"The connection failed ({type(error).__name__})", "Try again")
+        cause = f"The connection failed ({type(error).__name__})"
+        return Failure(FailureKind.UNKNOWN, cause, "Try again", is_passing=True)
 
     def hadoop_options(self) -> dict[str, str]:
         library = self.options.library

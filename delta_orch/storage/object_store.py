@@ -12,8 +12,6 @@ import json
 import logging
 import mmap
 import os
-import random
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from delta_orch.errors import (
 )
 from delta_orch.storage.base import FileMeta, FlatStore, in_another_store, resolve_data_path
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
+from delta_orch.storage.patience import Patience, is_passing_status
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, ObjectLocation, StoreOptions, parse_location
 
 if TYPE_CHECKING:
@@ -46,9 +45,6 @@ _MADE: dict[tuple[int, type, str, str], Sdk] = {}
 """Clients and file systems by process, kind and options. Single operations of a dict are atomic: no lock is needed."""
 
 _LOGGER = logging.getLogger(__name__)
-_BUSY_ATTEMPTS = 10
-_LONGEST_PAUSE_S = 2.0
-
 
 Content = bytes | mmap.mmap
 """What an object is made of. A mapped file is read from its beginning by every attempt."""
@@ -73,6 +69,8 @@ class Failure:
     kind: FailureKind
     cause: str
     remedy: str | None = None
+    is_passing: bool = False
+    """Whether the same request may succeed a little later, without anybody changing anything."""
 
 
 class ObjectStore(FlatStore):
@@ -246,7 +244,7 @@ class ObjectStore(FlatStore):
     def delete_object(self, full: str) -> None:
         bucket, _, key = full.partition("/")
         try:
-            self.call("delete", full, lambda: self._remove(bucket, key), may_change=True)
+            self.call("delete", full, lambda: self._remove(bucket, key), may_change=True, may_repeat=True)
         except FileMissingInStoreError:
             return
 
@@ -299,20 +297,29 @@ class ObjectStore(FlatStore):
             made = _MADE.setdefault(key, made)
         return made
 
-    def call(self, action: str, full: str, request: Callable[[], T], *, may_change: bool = False) -> T:
-        """Make a request, and once more where the store was too busy to do it.
+    def call(
+        self,
+        action: str,
+        full: str,
+        request: Callable[[], T],
+        *,
+        may_change: bool = False,
+        may_repeat: bool | None = None,
+    ) -> T:
+        """Make a request, and repeat it for `retry_seconds` where the store failed for a moment.
 
         Args:
             action: Completes "Cannot …".
             full: `bucket/key`.
             may_change: Whether a request of unknown outcome may have changed something.
+            may_repeat: Whether it may be made again although its outcome is unknown; None where it changes nothing.
 
         Raises:
             FileMissingInStoreError, FileExistsInStoreError, StorageOutcomeUnknownError, StorageError: By `_failure`.
         """
-        attempt = 0
+        patience = Patience()
+        is_idempotent = not may_change if may_repeat is None else may_repeat
         while True:
-            attempt += 1
             try:
                 return request()
             except self.sdk_errors as e:
@@ -321,19 +328,19 @@ class ObjectStore(FlatStore):
                 failure = self._failure(e)
                 if failure.kind is FailureKind.MISSING and action not in ("read", "look at", "delete"):
                     failure = self.missing_bucket(full)
-                if failure.kind is not FailureKind.BUSY or attempt == _BUSY_ATTEMPTS:
+                may_again = failure.is_passing and (is_idempotent or failure.kind is not FailureKind.UNKNOWN)
+                if not may_again or not patience.wait():
                     raise self._error(failure, action, full, may_change=may_change) from (
                         None if shows_secret(e) else e
                     )
-            _LOGGER.debug("%s is busy, trying again to %s %s", self.label, action, full)
-            time.sleep(random.random() * min(0.05 * 2**attempt, _LONGEST_PAUSE_S))
+            _LOGGER.debug("Trying again to %s %s: %s", action, full, failure.cause)
 
     def answered(self, status: int, answer: object) -> Failure:
         """What an answer means that says no more than its HTTP status."""
         if status == 429:
-            return Failure(FailureKind.BUSY, f"{self.label} asks for fewer requests", "Try again when there are fewer")
-        may_have = status >= 500 or status == 408
-        return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"{self.label} answers {answer}")
+            return busy(f"{self.label} asks for fewer requests")
+        kind = FailureKind.UNKNOWN if status >= 500 or status == 408 else FailureKind.REFUSED
+        return Failure(kind, f"{self.label} answers {answer}", is_passing=is_passing_status(status))
 
     def missing_bucket(self, full: str) -> Failure:
         """The failure of a listing or a write because the bucket does not exist."""
@@ -343,6 +350,7 @@ class ObjectStore(FlatStore):
 
     def _error(self, failure: Failure, action: str, full: str, *, may_change: bool) -> StorageError:
         shown, cause, remedy = self._shown(full), failure.cause, failure.remedy
+        passing = {"retryable": True} if failure.is_passing else {}
         match failure.kind:
             case FailureKind.EXISTS:
                 return FileExistsInStoreError(f"{shown} exists already", path=shown)
@@ -354,8 +362,9 @@ class ObjectStore(FlatStore):
                     cause=cause,
                     remedy=remedy,
                     path=shown,
+                    **passing,
                 )
-        return StorageError(f"Cannot {action} {shown}", cause=cause, remedy=remedy, path=shown)
+        return StorageError(f"Cannot {action} {shown}", cause=cause, remedy=remedy, path=shown, **passing)
 
     def _shown(self, full: str) -> str:
         return self.uri + full[len(self.root) :] if full.startswith(self.root) else f"{self.label} object {full}"
@@ -365,22 +374,42 @@ class ObjectStore(FlatStore):
 
 
 class _ObjectOutput(io.RawIOBase):
-    """fsspec's file, with our errors. After a failure nothing more is uploaded."""
+    """An object that is being written: as a whole where it is small, else in parts by fsspec's file, with our errors.
+
+    A whole object may be sent again after a failure. A part of fsspec's file is never given twice: it may be in its
+    buffer already. After a failure nothing more is uploaded.
+    """
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         super().__init__()
         self._store = store
         self._path = path
-        self._file = store.call("write", path, lambda: store.filesystem.open(path, "wb"))
+        self._held: list[bytes] = []
+        self._size = 0
+        self._file: Sdk = None
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return int(self._file.tell())
+        return self._size
 
     def write(self, data: Sdk) -> int:
-        return int(self._checked(lambda: self._file.write(data)))
+        view = memoryview(data).cast("B")
+        if self._file is None and self._size + len(view) <= _LARGE_BYTES:
+            self._held.append(bytes(view))
+        else:
+            self._write_part(view)
+        self._size += len(view)
+        return len(view)
+
+    def _write_part(self, data: memoryview) -> None:
+        if self._file is None:
+            store = self._store
+            self._file = store.call("write", self._path, lambda: store.filesystem.open(self._path, "wb"))
+            held, self._held = self._held, []
+            self._checked(lambda: self._file.write(b"".join(held)))
+        self._checked(lambda: self._file.write(data))
 
     def flush(self) -> None:
         """Parts are sent when they are large enough."""
@@ -389,16 +418,25 @@ class _ObjectOutput(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        if not self._file.closed:
+        if self._file is None:
+            bucket, _, key = self._path.partition("/")
+            content, store = b"".join(self._held), self._store
+            store.call("write", self._path, lambda: store._replace(bucket, key, content), may_repeat=True)
+        elif not self._file.closed:
             self._checked(self._file.close)
 
     def _checked(self, step: Callable[[], T]) -> T:
         try:
-            return self._store.call("write", self._path, step)
+            return self._store.call("write", self._path, step, may_repeat=False)
         except StorageError:
             # Its finalizer would try to upload once more.
             self._file.closed = True
             raise
+
+
+def busy(cause: str) -> Failure:
+    """The failure of a request that the store has not looked at."""
+    return Failure(FailureKind.BUSY, cause, "Try again when there are fewer requests", is_passing=True)
 
 
 def before(start_key: str, prefix: str) -> str:
@@ -427,3 +465,13 @@ def never_connected(error: BaseException) -> bool:
     inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else error
     reason = inner.reason if isinstance(inner, MaxRetryError) else inner
     return isinstance(reason, NewConnectionError | ConnectTimeoutError)
+
+
+def may_connect_later(error: BaseException) -> bool:
+    """Of an error that `never_connected` knows: whether there may be a connection a little later. A wrong certificate
+    stays wrong, and a name that its server denies stays unknown."""
+    import requests
+
+    text = str(error)
+    is_unknown = any(sign in text for sign in ("Name or service not known", "nodename nor servname", "[Errno -2]"))
+    return not is_unknown and not isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE" not in text

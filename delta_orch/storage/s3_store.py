@@ -18,7 +18,16 @@ from typing import ClassVar
 
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.object_store import Content, Failure, FailureKind, ObjectStore, Sdk, before
+from delta_orch.storage.object_store import (
+    Content,
+    Failure,
+    FailureKind,
+    ObjectStore,
+    Sdk,
+    before,
+    busy,
+    may_connect_later,
+)
 from delta_orch.storage.storage_options import ObjectLocation, StoreOptions
 
 _ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)
@@ -31,7 +40,9 @@ _LOGGER = logging.getLogger(__name__)
 _CONNECTIONS = 32
 _TRIALS = 4
 _OF_AIOHTTP = ("connector_args", "http_session_cls")
-_THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
+_THROTTLED = frozenset(
+    {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "RequestTimeout"}
+)
 _RACED = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 _CREDENTIALS = frozenset(
     {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "403", "Forbidden",
@@ -224,18 +235,18 @@ class S3Store(ObjectStore):
         if isinstance(error, _EarlierAttemptError):
             last = error.__cause__
             shown = self._failure(last).cause if isinstance(last, self.sdk_errors) else "The connection failed"
-            return Failure(FailureKind.UNKNOWN, shown)
+            return Failure(FailureKind.UNKNOWN, shown, is_passing=True)
         code, status = _code(error), _status(error)
         if code is None:
             return self._failure_without_answer(error)
         if code in ("NoSuchKey", "404", "NotFound"):
             if getattr(error, "operation_name", None) == "PutObject":
-                return Failure(FailureKind.BUSY, "The object was deleted at the same time", "Try again")
+                return busy("The object was deleted at the same time")
             return Failure(FailureKind.MISSING, "There is no such object")
         if code in ("PreconditionFailed", "412"):
             return Failure(FailureKind.EXISTS, "The name is taken")
         if code in _RACED or code in _THROTTLED:
-            return Failure(FailureKind.BUSY, f"S3 answers {code}", "Try again when there are fewer requests")
+            return busy(f"S3 answers {code}")
         if code == "NoSuchBucket":
             return self.missing_bucket(self.location.bucket)
         if code in _CREDENTIALS:
@@ -248,8 +259,7 @@ class S3Store(ObjectStore):
             return Failure(
                 FailureKind.REFUSED, f"S3 answers {code}: the bucket is in another region", "Set the option region"
             )
-        may_have = status is None or status >= 500
-        return Failure(FailureKind.UNKNOWN if may_have else FailureKind.REFUSED, f"S3 answers {code}")
+        return self.answered(500 if status is None or code == "InternalError" else status, code)
 
     def _failure_without_answer(self, error: Exception) -> Failure:
         name = type(error).__name__
@@ -265,10 +275,10 @@ class S3Store(ObjectStore):
                 "Set the storage options key and secret, or the AWS_… variables or profile of this process",
             )
         if _may_have_taken_effect(error):
-            return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again")
-        return Failure(
-            FailureKind.REFUSED, f"The S3 endpoint cannot be reached ({name})", "Check endpoint_url and the network"
-        )
+            return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again", is_passing=True)
+        is_passing = _is_passing(error) and may_connect_later(error)
+        cause = f"The S3 endpoint cannot be reached ({name})"
+        return Failure(FailureKind.REFUSED, cause, "Check endpoint_url and the network", is_passing=is_passing)
 
     def hadoop_options(self) -> dict[str, str]:
         library = self.options.library
@@ -329,6 +339,13 @@ def _may_have_taken_effect(error: Exception) -> bool:
         return False
     # Whatever else botocore itself objects to (parameters, endpoints, regions) it objects to before it sends.
     return isinstance(error, HTTPClientError) or not isinstance(error, BotoCoreError)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether a connection failed that may come about later. Parameters that botocore refuses stay refused."""
+    from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError
+
+    return isinstance(error, ConnectTimeoutError | EndpointConnectionError | ProxyConnectionError)
 
 
 def _code(error: Exception) -> str | None:

@@ -28,6 +28,8 @@ class Fault(Enum):
     ERROR_BEFORE = "500, the store never sees the request"
     ERROR_AFTER = "the store does it, the answer is 500"
     THROTTLE = "503 and the request to slow down, the store never sees it"
+    DENY = "403, the store never sees the request"
+    REJECT = "400, the store never sees the request"
     HANG_BEFORE = "no answer, the store never sees the request"
     HANG_AFTER = "the store does it, no answer"
     LATE = "the connection is closed without an answer, the store does it a little later"
@@ -133,6 +135,12 @@ class FaultProxy:
                 return
             case Fault.ERROR_BEFORE:
                 _send(request, _failure(500, "InternalError"))
+                return
+            case Fault.DENY:
+                _send(request, _failure(403, "AccessDenied"))
+                return
+            case Fault.REJECT:
+                _send(request, _failure(400, "InvalidRequest"))
                 return
             case Fault.THROTTLE:
                 _send(request, _failure(503, "SlowDown"))

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 ERRORS = {
     kind.__name__: kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DeltaError)
 }
-ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (.+) \| (.+) \| (yes|no) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (.+) \| (.+) \| (yes|no|some) \|$", re.MULTILINE)
 
 
 def test_the_page_lists_all_errors() -> None:
@@ -24,6 +24,9 @@ def test_the_page_lists_all_errors() -> None:
     assert {name: (code, retried == "yes") for code, name, _, _, retried in rows} == {
         name: (kind.code, kind.retryable) for name, kind in ERRORS.items()
     }
+    some = {name for _, name, _, _, retried in rows if retried == "some"}
+    assert some == {"StorageError", "StorageOutcomeUnknownError", "CommitOutcomeUnknownError"}
+    assert all(kind("It broke", retryable=True).retryable for kind in ERRORS.values())
     assert len(rows) == len(ERRORS) == len({kind.code for kind in ERRORS.values()})
 
 

@@ -67,6 +67,19 @@ _STORE = {
     "Not a directory": _NOT_A_DIRECTORY,
     "Mkdirs failed to create": ("A directory cannot be created", "Check the permissions of the table's directory"),
 }
+_PASSING = (
+    "java.net.SocketTimeoutException",
+    "java.net.ConnectException",
+    "java.net.SocketException",
+    "java.net.NoRouteToHostException",
+    "NoHttpResponseException",
+    "ApiCallTimeoutException",
+    "AWSServiceThrottledException",
+    "AWSServiceIOException",
+    "AWSStatus500Exception",
+    "SlowDown",
+)
+"""What Hadoop's file systems raise where their store is away, too busy or broken, after attempts of their own."""
 # What is left of the reason where Java only says that a directory could not be made.
 _LONG_NAME = re.compile(r"Mkdirs failed to create \S*?/[^/\s]{256,}")
 _COLUMN_CONDITIONS = ("UNRESOLVED_COLUMN", "FIELD_NOT_FOUND")
@@ -137,6 +150,13 @@ def _translate(
     if sign is not None:
         cause, remedy = _STORE[sign]
         return StorageError(f"Spark could not {action}", cause=cause, remedy=remedy)
+    if "org.apache.hadoop.fs" in text and (sign := next((s for s in _PASSING if s in text), None)):
+        return StorageError(
+            f"Spark could not {action}: the store failed for a moment",
+            cause=f"{sign} in Hadoop's file system",
+            remedy="Try again",
+            retryable=True,
+        )
     if condition in _MISSING or any(sign in text for sign in _MISSING):
         return missing_file_error(action, _path_in(text))
     if any(sign in text for sign in _UNREADABLE):

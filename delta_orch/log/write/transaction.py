@@ -35,6 +35,7 @@ from delta_orch.log.write.staged_actions import StagedActions, paths_of
 from delta_orch.log.write.staging import Provenance, Staging
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.paths import LOG_DIRECTORY, commit_path
+from delta_orch.storage.patience import Patience
 from delta_orch.table.row_tracking import with_materialized_columns
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class Transaction(Staging):
         return self._end(self._base.version, self._base.timestamp_ms, 0, {}, skipped=True)
 
     def _commit_behind_others(self) -> CommitResult:
+        patience = Patience()
         for attempt in range(1, self._max_attempts + 1):
             version = self._next_version
             started = time.monotonic()
@@ -181,6 +183,9 @@ class Transaction(Staging):
             result = self._rebase(version, attempt)
             if result is not None:
                 return result
+            # Nobody has the version, as far as the store can tell.
+            if self._doubt is not None and not patience.wait():
+                raise self._outcome_unknown(version, self._doubt)
         if self._doubt is not None:
             raise self._outcome_unknown(version, self._doubt)
         raise CommitRetriesExhaustedError(
@@ -341,6 +346,7 @@ class Transaction(Staging):
             "with transaction identifiers (`txn`) running again is always safe",
             version=version,
             txn_id=txn_id,
+            retryable=bool(self._txns or self._skipped_txns),
         )
 
     # How it ends

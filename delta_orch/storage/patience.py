@@ -1,0 +1,81 @@
+"""How long an operation waits for a store that fails for a moment, and how a process sets it."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+
+from delta_orch.errors import InvalidRequestError
+
+RETRY_VARIABLE = "DELTA_ORCH_RETRY_SECONDS"
+"""The environment variable that sets `retry_seconds` for a process and those it starts."""
+
+_DEFAULT_S = 60.0
+_MOST_S = 86_400.0
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 5.0
+
+_configured: float | None = None
+
+
+def configure(*, retry_seconds: float | None = None) -> None:
+    """Set how this process works with every table. Processes that it starts read the environment instead.
+
+    Args:
+        retry_seconds: How long a request to a store is repeated, with growing random pauses, while the store cannot be
+            reached, is too busy or fails for a moment. The same holds for a commit whose outcome is unknown. 0 repeats
+            nothing. None takes `DELTA_ORCH_RETRY_SECONDS`, and without that 60 seconds.
+
+    Raises:
+        InvalidRequestError: `retry_seconds` is not a number from 0 to 86,400. Nothing was changed.
+    """
+    global _configured
+    _configured = None if retry_seconds is None else _checked(retry_seconds, "retry_seconds")
+
+
+def retry_seconds() -> float:
+    """The setting in force. Raises InvalidRequestError where the environment variable holds no such number."""
+    if _configured is not None:
+        return _configured
+    given = os.environ.get(RETRY_VARIABLE)
+    if not given:
+        return _DEFAULT_S
+    try:
+        number = float(given)
+    except ValueError:
+        number = math.nan
+    return _checked(number, RETRY_VARIABLE)
+
+
+def _checked(given: float, name: str) -> float:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not 0 <= given <= _MOST_S:
+        raise InvalidRequestError(f"{name} must be a number of seconds from 0 to {_MOST_S:.0f}")
+    return float(given)
+
+
+class Patience:
+    """The pauses of one operation. The time runs from the first failure."""
+
+    def __init__(self) -> None:
+        self._until: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self) -> bool:
+        """Pause before the next attempt. False, without a pause, where the time is over."""
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + retry_seconds()
+        pause_s = random.uniform(0.5, 1) * self._pause_s
+        if now + pause_s > self._until:
+            return False
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        time.sleep(pause_s)
+        return True
+
+
+def is_passing_status(status: int) -> bool:
+    """Whether an HTTP status tells of a state that passes: too many requests, a time-out, a failure of the server."""
+    return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
