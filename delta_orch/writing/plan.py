@@ -197,9 +197,9 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     write._leave_out([txn.scope for txn in stale if txn.scope is not None])
     metrics = plan.change(write)
     if metrics is None:
-        return transaction.skip()
+        return replace(transaction.skip(), measured=write.measured)
     transaction.set_operation_metrics(metrics)
-    return transaction.commit()
+    return replace(transaction.commit(), measured=write.measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +230,7 @@ class Write:
         transaction: What is staged; a plan says here what it has read of the table.
         engine: Where rows are read and written.
         omitted: The rows of partitions whose scoped `txn` is recorded: the write leaves them alone. None for none.
+        measured: Figures of this run that the caller is told and the log is not (`CommitResult.measured`).
     """
 
     def __init__(
@@ -245,6 +246,7 @@ class Write:
         self.transaction = transaction
         self.engine = engine
         self.omitted: Expression | None = None
+        self.measured: Metrics = {}
         self._txns = txns
         self._rows: Relation = None
         self._shape: RowShape = PLAIN
