@@ -16,17 +16,28 @@ if TYPE_CHECKING:
         DeltaOptimizeOperator,
         DeltaVacuumOperator,
     )
-    from delta_orch.airflow.sensors import DeltaTableVersionSensor
-    from delta_orch.airflow.triggers import DeltaVersionTrigger
+    from delta_orch.airflow.sensors import (
+        DeltaFreshnessSensor,
+        DeltaPartitionSensor,
+        DeltaRowSensor,
+        DeltaTableVersionSensor,
+        DeltaTxnSensor,
+    )
+    from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger
     from delta_orch.airflow.write_operator import DeltaWriteOperator
 
 __all__ = [
     "DELTA_RETRY_POLICY",
     "DeltaCheckpointOperator",
+    "DeltaConditionTrigger",
+    "DeltaFreshnessSensor",
     "DeltaHook",
     "DeltaIncrementalOperator",
     "DeltaOptimizeOperator",
+    "DeltaPartitionSensor",
+    "DeltaRowSensor",
     "DeltaTableVersionSensor",
+    "DeltaTxnSensor",
     "DeltaVacuumOperator",
     "DeltaVersionTrigger",
     "DeltaWriteOperator",
@@ -37,10 +48,15 @@ __all__ = [
 _HOME = {
     "DELTA_RETRY_POLICY": "failures",
     "DeltaCheckpointOperator": "maintenance_operators",
+    "DeltaConditionTrigger": "triggers",
+    "DeltaFreshnessSensor": "sensors",
     "DeltaHook": "hook",
     "DeltaIncrementalOperator": "incremental_operator",
     "DeltaOptimizeOperator": "maintenance_operators",
+    "DeltaPartitionSensor": "sensors",
+    "DeltaRowSensor": "sensors",
     "DeltaTableVersionSensor": "sensors",
+    "DeltaTxnSensor": "sensors",
     "DeltaVacuumOperator": "maintenance_operators",
     "DeltaVersionTrigger": "triggers",
     "DeltaWriteOperator": "write_operator",

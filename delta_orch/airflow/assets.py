@@ -8,9 +8,9 @@ normalisation (which drops fragments, sorts queries and cuts trailing slashes) l
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.airflow.locations import asset_uri_of_table, table_uri_of_asset
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -18,62 +18,35 @@ if TYPE_CHECKING:
 
     Extra = dict[str, JsonValue]
 
-ASSET_SCHEME = "delta"
+__all__ = ["asset_uri_of_table", "create_asset", "delta_table_asset", "sanitize_uri", "table_uri_of_asset"]
 
 
-def delta_table_asset(name: str, table_uri: str, *, group: str = "asset", extra: Extra | None = None) -> Asset:
+def delta_table_asset(name: str, table_uri: object, *, group: str = "asset", extra: Extra | None = None) -> Asset:
     """A table as an asset. Use one name for one table: Airflow drops watchers of a second name on the same URI.
 
     Args:
         name: The asset's name.
-        table_uri: Absolute: a URI, or a path starting with `/`.
+        table_uri: Absolute: a URI, a path starting with `/`, a `Path` or an `ObjectStoragePath`.
         group: The asset's group.
         extra: Metadata of the asset; no credentials.
+
+    Raises:
+        InvalidRequestError: The location is relative, or no location.
     """
     from airflow.sdk import Asset
 
     return Asset(name=name, uri=asset_uri_of_table(table_uri), group=group, extra=extra or {})
 
 
-def asset_uri_of_table(table_uri: str) -> str:
-    """`/data/t` → `delta://file/data/t`, `s3://lake/t` → `delta://s3/lake/t`."""
-    if table_uri.startswith("/"):
-        return f"{ASSET_SCHEME}://file{table_uri.rstrip('/')}"
-    parts = urlsplit(table_uri)
-    if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
-        raise InvalidRequestError(
-            f"{table_uri!r} is not an absolute table URI",
-            cause="An asset is known to all DAGs, so its address cannot depend on a connection or a working directory",
-            remedy="Pass a URI with a scheme, or a path starting with /",
-        )
-    # A user part with a password is a credential; without one it is a name, as the container in `abfss://c@account`.
-    host = parts.netloc.rpartition("@")[2] if parts.password else parts.netloc
-    rest = f"/{host}{parts.path}" if host else f"/{parts.path.lstrip('/')}"
-    return f"{ASSET_SCHEME}://{parts.scheme}{rest.rstrip('/')}"
-
-
-def is_asset_uri(uri: str) -> bool:
-    return uri.startswith(f"{ASSET_SCHEME}://")
-
-
-def table_uri_of_asset(asset_uri: str) -> str:
-    """The inverse of `asset_uri_of_table`."""
-    parts = sanitize_uri(urlsplit(asset_uri))
-    if parts.netloc == "file":
-        return parts.path
-    return f"{parts.netloc}://{parts.path.lstrip('/')}"
-
-
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Airflow's hook for the scheme: `delta:///data/t` becomes `delta://file/data/t`.
+
+    Airflow cuts a fragment before it asks, so a `#` cannot be refused here; a query can.
 
     Raises:
         InvalidRequestError: The URI names no table.
     """
-    if not uri.path.strip("/"):
-        raise InvalidRequestError(
-            f"{uri.geturl()!r} names no table", remedy="Write delta://{scheme}/{path}, e.g. delta://s3/lake/flights"
-        )
+    table_uri_of_asset(uri.geturl())
     return uri._replace(netloc=uri.netloc or "file", path=uri.path.rstrip("/"))
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from delta_orch.airflow.assets import is_asset_uri, table_uri_of_asset
+from delta_orch.airflow.connection import ConnectionSettings, read_settings
+from delta_orch.airflow.locations import absolute_location, location_text
 from delta_orch.airflow.provider import CONNECTION_TYPE, INTEGRATION
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from delta_orch.delta_table import DeltaTable
+    from delta_orch.airflow.locations import TableLocation
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+
+    TableReference: TypeAlias = TableLocation | Mapping[str, object]
+    """A table, or with `table_uri` and `version` (as a task's XCom has them) one version of it."""
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_CONN_ID = "delta_default"
 
@@ -24,9 +31,10 @@ DEFAULT_CONN_ID = "delta_default"
 class DeltaHook(BaseHook):  # type: ignore[misc]
     """Opens Delta tables.
 
-    The connection's `extra` holds the storage options, plainly (`{"region": "…"}`) or, to keep them out of sight in the
-    form, as a JSON object under `storage_options`; `table_root` is the directory below which relative table URIs are
-    looked up. Options are never logged and appear in no XCom, trigger or rendered template.
+    The connection's `extra` holds the storage options: plainly (`{"region": "…"}`), in an object `storage_options`,
+    and, where they are secret, in `secret_storage_options`, which Airflow masks in the form and the REST API. The two
+    objects may be JSON text. `table_root` is the directory below which relative table URIs are looked up. Every secret
+    value is registered with Airflow's masker; options appear in no XCom, trigger or rendered template.
 
     Args:
         delta_conn_id: A connection of type `delta`. The default one need not exist: tables are then opened without
@@ -47,38 +55,67 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
         """The hook itself: a table is opened anew for each use, nothing stays connected."""
         return self
 
-    def table(self, table_uri: str) -> DeltaTable:
-        """The table at a URI, a path, a `delta://` asset URI, or a name below the connection's `table_root`.
+    def table(self, table_uri: TableLocation) -> DeltaTable:
+        """The table at a URI, a path, an asset (or its `delta://` URI), or a name below the connection's `table_root`.
 
         Nothing is read yet; a location without a table is not an error here.
 
         Raises:
-            InvalidRequestError: The connection's extra cannot be understood, or `table_uri` is relative while the
-                connection names no `table_root`.
+            InvalidRequestError: The connection's extra cannot be understood, `table_uri` names no location, or it is
+                relative while the connection names no `table_root`.
             AirflowNotFoundException: There is no such connection (other than the default one).
         """
         if self._settings is None:
-            self._settings = self._read_settings(self._find_connection())
+            settings = self._understood(self._find_connection())
+            self._mask(settings)
+            self._settings = settings.root, dict(settings.options)
         return self._open(table_uri)
 
-    async def async_table(self, table_uri: str) -> DeltaTable:
+    async def async_table(self, table_uri: TableLocation) -> DeltaTable:
         """As `table`, for triggers: the connection is fetched without blocking the event loop."""
         if self._settings is None:
-            self._settings = self._read_settings(await self._async_find_connection())
+            from airflow.sdk.log import amask_secret
+
+            settings = self._understood(await self._async_find_connection())
+            for secret in settings.secrets:
+                await amask_secret(secret)
+            self._settings = settings.root, dict(settings.options)
         return self._open(table_uri)
 
+    def snapshot(self, reference: TableReference) -> TableSnapshot:
+        """A version of a table: the one that a reference pins, else the newest.
+
+        Args:
+            reference: What `table` takes; or `{"table_uri": …, "version": …}`, the XCom of a task of this package.
+
+        Raises:
+            InvalidRequestError: As `table`, or the reference has no `table_uri`.
+            DeltaError: As `DeltaTable.snapshot`.
+        """
+        if not isinstance(reference, Mapping):
+            return self.table(reference).snapshot()
+        table_uri, version = reference.get("table_uri"), reference.get("version")
+        if not isinstance(table_uri, str) or not (version is None or isinstance(version, int)):
+            raise InvalidRequestError(
+                "The reference names no table", remedy='Pass {"table_uri": "…", "version": 7}, or a location'
+            )
+        return self.table(table_uri).snapshot(version=version)
+
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the settings can be understood and, where there is a `table_root`, listed."""
+        """Whether the settings can be understood and the `table_root` is there and can be listed."""
         from delta_orch.storage.open import open_store
 
         try:
-            root, options = self._read_settings(self.get_connection(self.delta_conn_id))
-            if root is None:
+            settings = self._understood(self.get_connection(self.delta_conn_id))
+            self._mask(settings)
+            if settings.root is None:
                 return True, "The connection is well formed. It names no table root, so no storage was contacted."
-            next(iter(open_store(root, options).list_from("")), None)
+            store = open_store(absolute_location(settings.root), settings.options)
+            if next(iter(store.list_from("")), None) is None and not _is_directory(settings.root):
+                return False, f"{store.uri} was reached, but nothing is there."
         except DeltaError as error:
             return False, f"{error.code}: {error}"
-        return True, f"{root} can be listed."
+        return True, f"{settings.root} can be listed."
 
     def _find_connection(self) -> Connection | None:
         try:
@@ -96,58 +133,38 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
                 raise
             return None
 
-    def _read_settings(self, connection: Connection | None) -> tuple[str | None, dict[str, str]]:
+    def _understood(self, connection: Connection | None) -> ConnectionSettings:
         if connection is None:
-            return None, {}
-        _parse_object(connection.extra, f"extra of connection {self.delta_conn_id}")
-        # Only `extra_dejson` registers the values with Airflow's secret masker.
-        options = dict(connection.extra_dejson)
-        root = options.pop("table_root", None)
-        hidden = options.pop("storage_options", None)
-        if not isinstance(hidden, Mapping):
-            hidden = _parse_object(hidden, f"storage_options in the extra of connection {self.delta_conn_id}")
-            _mask(hidden)
-        return (root or None), {**options, **hidden}
+            return ConnectionSettings()
+        settings = read_settings(self.delta_conn_id, connection.extra)
+        if settings.exposed:
+            logger.warning(
+                "Airflow shows the storage options %s of connection %s; give them in secret_storage_options",
+                ", ".join(settings.exposed),
+                self.delta_conn_id,
+            )
+        return settings
 
-    def _open(self, table_uri: str) -> DeltaTable:
+    def _mask(self, settings: ConnectionSettings) -> None:
+        from airflow.sdk.log import mask_secret
+
+        for secret in settings.secrets:
+            mask_secret(secret)
+
+    def _open(self, table_uri: TableLocation) -> DeltaTable:
         from delta_orch.delta_table import DeltaTable
 
         assert self._settings is not None
-        root, options = self._settings
-        return DeltaTable(self._resolve(table_uri, root), storage_options=options or None)
+        _, options = self._settings
+        return DeltaTable(self._resolve(location_text(table_uri)), storage_options=options or None)
 
-    def _resolve(self, table_uri: str, root: str | None) -> str:
-        if not table_uri:
-            raise InvalidRequestError("The table URI is empty", remedy="Pass a URI, a path or a name")
-        if is_asset_uri(table_uri):
-            return table_uri_of_asset(table_uri)
-        if table_uri.startswith("/") or ":" in table_uri.split("/", 1)[0]:
-            return table_uri
-        if root is None:
-            raise InvalidRequestError(
-                f"The table URI {table_uri!r} is relative, and connection {self.delta_conn_id} names no table root",
-                cause="A worker's and a triggerer's working directory are not the DAG author's",
-                remedy="Pass an absolute path or URI, or set table_root in the connection's extra",
-            )
-        return f"{root.rstrip('/')}/{table_uri}"
+    def _resolve(self, table_uri: str) -> str:
+        assert self._settings is not None
+        return absolute_location(table_uri, self._settings[0], self.delta_conn_id)
 
 
-def _parse_object(text: str | None, what: str) -> dict[str, str]:
-    """A JSON object. The error does not quote `text`: it may hold secrets."""
-    if not text:
-        return {}
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise InvalidRequestError(
-            f"The {what} is not a JSON object", remedy='Write storage options as {"name": "value", …}'
-        )
-    return parsed
+def _is_directory(root: str) -> bool:
+    """An object store has no empty directories; a file system does."""
+    from pathlib import Path
 
-
-def _mask(options: Mapping[str, object]) -> None:
-    from airflow.sdk.log import mask_secret
-
-    mask_secret(dict(options))
+    return root.startswith("/") and Path(root).is_dir()

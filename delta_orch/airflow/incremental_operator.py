@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.step import Mode
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
+    from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
@@ -62,8 +64,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     def __init__(
         self,
         *,
-        source: str,
-        target: str,
+        source: TableLocation,
+        target: TableLocation,
         python_callable: UserFunction,
         mode: str = "overwrite_partitions",
         max_versions: int | None = None,
@@ -73,7 +75,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(table_uri=target, python_callable=python_callable, **kwargs)
-        self.source = source
+        self.source = checked_location(source)
         self.mode = mode
         self.max_versions = max_versions
         self.bootstrap = bootstrap
@@ -84,14 +86,26 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 f"has schema_mode={self.schema_mode!r}; possible is merge",
                 cause="An incremental step never replaces all rows",
             )
-        if mode not in MODES:
-            raise self.refusal(f"has mode={mode!r}; possible are {', '.join(MODES)}")
+        if python_callable is None:
+            raise self.refusal("has no python_callable")
+        self.ensure_choice("mode", mode, tuple(MODES))
+        self.ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
+        self.ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
+        if max_versions is not None and (
+            not isinstance(max_versions, int) or isinstance(max_versions, bool) or max_versions < 1
+        ):
+            raise self.refusal(f"has max_versions={max_versions!r}, which is below 1 or no number")
+        if not is_template(self.source) and self.source == self.table_uri:
+            raise self.refusal("has one table as source and target")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader
 
+        source = self.hook.table(self.source)
+        if source.uri == table.uri:
+            raise self.refusal("has one table as source and target")
         reader = IncrementalReader(
-            self.hook.table(self.source),
+            source,
             table,
             consumer=self.consumer,
             bootstrap=cast("Bootstrap", self.bootstrap),  # checked by the reader

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import InvalidRequestError
 
@@ -40,6 +41,8 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         super().__init__(**kwargs)
         self.where = where
         self.target_size = target_size
+        if target_size is not None and not is_template(target_size):
+            parse_target_size(target_size)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         size = None if self.target_size is None else parse_target_size(self.target_size)
@@ -79,6 +82,10 @@ class DeltaVacuumOperator(DeltaTableOperator):
         self.retention_hours = retention_hours
         self.dry_run = dry_run
         self.enforce_retention = enforce_retention
+        self.ensure_flag("dry_run", dry_run)
+        self.ensure_flag("enforce_retention", enforce_retention)
+        if retention_hours is not None and not is_template(retention_hours):
+            _parse_hours(retention_hours)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         hours = None if self.retention_hours is None else _parse_hours(self.retention_hours)
@@ -114,8 +121,11 @@ def parse_target_size(size: int | str) -> int:
 
 def _parse_hours(hours: float | str) -> float:
     try:
-        return float(hours)
-    except ValueError as error:
+        number = float(hours)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < float("inf") or isinstance(hours, bool):
         raise InvalidRequestError(
-            f"retention_hours={hours!r} is not a number", remedy="Pass a number of hours, e.g. 168"
-        ) from error
+            f"retention_hours={hours!r} is not a number of hours", remedy="Pass hours of at least 0, e.g. 168"
+        )
+    return number

@@ -55,7 +55,7 @@ def _connection_type() -> dict[str, object]:
         "ui-field-behaviour": {
             "hidden-fields": ["host", "schema", "port", "login", "password"],
             "relabeling": {"extra": "Storage options"},
-            "placeholders": {"extra": '{"region": "eu-central-1", "key": "…", "secret": "…"}'},
+            "placeholders": {"extra": '{"region": "eu-central-1", "endpoint_url": "…"}'},
         },
         "conn-fields": {
             "table_root": {
@@ -63,9 +63,10 @@ def _connection_type() -> dict[str, object]:
                 "description": "Directory below which relative table URIs are looked up, e.g. s3://lake/warehouse",
                 "schema": {"type": ["string", "null"]},
             },
-            "storage_options": {
+            # Airflow masks a field by the words in its name.
+            "secret_storage_options": {
                 "label": "Secret storage options",
-                "description": "Further options as a JSON object, hidden in the form; joined to those of extra",
+                "description": 'Credentials as a JSON object: {"key": "…", "secret": "…"}; joined to those of extra',
                 "schema": {"type": ["string", "null"], "format": "password"},
             },
         },

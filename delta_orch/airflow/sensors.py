@@ -1,122 +1,206 @@
-"""`DeltaTableVersionSensor`: wait until a table has moved on."""
+"""The sensors: a version, a partition, rows, another step's commit, freshness. Each in poke, reschedule, deferrable."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-from delta_orch.airflow.failures import airflow_failures
-from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.table_operator import OperatorArgument, XCom
-from delta_orch.airflow.triggers import FOUND, DeltaVersionTrigger
+from delta_orch.airflow.locations import is_template, location_text
+from delta_orch.airflow.sensor_base import DeltaSensor, Watch
+from delta_orch.airflow.table_operator import OperatorArgument
+from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger, WatchTrigger
+from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.pipeline.conditions import Condition, Value
 
-SEEN_VERSION_KEY = "delta_orch_seen_version"
 
-
-class DeltaTableVersionSensor(BaseSensorOperator):  # type: ignore[misc]
+class DeltaTableVersionSensor(DeltaSensor):
     """Wait for a version after `after_version`, or for a commit after `after_timestamp`.
 
-    A poke that finds nothing new costs one metadata request for the next commit, never a listing. Only the first one
-    looks closer: whether `after_version` is still in the log, or where the table stands in time. A table that does not
-    exist yet is waited for. The XCom is `{table_uri, version, timestamp_ms}` of the newest version when it was found.
+    Only the first poke looks closer than at the next commit: whether `after_version` is still in the log, or where the
+    table stands in time. The XCom is `{table_uri, version, timestamp_ms}` of the newest version when it was found.
 
     Args:
-        table_uri: As for the operators. (templated)
         after_version: A version, or -1 to wait until the table exists. (templated)
         after_timestamp: A timezone-aware datetime or ISO 8601 with an offset. (templated)
-        delta_conn_id: The connection with the storage options. (templated)
-        deferrable: Wait in the triggerer instead of a worker; by default as `[operators] default_deferrable` says.
-        **kwargs: `mode` (`poke` or `reschedule`), `poke_interval`, `timeout`, …
+        **kwargs: As for every sensor of this package, see `DeltaSensor`.
     """
 
-    template_fields: Sequence[str] = ("table_uri", "after_version", "after_timestamp", "delta_conn_id")
-    ui_color = "#d4ecf7"
+    template_fields: Sequence[str] = (*DeltaSensor.template_fields, "after_version", "after_timestamp")
 
     def __init__(
         self,
         *,
-        table_uri: str,
         after_version: int | str | None = None,
         after_timestamp: datetime | str | None = None,
-        delta_conn_id: str = DEFAULT_CONN_ID,
-        deferrable: bool | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
-        self.table_uri = table_uri
         self.after_version = after_version
         self.after_timestamp = after_timestamp
-        self.delta_conn_id = delta_conn_id
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
-        )
-        self._watch: tuple[VersionWatch, str] | None = None
-
-    def execute(self, context: Context) -> object:
-        if not self.deferrable:
-            return super().execute(context)
-        found = self.poke(context)
-        if not found:
-            self._defer()
-        return found.xcom_value
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        with airflow_failures():
-            watch, uri = self._watch = self._watch or self._open(context)
-            before = watch.seen_version
-            found = watch.check()
-        if found is None:
-            self._remember(context, before, watch.seen_version)
-            return PokeReturnValue(False)
-        return PokeReturnValue(True, found.report(uri))
-
-    def execute_complete(self, context: Context, event: Mapping[str, object]) -> XCom:
-        """What the worker does with the trigger's event."""
-        if event["status"] == FOUND:
-            return {key: value for key, value in event.items() if key != "status"}
-        problem = f"{event['code']}: {event['message']}"
-        raise AirflowException(problem) if event["retryable"] else AirflowFailException(problem)
+        if not (is_template(after_version) or is_template(after_timestamp)):
+            WatchGoal.parse(after_version, after_timestamp)
 
     @property
     def _goal(self) -> WatchGoal:
         return WatchGoal.parse(self.after_version, self.after_timestamp)
 
-    def _open(self, context: Context) -> tuple[VersionWatch, str]:
-        table = DeltaHook(self.delta_conn_id).table(self.table_uri)
-        return VersionWatch(table.log, self._goal, self._seen_earlier(context)), table.uri
+    def watch(self, table: DeltaTable, seen_version: int | None) -> Watch:
+        return VersionWatch(table.log, self._goal, seen_version)
 
-    def _seen_earlier(self, context: Context) -> int | None:
-        """What an earlier poke of this try found, when each poke is a process of its own."""
-        if not context["task_reschedule_count"]:
-            return None
-        seen = context["task_state_store"].get(SEEN_VERSION_KEY)
-        return None if seen is None else int(seen)
-
-    def _remember(self, context: Context, before: int | None, seen: int | None) -> None:
-        if self.reschedule and seen is not None and seen != before:
-            context["task_state_store"].set(SEEN_VERSION_KEY, seen)
-
-    def _defer(self) -> NoReturn:
-        assert self._watch is not None
-        watch, _ = self._watch
-        self.defer(
-            trigger=DeltaVersionTrigger(
-                table_uri=self.table_uri,
-                delta_conn_id=self.delta_conn_id,
-                **asdict(self._goal),
-                seen_version=watch.seen_version,
-                poll_interval_s=self.poke_interval,
-            ),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
+    def trigger(self, seen_version: int | None) -> WatchTrigger:
+        return DeltaVersionTrigger(
+            table_uri=location_text(self.table_uri),
+            delta_conn_id=self.delta_conn_id,
+            **asdict(self._goal),
+            seen_version=seen_version,
+            poll_interval_s=self.poke_interval,
         )
-        raise AssertionError("defer() raises")
+
+
+class DeltaConditionSensor(DeltaSensor):
+    """Base of the sensors that wait for a condition; subclasses name it by `condition`.
+
+    The table is looked at closely once a version. The XCom is `{table_uri, version, timestamp_ms}` of the version that
+    fulfilled the condition, and what the condition adds.
+    """
+
+    def condition(self) -> Condition:
+        """From the arguments as they are rendered.
+
+        Raises:
+            InvalidRequestError: They make none.
+        """
+        raise NotImplementedError
+
+    def watch(self, table: DeltaTable, seen_version: int | None) -> Watch:
+        from delta_orch.pipeline.conditions import ConditionWatch
+
+        return ConditionWatch(table, self.condition(), seen_version)
+
+    def trigger(self, seen_version: int | None) -> WatchTrigger:
+        return DeltaConditionTrigger(
+            table_uri=location_text(self.table_uri),
+            condition=self.condition().as_json(),
+            delta_conn_id=self.delta_conn_id,
+            seen_version=seen_version,
+            poll_interval_s=self.poke_interval,
+        )
+
+    def _check(self, *arguments: object) -> None:
+        """Refuse wrong arguments when the DAG is parsed, as far as they are no templates."""
+        if not any(is_template(argument) for argument in arguments):
+            self.condition()
+
+
+class DeltaPartitionSensor(DeltaConditionSensor):
+    """Wait until a partition has rows.
+
+    Args:
+        partitions: Partition column → value; of a list any of them; None for null. Text is read as the column's type.
+            (templated)
+        partition_operator: Compares columns with single values: `=`, `!=`, `<`, `<=`, `>`, `>=`. (templated)
+        **kwargs: As for every sensor of this package, see `DeltaSensor`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaSensor.template_fields, "partitions", "partition_operator")
+
+    def __init__(
+        self,
+        *,
+        partitions: Mapping[str, Value | Sequence[Value]],
+        partition_operator: str = "=",
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.partitions = partitions
+        self.partition_operator = partition_operator
+        self._check(partitions, partition_operator)
+
+    def condition(self) -> Condition:
+        from delta_orch.pipeline.conditions import PartitionCondition
+
+        return PartitionCondition(self.partitions, self.partition_operator)
+
+
+class DeltaRowSensor(DeltaConditionSensor):
+    """Wait until at least `min_rows` rows satisfy `where`. Statistics answer where they suffice.
+
+    Args:
+        where: Spark SQL; every row by default. (templated)
+        min_rows: At least 1. (templated)
+        **kwargs: As for every sensor of this package, see `DeltaSensor`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaSensor.template_fields, "where", "min_rows")
+    template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+
+    def __init__(self, *, where: str | None = None, min_rows: int | str = 1, **kwargs: OperatorArgument) -> None:
+        super().__init__(**kwargs)
+        self.where = where
+        self.min_rows = min_rows
+        self._check(where, min_rows)
+
+    def condition(self) -> Condition:
+        from delta_orch.pipeline.conditions import RowCondition
+
+        return RowCondition(self.where, _integer("min_rows", self.min_rows))
+
+
+class DeltaTxnSensor(DeltaConditionSensor):
+    """Wait until another application's transaction is recorded: the handshake between orchestrators.
+
+    Args:
+        app_id: The application id, as `DeltaTable.txns()` spells it. (templated)
+        min_version: This version of it, or a later one. (templated)
+        **kwargs: As for every sensor of this package, see `DeltaSensor`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaSensor.template_fields, "app_id", "min_version")
+
+    def __init__(self, *, app_id: str, min_version: int | str = 0, **kwargs: OperatorArgument) -> None:
+        super().__init__(**kwargs)
+        self.app_id = app_id
+        self.min_version = min_version
+        self._check(app_id, min_version)
+
+    def condition(self) -> Condition:
+        from delta_orch.pipeline.conditions import TxnCondition
+
+        return TxnCondition(self.app_id, _integer("min_version", self.min_version))
+
+
+class DeltaFreshnessSensor(DeltaConditionSensor):
+    """Wait until data has changed within the last `max_age`. Compaction and changed properties are no news.
+
+    Args:
+        max_age: A `timedelta`, or seconds.
+        **kwargs: As for every sensor of this package, see `DeltaSensor`.
+    """
+
+    def __init__(self, *, max_age: timedelta | float, **kwargs: OperatorArgument) -> None:
+        super().__init__(**kwargs)
+        self.max_age = max_age
+        self._check()
+
+    def condition(self) -> Condition:
+        from delta_orch.pipeline.conditions import FreshnessCondition
+
+        age = self.max_age.total_seconds() if isinstance(self.max_age, timedelta) else self.max_age
+        return FreshnessCondition(age)
+
+
+def _integer(name: str, value: int | str) -> int:
+    """A number, which a template may have rendered to text."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(value, bool | float):
+        raise InvalidRequestError(f"{name}={value!r} is not an integer", remedy="Pass a whole number")
+    return number

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import determine_kwargs
 
+from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
-from delta_orch.errors import InvalidRequestError, MissingDependencyError
+from delta_orch.errors import MissingDependencyError
 from delta_orch.pipeline.step import Mode, Step
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ENGINES = ("auto", "spark", "local")
+SCHEMA_MODES = (None, "merge", "overwrite")
 UserFunction = Callable[..., object]
 OpenSession = Callable[[], "SparkSession | None"]
 
@@ -67,6 +70,24 @@ class DeltaStepOperator(DeltaTableOperator):
             not callable(python_callable) or inspect.iscoroutinefunction(python_callable)
         ):
             raise self.refusal(f"has a python_callable that is not a plain function: {python_callable!r}")
+        self.ensure_choice("engine", engine, ENGINES)
+        self.ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
+        if spark_conf is not None and engine == "local":
+            raise self.refusal("has spark_conf, which the local engine does not use")
+        self._ensure_shapes()
+
+    def _ensure_shapes(self) -> None:
+        columns = self.partition_by
+        if (
+            columns is not None
+            and not is_template(columns)
+            and (isinstance(columns, str) or not all(isinstance(name, str) for name in columns))
+        ):
+            raise self.refusal(f"has partition_by={columns!r}, which is no list of column names")
+        for name in ("table_properties", "spark_conf", "op_kwargs"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping) and not is_template(value):
+                raise self.refusal(f"has {name} that is no dict")
 
     def step(self, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
         """The write of this task, without transaction ids."""
@@ -99,12 +120,6 @@ class DeltaStepOperator(DeltaTableOperator):
         positional = (*args, *self.op_args)
         named = determine_kwargs(self.python_callable, positional, {**context, **offered, **self.op_kwargs})
         return self.python_callable(*positional, **named)
-
-    def refusal(self, what: str, cause: str | None = None) -> InvalidRequestError:
-        """The error for arguments that do not go together."""
-        return InvalidRequestError(
-            f"Task {self.task_id} {what}", cause=cause, remedy="Correct the operator's arguments", task_id=self.task_id
-        )
 
 
 @contextmanager

@@ -10,11 +10,14 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator
 from delta_orch.airflow.assets import create_asset
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
+from delta_orch.airflow.locations import checked_location
 from delta_orch.airflow.run_context import TaskRun
+from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from delta_orch.airflow.locations import TableLocation
     from delta_orch.delta_table import DeltaTable
     from delta_orch.pipeline.step import StepReport
 
@@ -42,17 +45,37 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
     and `skipped`. A task that finds its work done is a success, not skipped, so that what follows it runs.
 
     Args:
-        table_uri: A URI, a path, a `delta://` asset URI, or a name below the connection's `table_root`. (templated)
+        table_uri: A URI, a path, an `ObjectStoragePath`, an asset (or its `delta://` URI), or a name below the
+            connection's `table_root`. (templated)
         delta_conn_id: The connection with the storage options. (templated)
     """
 
     template_fields: Sequence[str] = ("table_uri", "delta_conn_id")
     ui_color = "#d4ecf7"
 
-    def __init__(self, *, table_uri: str, delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: OperatorArgument) -> None:
+    def __init__(
+        self, *, table_uri: TableLocation, delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: OperatorArgument
+    ) -> None:
         super().__init__(**kwargs)
-        self.table_uri = table_uri
+        self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
+
+    def refusal(self, what: str, cause: str | None = None) -> InvalidRequestError:
+        """The error for arguments that do not go together."""
+        return InvalidRequestError(
+            f"Task {self.task_id} {what}", cause=cause, remedy="Correct the operator's arguments", task_id=self.task_id
+        )
+
+    def ensure_choice(self, name: str, value: object, allowed: Sequence[object]) -> None:
+        """Refuse a value that is none of the possible ones."""
+        if value not in allowed:
+            named = ", ".join(str(choice) for choice in allowed if choice is not None)
+            raise self.refusal(f"has {name}={value!r}; possible are {named}")
+
+    def ensure_flag(self, name: str, value: object) -> None:
+        """Refuse what Python would take for true or false."""
+        if not isinstance(value, bool):
+            raise self.refusal(f"has {name}={value!r}; possible are True and False")
 
     @property
     def hook(self) -> DeltaHook:

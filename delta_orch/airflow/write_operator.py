@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.base import Engine
 
 MODES = ("append", "overwrite", "error", "ignore")
-ENGINES = ("auto", "spark", "local")
 PARTITION_OVERWRITE_MODES = ("static", "dynamic")
-SCHEMA_MODES = (None, "merge", "overwrite")
 
 
 class DeltaWriteOperator(DeltaStepOperator):
@@ -120,13 +118,9 @@ class DeltaWriteOperator(DeltaStepOperator):
         for name, value, allowed in (
             ("mode", self.mode, MODES),
             ("idempotency", self.idempotency, IDEMPOTENCY),
-            ("engine", self.engine, ENGINES),
             ("partition_overwrite_mode", self.partition_overwrite_mode, PARTITION_OVERWRITE_MODES),
-            ("schema_mode", self.schema_mode, SCHEMA_MODES),
         ):
-            if value not in allowed:
-                named = ", ".join(str(choice) for choice in allowed if choice is not None)
-                raise self.refusal(f"has {name}={value!r}; possible are {named}")
+            self.ensure_choice(name, value, allowed)
         if self.mode != "overwrite" and self.replace_where is not None:
             raise self.refusal(f"has replace_where, which mode {self.mode!r} does not use")
         if self.mode != "overwrite" and self.partition_overwrite_mode != "static":
@@ -138,5 +132,3 @@ class DeltaWriteOperator(DeltaStepOperator):
             raise self.refusal("has replace_where and dynamic partition overwrite, which exclude each other")
         if self.tables is not None and self.sql is None:
             raise self.refusal("has tables, which only sql uses")
-        if self.spark_conf is not None and self.engine == "local":
-            raise self.refusal("has spark_conf, which the local engine does not use")

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
@@ -101,3 +102,73 @@ def test_hook_is_found_by_connection_type(connection: Define, runs, tmp_path: Pa
         resolve()
     run = runs.run(dag)
     assert runs.xcom(run, "resolve") == f"file://{tmp_path}/flights"
+
+
+SECRETS = {"account_key": "S3CR3T-account", "key": "S3CR3T-key", "sas_token": "sv=1&sig=S3CR3T-signature"}
+
+
+@pytest.mark.parametrize("place", ["extra", "storage_options", "storage_options text", "secret_storage_options"])
+def test_every_secret_value_is_masked_in_logs(connection: Define, place: str) -> None:
+    from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
+
+    nested = {"client_kwargs": {"aws_session_token": "S3CR3T-nested"}}
+    options = {**SECRETS, **nested, "connection_string": "AccountName=a;AccountKey=S3CR3T-part;x=y"}
+    places: dict[str, Any] = {
+        "extra": options,
+        "storage_options": {"storage_options": options},
+        "storage_options text": {"storage_options": json.dumps(options)},
+        "secret_storage_options": {"secret_storage_options": json.dumps(options)},
+    }
+    reset_secrets_masker()
+    connection("lake", extra(**places[place]))
+    DeltaHook("lake").table("memory://t")
+    for said in ("S3CR3T-account", "S3CR3T-key", "S3CR3T-signature", "S3CR3T-nested", "S3CR3T-part"):
+        assert "S3CR3T" not in str(redact(f"the log says {said}!")), said
+
+
+def test_the_rest_api_shows_no_secret_of_the_secret_field() -> None:
+    """What the form and the REST API answer: Airflow's own model."""
+    from airflow.api_fastapi.core_api.datamodels.connections import ConnectionResponse
+    from airflow.models import Connection  # noqa: TID251 (what the API server reads)
+
+    stored = Connection(
+        conn_id="lake",
+        conn_type="delta",
+        extra=json.dumps({"region": "eu-1", "secret_storage_options": json.dumps(SECRETS)}),
+    )
+    shown = ConnectionResponse.model_validate(stored, from_attributes=True).model_dump_json()
+    assert "S3CR3T" not in shown
+    assert "eu-1" in shown
+
+
+def test_secrets_where_airflow_shows_them_are_warned_of(connection: Define, caplog: pytest.LogCaptureFixture) -> None:
+    connection("lake", extra(account_key="S3CR3T", secret="hidden", storage_options='{"token": "t0ken"}'))
+    with caplog.at_level(logging.WARNING):
+        DeltaHook("lake").table("memory://t")
+    assert "account_key, token" in caplog.text
+    assert "S3CR3T" not in caplog.text
+
+
+def test_test_connection_does_not_say_yes_to_a_root_that_is_not_there(connection: Define, tmp_path: Path) -> None:
+    connection("lake", extra(table_root=str(tmp_path / "nope")))
+    ok, message = DeltaHook("lake").test_connection()
+    assert not ok
+    assert "nothing is there" in message
+    connection("lake", extra(table_root="lake"))
+    assert not DeltaHook("lake").test_connection()[0]
+
+
+def test_a_reference_opens_the_version_it_pins(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from delta_orch import DeltaTable
+
+    table = DeltaTable(tmp_path / "t")
+    for _ in range(2):
+        table.append(pa.table({"n": [1]}))
+    hook = DeltaHook()
+    assert hook.snapshot({"table_uri": str(tmp_path / "t"), "version": 0, "skipped": False}).version == 0
+    assert hook.snapshot({"table_uri": str(tmp_path / "t")}).version == 1
+    assert hook.snapshot(tmp_path / "t").version == 1
+    with pytest.raises(InvalidRequestError, match="names no table"):
+        hook.snapshot({"version": 0})

@@ -62,8 +62,8 @@ def test_hook_and_connection_type(manager: ProvidersManager) -> None:
     widgets = {
         name: widget for name, widget in manager.connection_form_widgets.items() if name.startswith("extra__delta__")
     }
-    assert set(widgets) == {"extra__delta__table_root", "extra__delta__storage_options"}
-    assert widgets["extra__delta__storage_options"].is_sensitive
+    assert set(widgets) == {"extra__delta__table_root", "extra__delta__secret_storage_options"}
+    assert widgets["extra__delta__secret_storage_options"].is_sensitive
     assert "password" in manager.field_behaviours["delta"]["hidden_fields"]
 
 

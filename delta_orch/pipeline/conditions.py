@@ -1,0 +1,270 @@
+"""What a step may wait for in a table besides a version: partitions, rows, another step's commit, freshness.
+
+A condition looks at one snapshot. `ConditionWatch` asks it only when there is a new version, so that a look without
+news costs one metadata request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, VersionNotFoundError
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.protocol.types import StructField
+
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
+Value = str | int | bool | date | None
+
+
+class Condition:
+    """What is waited for. Kinds are frozen dataclasses of JSON values, so that a trigger can carry them."""
+
+    kind: ClassVar[str]
+
+    def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
+        """What there is to report of a snapshot that fulfills it, else None.
+
+        Raises:
+            InvalidRequestError: The condition does not fit the table.
+            DeltaError: The table cannot be read.
+        """
+        raise NotImplementedError
+
+    def as_json(self) -> dict[str, object]:
+        """The inverse of `condition_from_json`."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]  # every kind is a dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCondition(Condition):
+    """The table has rows in a partition.
+
+    Attributes:
+        partitions: Partition column → its value; of a list any; None for null.
+        operator: Compares the columns with single values.
+    """
+
+    kind = "partition"
+    partitions: Mapping[str, Value | Sequence[Value]]
+    operator: str = "="
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.partitions, Mapping) or not self.partitions:
+            raise InvalidRequestError("No partition is named", remedy='Pass partitions={"column": "value"}')
+        if self.operator not in OPERATORS:
+            raise InvalidRequestError(
+                f"partition_operator={self.operator!r} is no comparison", remedy=f"Use {', '.join(OPERATORS)}"
+            )
+
+    def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
+        from delta_orch.expressions.resolve import resolve_predicate
+        from delta_orch.expressions.tree import conjunction
+
+        tests = [self._test(snapshot, name, value) for name, value in self.partitions.items()]
+        where = resolve_predicate(conjunction(*tests), snapshot.schema)
+        return {} if _has_rows(snapshot, where, 1) else None
+
+    def _test(self, snapshot: TableSnapshot, name: str, value: Value | Sequence[Value]) -> Expression:
+        from delta_orch.expressions.nodes import Column, Comparison, In, IsNull, Literal
+        from delta_orch.expressions.tree import disjunction
+
+        field = snapshot.schema.find(name)
+        if field is None or field.name not in snapshot.partition_columns:
+            raise ColumnNotFoundError(
+                f"The table has no partition column {name!r}",
+                remedy=f"Its partition columns are {', '.join(snapshot.partition_columns) or 'none'}",
+                column=name,
+            )
+        column = Column((field.name,))
+        if isinstance(value, list | tuple):
+            known = tuple(Literal(_typed(field, one), field.data_type) for one in value if one is not None)
+            tests: list[Expression] = [IsNull(column)] if len(known) < len(value) else []
+            return disjunction(*tests, *([In(column, known)] if known else []))
+        if value is None:
+            if self.operator != "=":
+                raise InvalidRequestError(f"A null of {name!r} compares only by =", column=name)
+            return IsNull(column)
+        return Comparison(self.operator, column, Literal(_typed(field, value), field.data_type))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class RowCondition(Condition):
+    """At least `min_rows` rows satisfy `where`, or are there at all. Statistics answer where they suffice."""
+
+    kind = "rows"
+    where: str | None = None
+    min_rows: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.min_rows, int) or isinstance(self.min_rows, bool) or self.min_rows < 1:
+            raise InvalidRequestError(f"min_rows={self.min_rows!r} is not a number of rows", remedy="Pass at least 1")
+
+    def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
+        where = None
+        if self.where is not None:
+            from delta_orch.expressions.resolve import resolve_predicate
+
+            where = resolve_predicate(self.where, snapshot.schema)
+        return {} if _has_rows(snapshot, where, self.min_rows) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TxnCondition(Condition):
+    """An application has recorded a transaction: the step of another orchestrator is done.
+
+    Attributes:
+        app_id: As recorded, e.g. `cdc:gold<-…` or `dagster:…`.
+        min_version: Its version, or a later one.
+    """
+
+    kind = "txn"
+    app_id: str
+    min_version: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.app_id, str) or not self.app_id:
+            raise InvalidRequestError("No application id is named", remedy="Pass the app_id of a recorded transaction")
+
+    def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
+        recorded = snapshot.txn_version(self.app_id)
+        return {"txn_version": recorded} if recorded is not None and recorded >= self.min_version else None
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessCondition(Condition):
+    """Data changed within the last `max_age_s` seconds. Compaction and changes of properties are no news."""
+
+    kind = "freshness"
+    max_age_s: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_age_s, int | float) or not self.max_age_s > 0:
+            raise InvalidRequestError(f"A maximum age of {self.max_age_s!r} s is none", remedy="Pass a time above 0")
+
+    def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
+        oldest_ms = time.time() * 1000 - self.max_age_s * 1000
+        for version, timestamp_ms in _data_changes(table, snapshot, oldest_ms):
+            return {"data_version": version, "data_timestamp_ms": timestamp_ms}
+        return None
+
+
+_KINDS = {kind.kind: kind for kind in (PartitionCondition, RowCondition, TxnCondition, FreshnessCondition)}
+
+
+def condition_from_json(value: Mapping[str, object]) -> Condition:
+    """The inverse of `Condition.as_json`."""
+    arguments = {name: part for name, part in value.items() if name != "kind"}
+    return _KINDS[str(value["kind"])](**arguments)  # type: ignore[arg-type]  # as it was written
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionFound:
+    """The snapshot that fulfills a condition, and what the condition says of it."""
+
+    version: int
+    timestamp_ms: int
+    details: Mapping[str, object]
+
+    def report(self, table_uri: str) -> dict[str, object]:
+        found = {"table_uri": table_uri, "version": self.version, "timestamp_ms": self.timestamp_ms}
+        return {**found, **self.details}
+
+
+class ConditionWatch:
+    """Polls one table for a condition: one metadata request a look, as long as there is no new version.
+
+    Args:
+        table: There need not be a table yet.
+        condition: What is waited for.
+        seen_version: A version known not to fulfill it; None to find out.
+    """
+
+    # A table that was dropped and created anew may stay shorter than the old one: the versions seen are looked up, too.
+    _LOOKS_UNTIL_VERIFIED = 10
+
+    def __init__(self, table: DeltaTable, condition: Condition, seen_version: int | None = None) -> None:
+        self._table = table
+        self._condition = condition
+        self._looks = 0
+        self.seen_version = seen_version
+
+    def check(self) -> ConditionFound | None:
+        """The newest version, if it fulfills the condition.
+
+        Raises:
+            DeltaError: The table cannot be read, or the condition does not fit it.
+        """
+        if self.seen_version is not None and not self._has_moved(self.seen_version):
+            return None
+        if not self._table.exists():
+            self.seen_version = -1
+            return None
+        snapshot = self._table.snapshot()
+        details = self._condition.met_by(self._table, snapshot)
+        if details is not None:
+            return ConditionFound(snapshot.version, snapshot.timestamp_ms, details)
+        self.seen_version = snapshot.version
+        return None
+
+    def _has_moved(self, seen: int) -> bool:
+        if self._table.log.has_version(seen + 1):
+            return True
+        self._looks += 1
+        if self._looks % self._LOOKS_UNTIL_VERIFIED or seen < 0:
+            return False
+        return not self._table.log.has_version(seen)
+
+
+def _has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -> bool:
+    from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows
+    from delta_orch.pipeline.partitions import looks_only_at
+
+    if where is None or looks_only_at(where, snapshot.partition_columns):
+        counted = count_rows(snapshot.files(ROW_COUNT_COLUMNS, where))
+        if counted is not None:
+            return counted >= at_least
+    found = 0
+    for batch in snapshot.scan([snapshot.schema.names[0]], where).to_reader():
+        found += batch.num_rows
+        if found >= at_least:
+            return True
+    return False
+
+
+def _data_changes(table: DeltaTable, snapshot: TableSnapshot, oldest_ms: float) -> Iterator[tuple[int, int]]:
+    """Version and time of commits that changed data, newest first, none before `oldest_ms`."""
+    from delta_orch.pipeline.tail import changes_data
+
+    for version in range(snapshot.version, -1, -1):
+        try:
+            commit = table.log.read_commit(version)
+        except VersionNotFoundError:
+            return  # Cleaned up.
+        timestamp_ms = commit.timestamp_ms
+        if timestamp_ms < oldest_ms:
+            return
+        if changes_data(commit):
+            yield version, timestamp_ms
+
+
+def _typed(field: StructField, value: Value) -> str | int | bool | date:
+    """A value as one of the column's type; text as `parse_key` reads it."""
+    from delta_orch.pipeline.partitions import key_text, parse_key
+
+    text = value if isinstance(value, str) else key_text(value)
+    is_plain_date = isinstance(value, date) and not isinstance(value, datetime)
+    typed = None if str(field.data_type) != "date" and is_plain_date else parse_key(text, field.data_type)
+    if typed is None:
+        raise InvalidRequestError(
+            f"{value!r} is no value of the partition column {field.name} ({field.data_type})",
+            remedy="Write it as the column's values are written",
+            column=field.name,
+        )
+    return typed
