@@ -13,11 +13,12 @@ from delta_orch._version import VERSION as __version__
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.errors import DeltaError
+    from delta_orch.expressions.literal import literal
     from delta_orch.log.files.txn import TxnId
     from delta_orch.storage.patience import configure
     from delta_orch.table.column_definitions import column, identity_column
 
-__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "configure", "identity_column"]
+__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "configure", "identity_column", "literal"]
 
 _HOME = {
     "DeltaError": "delta_orch.errors",
@@ -26,6 +27,7 @@ _HOME = {
     "column": "delta_orch.table.column_definitions",
     "configure": "delta_orch.storage.patience",
     "identity_column": "delta_orch.table.column_definitions",
+    "literal": "delta_orch.expressions.literal",
 }
 
 

@@ -275,6 +275,59 @@ class DeltaTable(TableVerbs):
             self.log, snapshot, data, replace_where, partition_overwrite_mode, schema_mode, engine, options
         )
 
+    def delete(
+        self,
+        where: str | Expression | None = None,
+        *,
+        engine: EngineChoice = "auto",
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Delete the rows for which `where` is true, without `where` all, in one commit. See `verbs.delete.delete`.
+
+        Args:
+            where: A predicate in Spark SQL, or an `Expression`.
+
+        Returns: `skipped` where no row matches. `operation_metrics` counts rows, files and deletion vectors.
+
+        Raises:
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table.
+            AppendOnlyError: The table keeps its rows.
+            UnsupportedExpressionError: The engine does not evaluate `where`.
+            ConflictError: Another commit changed what this one relies on.
+        """
+        from delta_orch.verbs.delete import delete
+
+        return delete(self.log, self.snapshot(), where, engine, options)
+
+    def update(
+        self,
+        set: Mapping[str, str | Expression],
+        where: str | Expression | None = None,
+        *,
+        engine: EngineChoice = "auto",
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Change columns of the rows for which `where` is true, in one commit; without `where` of all rows. See
+        `verbs.update.update`.
+
+            table.update({"price": "price * 1.1", "by.name": literal("Ann")}, where="day = '2013-01-01'")
+
+        Args:
+            set: For each column, or field of a struct, its value: text in Spark SQL over the row as it was, an
+                `Expression`, or `delta_orch.literal(…)`.
+
+        Returns: As `delete`.
+
+        Raises:
+            As `delete`, and:
+            InvalidRequestError, SchemaMismatchError: A column is assigned twice or not assignable, or cannot hold the
+                value.
+            ConstraintViolationError: A new row breaks a rule of the table.
+        """
+        from delta_orch.verbs.update import update
+
+        return update(self.log, self.snapshot(), set, where, engine, options)
+
     # Everything but the rows
 
     def alter(self) -> Alteration:

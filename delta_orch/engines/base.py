@@ -7,6 +7,7 @@ Verbs plan files and say what rows they want; an engine scans, runs SQL, writes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -18,6 +19,7 @@ from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_orch.engines.row_sets import RowKey, RowSet
     from delta_orch.storage.base import LogStore
 
 Relation = Any
@@ -243,6 +245,22 @@ class Engine(Protocol):
     def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
         """One row for each group of rows with the same keys: the keys, then the measures. Nulls are one group; without
         keys there is exactly one row."""
+
+    def evaluated(self, relation: Relation) -> AbstractContextManager[Relation]:
+        """The rows, evaluated once and now, as a relation that may be read any number of times inside the context and
+        gives the same rows each time. What memory does not hold goes to disk; afterwards it is gone.
+
+        Raises StorageError: e.g. a full disk; else as pulling the rows.
+        """
+
+    def row_sets(self, relation: Relation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
+        """The rows that a relation names, by `kind` and file: one bitmap a file comes back, never a row.
+
+        Args:
+            kind: The name of a text column, not null.
+            file_number, row_position: The names of two columns of type long, as `with_row_addresses` makes them. Where
+                they are null, rows are only counted, under the file None.
+        """
 
     def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
         """Run a query that the user wrote in Spark SQL over named relations. Verbs use the requests above."""

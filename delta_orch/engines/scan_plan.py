@@ -47,6 +47,30 @@ class RowTracking:
         return (self.row_id, self.row_commit_version)
 
 
+FILE_NUMBERS = "file_number"
+"""The column of `ScanPlan.files` that numbers them where rows have addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowAddresses:
+    """The two columns that say where a row is stored, both of type long. No row is addressed twice.
+
+    `plan.schema` ends with both, after those of row tracking, and `columns` and `where` may name them like any other.
+    `plan.files` has the column `FILE_NUMBERS`.
+
+    Attributes:
+        file_number: The name of the column with the number of the row's file.
+        row_position: The name of the column with the position of the row in its file, deleted rows counted.
+    """
+
+    file_number: str
+    row_position: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return (self.file_number, self.row_position)
+
+
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
     """A column a scan returns.
@@ -118,6 +142,7 @@ class ScanPlan:
         where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
         column_mapping: How columns are found in data files (`table.column_mapping`).
         row_tracking: Set where `schema` ends with the columns of row tracking.
+        row_addresses: Set where `schema` ends with the columns of addresses (`with_row_addresses`).
         arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
             `schema` then has no more of a struct than is wanted of it.
@@ -137,6 +162,7 @@ class ScanPlan:
     arrow_filter: pc.Expression | None = None
     output: tuple[OutputColumn, ...] | None = None
     prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
+    row_addresses: RowAddresses | None = None
 
     @property
     def has_deletion_vectors(self) -> bool:
@@ -145,6 +171,12 @@ class ScanPlan:
             return False
         vectors = FileTable(self.files).deletion_vector
         return bool(vectors.null_count < len(vectors))
+
+    @property
+    def made_columns(self) -> tuple[str, ...]:
+        """The columns of the schema that no file has under that name: those of row tracking, and of addresses."""
+        tracked = () if self.row_tracking is None else self.row_tracking.names
+        return tracked if self.row_addresses is None else (*tracked, *self.row_addresses.names)
 
     @property
     def read_schema(self) -> StructType:
@@ -158,26 +190,20 @@ class ScanPlan:
 def with_row_addresses(plan: ScanPlan, file_number: str, row_position: str) -> ScanPlan:
     """The plan with the address of each row, in two columns of type long at the end of its schema.
 
-    The verb that finds rows needs it to mark them as deleted. No row is addressed twice.
+    The verb that finds rows needs it to mark them as deleted. No row is addressed twice. The plan may have the columns
+    of row tracking, too.
 
     Args:
-        plan: Without row tracking: the columns of an address are made like those of row tracking.
         file_number: The name of the column with the number of the row's file in `plan.files`. No other column has it.
         row_position: The name of the column with the position of the row in its file, deleted rows counted. Likewise.
     """
-    assert plan.row_tracking is None, "rows have either ids or addresses"
-    from delta_orch.log.files.arrow_building import int64_array, int64_range
+    from delta_orch.log.files.arrow_building import int64_range
 
-    count = plan.files.num_rows
-    known = [name for name in plan.files.column_names if name not in ("base_row_id", "default_row_commit_version")]
-    files = plan.files.select(known)
-    files = files.append_column("base_row_id", int64_array([0] * count))
-    files = files.append_column("default_row_commit_version", int64_range(0, count))
-    names = (row_position, file_number)
+    addresses = RowAddresses(file_number, row_position)
     return replace(
         plan,
-        schema=StructType((*plan.schema, *(StructField(name, LONG) for name in names))),
-        files=files,
-        columns=None if plan.columns is None else (*plan.columns, *names),
-        row_tracking=RowTracking(*names),
+        schema=StructType((*plan.schema, *(StructField(name, LONG) for name in addresses.names))),
+        files=plan.files.append_column(FILE_NUMBERS, int64_range(0, plan.files.num_rows)),
+        columns=None if plan.columns is None else (*plan.columns, *addresses.names),
+        row_addresses=addresses,
     )

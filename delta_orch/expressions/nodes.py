@@ -98,3 +98,18 @@ class Coerced(Expression):
     """A resolved predicate that Spark evaluates with a cast of a column, or that looks into an array or a map."""
 
     predicate: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expression):
+    """A value in another type, under ANSI: one that does not fit raises. No text becomes one: a verb builds it."""
+
+    value: Expression
+    data_type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class MakeStruct(Expression):
+    """A struct of values, by name and never null. No text becomes one: a verb builds it."""
+
+    fields: tuple[tuple[str, Expression], ...]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, StartsWith
@@ -20,7 +21,7 @@ from delta_orch.expressions.spark_literals import (
     parse_spark_timestamp,
 )
 from delta_orch.expressions.tree import conjunction, disjunction
-from delta_orch.protocol.types import BOOLEAN, DATE, LONG, TIMESTAMP
+from delta_orch.protocol.types import BOOLEAN, DATE, LONG, TIMESTAMP, TIMESTAMP_NTZ
 
 _TOKEN = r"""(?x)[ \t\r\n]*(?:
     (?P<word>[A-Za-z_][A-Za-z0-9_]*)(?!['"])
@@ -78,6 +79,34 @@ def parse_value(text: str) -> Expression:
     from delta_orch.expressions.spark_syntax import parse_scalar
 
     return parse_scalar(text)
+
+
+_CLOCKS = re.compile(r"(?i)\s*(current_timestamp|now|current_date|localtimestamp)\s*(\(\s*\))?\s*")
+
+
+def parse_row_value(text: str) -> Expression:
+    """A value that a verb computes for rows: as `parse_value`, and nothing that does not look at one row alone. The
+    clock (`current_timestamp()`, `now()`, `current_date()`, `localtimestamp()`) is read once, here.
+
+    Raises:
+        InvalidExpressionError: As `parse_value`, and for a subquery, a window, aggregate or generator function, a
+            parameter, or a function whose answer is not fixed (`rand()`).
+    """
+    clock = _CLOCKS.fullmatch(text)
+    if clock is not None and (clock[2] or clock[1].lower() != "now"):
+        now = datetime.now(UTC)
+        match clock[1].lower():
+            case "current_date":
+                return Literal(now.date(), DATE)
+            case "localtimestamp":
+                return Literal(now.replace(tzinfo=None), TIMESTAMP_NTZ)
+        return Literal(now, TIMESTAMP)
+    plain = _whole(text, _Reader.operand)
+    if plain is not None and not (isinstance(plain, Literal) and plain.data_type == TIMESTAMP):
+        return plain
+    from delta_orch.expressions.spark_syntax import parse_row_value as parse
+
+    return parse(text)
 
 
 def parse_plain(text: str) -> Expression | None:

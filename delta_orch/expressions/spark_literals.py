@@ -27,9 +27,14 @@ from delta_orch.protocol.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    ArrayType,
     DataType,
     DecimalType,
+    MapType,
+    StructType,
 )
+
+_SQL_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
 EPOCH = datetime(1970, 1, 1)
 MAX_DECIMAL_DIGITS = 38
@@ -191,6 +196,21 @@ def decimal_type_of(value: Decimal) -> DecimalType:
 def quote_identifier(name: str) -> str:
     """A column's name for Spark SQL, in backticks."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def type_sql(data_type: DataType) -> str:
+    """The type's name in Spark SQL."""
+    match data_type:
+        case DecimalType(precision, scale):
+            return f"DECIMAL({precision},{scale})"
+        case ArrayType(element_type, _):
+            return f"ARRAY<{type_sql(element_type)}>"
+        case MapType(key_type, value_type, _):
+            return f"MAP<{type_sql(key_type)},{type_sql(value_type)}>"
+        case StructType(fields):
+            return "STRUCT<" + ",".join(f"{quote_identifier(f.name)}:{type_sql(f.data_type)}" for f in fields) + ">"
+        case _:
+            return _SQL_NAMES.get(str(data_type), str(data_type).upper())
 
 
 def quote_string(text: str) -> str:

@@ -90,6 +90,26 @@ def parse_scalar(text: str) -> Expression:
     return operand
 
 
+def parse_row_value(text: str) -> Expression:
+    """See `parse.parse_row_value`."""
+    tokens = _tokens_of(text)
+    _Splitter(text, tokens).ensure_row_value()
+    found = parse_scalar(text)
+    _refuse_foreign_nodes(_parse(text), text)
+    return found
+
+
+def _tokens_of(text: str) -> list[Token]:
+    from sqlglot.errors import SqlglotError
+
+    try:
+        text.encode()
+        return _tokenize(text)
+    except (SqlglotError, UnicodeEncodeError) as error:
+        shown = ascii(_shorten(text))
+        raise InvalidExpressionError(f"Cannot read the expression {shown}", cause=_explain(error)) from None
+
+
 def syntax_of(node: Opaque) -> Tree:
     """sqlglot's tree of a node's text. It is shared: read it only. Raises InvalidExpressionError if there is none."""
     return _parse(node.sql)
@@ -158,6 +178,14 @@ class _Splitter:
             )
         self._refuse_unstable_functions()
         return self._predicate(0, len(self._tokens))
+
+    def ensure_row_value(self) -> None:
+        """Check that the text may be the value of a row. Raises InvalidExpressionError."""
+        if not self._tokens:
+            raise InvalidExpressionError(
+                "The expression is empty", remedy="Write a value in Spark SQL", expression=self._text
+            )
+        self._refuse_unstable_functions()
 
     def _predicate(self, low: int, high: int) -> Expression:
         while self._kinds[low:high] and self._kinds[low] == "L_PAREN" and self._closing.get(low) == high - 1:

@@ -10,6 +10,7 @@ from decimal import Decimal
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
     And,
+    Cast,
     Coerced,
     Column,
     Comparison,
@@ -18,12 +19,13 @@ from delta_orch.expressions.nodes import (
     In,
     IsNull,
     Literal,
+    MakeStruct,
     Not,
     Opaque,
     Or,
     StartsWith,
 )
-from delta_orch.expressions.spark_literals import natural_type, quote_identifier, quote_string, spark_literal
+from delta_orch.expressions.spark_literals import natural_type, quote_identifier, quote_string, spark_literal, type_sql
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -55,7 +57,9 @@ def to_spark_sql(expression: Expression) -> str:
 
 
 def print_duckdb(
-    expression: Expression, column: Callable[[Column], str], evaluate: Callable[[Opaque | Coerced], str] | None = None
+    expression: Expression,
+    column: Callable[[Column], str],
+    evaluate: Callable[[Cast | MakeStruct | Opaque | Coerced], str] | None = None,
 ) -> str:
     """The predicate in DuckDB's SQL. Resolve it first: DuckDB's own coercions differ from Spark's.
 
@@ -76,7 +80,7 @@ class _Printer:
         column: Callable[[Column], str],
         literal: Callable[[Constant, DataType | None], str],
         starts_with: Callable[[str, str], str],
-        evaluate: Callable[[Opaque | Coerced], str] | None,
+        evaluate: Callable[[Cast | MakeStruct | Opaque | Coerced], str] | None,
     ) -> None:
         self._column = column
         self._literal = literal
@@ -105,10 +109,15 @@ class _Printer:
                 return " AND ".join(f"({self.print(child)})" for child in children) or "TRUE"
             case Or(children):
                 return " OR ".join(f"({self.print(child)})" for child in children) or "FALSE"
-            case Opaque() | Coerced() if self._evaluate is not None:
+            case Cast() | MakeStruct() | Opaque() | Coerced() if self._evaluate is not None:
                 return self._evaluate(node)
             case Opaque(sql, _):
                 return sql
+            case Cast(value, data_type):
+                return f"CAST({self._operand(value)} AS {type_sql(data_type)})"
+            case MakeStruct(fields):
+                parts = (f"{quote_string(name)}, {self._operand(value)}" for name, value in fields)
+                return f"named_struct({', '.join(parts)})"
             case Coerced(predicate):
                 return self.print(predicate)
         raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)

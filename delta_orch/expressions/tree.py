@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from delta_orch.expressions.nodes import (
     And,
+    Cast,
     Coerced,
     Column,
     Comparison,
@@ -15,6 +16,7 @@ from delta_orch.expressions.nodes import (
     In,
     IsNull,
     Literal,
+    MakeStruct,
     Not,
     Opaque,
     Or,
@@ -41,6 +43,10 @@ def children_of(expression: Expression) -> tuple[Expression, ...]:
             return children
         case Opaque(_, columns):
             return columns
+        case Cast(value, _):
+            return (value,)
+        case MakeStruct(fields):
+            return tuple(value for _, value in fields)
     return ()
 
 
@@ -86,7 +92,7 @@ def with_columns(expression: Expression, replacement: Callable[[Column], Express
 
 def is_opaque(expression: Expression) -> bool:
     """Whether only an engine can evaluate some part of the expression."""
-    return any(isinstance(node, Opaque | Coerced) for node in _walk(expression))
+    return any(isinstance(node, Opaque | Coerced | Cast | MakeStruct) for node in _walk(expression))
 
 
 def conjunction(*expressions: Expression | None) -> Expression:

@@ -36,11 +36,22 @@ class RowCopies:
         else:
             self._loses_ids = snapshot.configuration.supports("rowTracking")
 
-    def plan(self, plan: ScanPlan) -> ScanPlan:
-        """The scan, its rows with ids and commit versions; `plan.files` must have both columns of row tracking."""
+    @property
+    def stored_names(self) -> tuple[str, str] | None:
+        """The columns of data files that hold ids and commit versions; None where no copy keeps them."""
+        return None if self._tracking is None else self._tracking.names
+
+    def plan(self, plan: ScanPlan, names: tuple[str, str] | None = None) -> ScanPlan:
+        """The scan, its rows with ids and commit versions; `plan.files` must have both columns of row tracking.
+
+        Args:
+            names: What the two columns are called; None for the names that they are stored by.
+        """
         if self._tracking is None:
             return plan
-        return replace(plan, schema=StructType((*plan.schema, *self._columns)), row_tracking=self._tracking)
+        tracking = self._tracking if names is None else RowTracking(*names, *self._tracking.names)
+        columns = tuple(StructField(name, LONG) for name in tracking.names)
+        return replace(plan, schema=StructType((*plan.schema, *columns)), row_tracking=tracking)
 
     def spec(self, spec: WriteSpec) -> WriteSpec:
         """The files, with room for what `plan` brings."""

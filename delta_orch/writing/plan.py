@@ -66,7 +66,7 @@ _LONGEST_PAUSE_S = 0.02
 # A remove repeats what the add said, except for the statistics: they are the largest part, and nobody reads them there.
 REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
 
-_CHANGE_DATA_DIRECTORY = "_change_data"
+CHANGE_DATA_DIRECTORY = "_change_data"
 INSERT, DELETE = "insert", "delete"
 """Values of `_change_type`."""
 
@@ -316,6 +316,22 @@ class Write:
             self.transaction.read_files(selection.partial)
         return selection
 
+    def select_rows(self, predicate: str | Expression | None) -> Selection:
+        """As `select`, for a change of single rows: the commit depends on the rows of the predicate, and on those files
+        alone that it touches. Statistics, too, may prove that every row of a file matches.
+
+        Returns: The selection; its files have all columns of `ADD_SCHEMA`.
+        """
+        assert self.snapshot is not None
+        self.target.table.ensure_rows_may_leave()
+        where = self._condition(predicate, self.target.schema)
+        files = self.snapshot.files(ADD_SCHEMA.names, where)
+        if where is None:
+            self.transaction.read_whole_table()
+            return Selection(files, files.slice(0, 0), None)
+        self.transaction.read_where(where)
+        return self._split(files, where, where)
+
     def _condition(self, predicate: str | Expression | None, schema: StructType) -> Expression | None:
         where = None
         if predicate is not None:
@@ -328,7 +344,12 @@ class Write:
         assert self.snapshot is not None
         from delta_orch.log.read.skipping.data_skipping import match_files
 
-        is_whole = match_files(files, was, self.snapshot.schema, self.snapshot.partition_columns).all_match
+        schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
+        is_whole = match_files(files, was, schema, partition_columns).all_match
+        if "stats" in files.column_names:
+            # A file that can hold no row for which the predicate is false or null holds matching rows only.
+            may_hold_others = match_files(files, is_not_true(was), schema, partition_columns).may_match
+            is_whole = pc.or_(is_whole, pc.invert(may_hold_others))
         return Selection(files.filter(is_whole), files.filter(pc.invert(is_whole)), leaving)
 
     # Transform and stage
@@ -348,17 +369,21 @@ class Write:
         """
         spec = replace(self._shape.applied_to(self.target.write_spec(checks)), change_type=change_type)
         adds = self.engine.write(self._rows, spec)
-        self._ensure_inside_scopes(adds)
+        self.ensure_inside_scopes(adds)
         self.transaction.add_files(adds, just_written=True)
         if change_type is not None:
             self.transaction.add_change_files(adds)
-        if self._shape.identities:
+        self.take_identities(adds, self._shape)
+        return adds
+
+    def take_identities(self, adds: pa.Table, shape: RowShape) -> None:
+        """Let the commit say which values of identity columns files just written have taken."""
+        if shape.identities:
             from delta_orch.writing.identity import with_moved_marks
 
-            moved = with_moved_marks(self.target, adds, self._shape.identities)
+            moved = with_moved_marks(self.target, adds, shape.identities)
             if moved is not self.target:
                 self.transaction.update_metadata(moved.table.metadata)
-        return adds
 
     def keep(self, selection: Selection) -> pa.Table:
         """Write the rows of `partial` that do not leave into new files. Returns the files, `ADD_SCHEMA`."""
@@ -393,7 +418,7 @@ class Write:
         from delta_orch.scan.scan import scan_of_files
 
         plan = scan_of_files(self.snapshot, selection.files, where=selection.leaving)
-        spec = replace(self.target.write_spec(), change_type=DELETE, directory=_CHANGE_DATA_DIRECTORY)
+        spec = replace(self.target.write_spec(), change_type=DELETE, directory=CHANGE_DATA_DIRECTORY)
         told = self.engine.write(self.engine.scan(replace(plan, schema=self.target.schema)), spec)
         self.transaction.add_change_files(told, just_written=True)
         return selection if told.num_rows else replace(selection, partial=selection.partial.slice(0, 0))
@@ -417,7 +442,7 @@ class Write:
         copies.note_in(self.transaction)
         return adds, removed
 
-    def _ensure_inside_scopes(self, adds: pa.Table) -> None:
+    def ensure_inside_scopes(self, adds: pa.Table) -> None:
         """Every row must belong to one of the keys: a row outside would be written again by each retry.
 
         Raises:

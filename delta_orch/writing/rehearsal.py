@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from delta_orch.storage.open import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from delta_orch.engines.row_sets import RowKey, RowSet
 
 
 class RehearsalEngine:
@@ -58,6 +61,12 @@ class RehearsalEngine:
 
     def union(self, relations: Sequence[Relation]) -> Relation:
         return self._engine.union(relations)
+
+    def evaluated(self, relation: Relation) -> AbstractContextManager[Relation]:
+        return self._engine.evaluated(relation)
+
+    def row_sets(self, relation: Relation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
+        return self._engine.row_sets(relation, kind, file_number, row_position)
 
     def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
         return self._engine.sql(query, relations)

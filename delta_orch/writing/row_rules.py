@@ -35,7 +35,7 @@ from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
 
 
-def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> RowShape:
+def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool, keeps_identity: bool = False) -> RowShape:
     """Plan the writing of rows of `source` into the table.
 
     A column the data lacks takes its default (never where the data has it, null included), its generation expression,
@@ -43,6 +43,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> 
 
     Args:
         fill_nulls: Columns and fields that may be null may be missing, too.
+        keeps_identity: The rows are the table's own and have their identity values.
 
     Raises:
         SchemaMismatchError: The rows do not fit. Nothing was written.
@@ -68,7 +69,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool) -> 
         elif "identityColumns" in features and (identity := identity_of(field)) is not None:
             if field.name in lacking:
                 identities.append(next_values(field.name, identity))
-            elif not identity.allow_explicit_insert:
+            elif not (identity.allow_explicit_insert or keeps_identity):
                 raise InvalidRequestError(
                     f"The data has the column {field.name}, whose values the table always generates",
                     cause="It is an identity column that does not allow explicit inserts",

@@ -118,7 +118,7 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
         StorageError: A file cannot be read.
     """
     wanted = _wanted(plan)
-    if not wanted or not plan.files.num_rows or plan.row_tracking is not None or plan.arrow_filter is not None:
+    if not wanted or not plan.files.num_rows or plan.made_columns or plan.arrow_filter is not None:
         return None
     paths = [plan.store.resolve(path) for path in FileTable(plan.files).path.to_pylist()]
     is_local = isinstance(plan.store.data_filesystem()[0], pafs.LocalFileSystem)

@@ -17,7 +17,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.protocol.types import LONG, StructField, StructType
+from delta_orch.protocol.types import LONG, DataType, StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +65,12 @@ def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Callable
         return [column.combine_chunks() for column in run(batch.select(used)).columns]
 
     return evaluate
+
+
+def value_types(columns: Sequence[ComputedColumn], schema: StructType) -> list[DataType]:
+    """The types that values over the columns of `schema` have. Raises as `evaluator`, which gives the values."""
+    scalars = Scalars(Source(BATCH, schema))
+    return [scalars.value(column.value).data_type for column in columns]
 
 
 def projected(relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:

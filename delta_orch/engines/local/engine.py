@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, ensure_distinct
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec
+    from delta_orch.engines.base import JoinKind, JoinSide, Measure, WriteSpec
     from delta_orch.engines.local.file_writer import WrittenFile
+    from delta_orch.engines.row_sets import RowKey, RowSet
 
 
 class LocalEngine:
@@ -84,6 +87,11 @@ class LocalEngine:
 
         if all(isinstance(column.value, Column) for column in columns):
             return output_relation(relation, _output(columns, relation.schema))
+        if relation.plan is None or relation.plan.made_columns:
+            # DuckDB would not read the files itself: only what is computed goes through it.
+            from delta_orch.engines.local.projection import projected_batches
+
+            return projected_batches(relation, columns)
         from delta_orch.engines.local.duckdb_requests import projected
 
         return projected(relation, columns)
@@ -110,6 +118,19 @@ class LocalEngine:
         from delta_orch.engines.local.duckdb_requests import aggregated
 
         return aggregated(relation, keys, measures)
+
+    def evaluated(self, relation: LocalRelation) -> AbstractContextManager[LocalRelation]:
+        from delta_orch.engines.local.spool import spooled
+
+        return spooled(relation)
+
+    def row_sets(self, relation: LocalRelation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
+        from delta_orch.engines.row_sets import gather_row_sets
+
+        rows = self.project(
+            relation, [ComputedColumn(name, Column((name,))) for name in (kind, file_number, row_position)]
+        )
+        return gather_row_sets(rows.to_reader(), kind, file_number, row_position)
 
     def sql(self, query: str, relations: Mapping[str, LocalRelation]) -> LocalRelation:
         from delta_orch.engines.local.duckdb_query import query_relation

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_orch.engines.scan_plan import RowTracking
+from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.protocol.deletion_vector import DeletionVector
 
@@ -24,21 +24,25 @@ _MARK = "\0tracked "
 
 @dataclass(frozen=True, slots=True)
 class TrackedColumns:
-    """How to make the columns of row tracking for the rows of one file.
+    """How to make the columns of row tracking and of addresses for the rows of one file.
 
     Attributes:
-        tracking: Where the columns come from.
+        tracking: Where the columns of row tracking come from; None where there are none.
+        addresses: Which columns are those of addresses; None where there are none.
         names: Those that are wanted, by their names in the schema.
         path: Of the file, for errors.
         base_row_id: The id of its first row; None where the log names none.
         default_row_commit_version: The version its rows are from; None where the log names none.
+        file_number: The number of the file in its scan; None where there are no addresses.
     """
 
-    tracking: RowTracking
+    tracking: RowTracking | None
+    addresses: RowAddresses | None
     names: tuple[str, ...]
     path: str
     base_row_id: int | None
     default_row_commit_version: int | None
+    file_number: int | None = None
 
     def names_in_file(self, columns: Sequence[str]) -> list[str]:
         """The materialised columns to read, of those the file has."""
@@ -56,6 +60,10 @@ class TrackedColumns:
         return rows
 
     def _column(self, name: str, rows: pa.Table, positions: npt.NDArray[np.int64]) -> pa.ChunkedArray | pa.Array:
+        if self.addresses is not None and name == self.addresses.row_position:
+            return pa.array(positions)
+        if self.addresses is not None and name == self.addresses.file_number:
+            return pa.array(np.full(len(positions), self.file_number, dtype=np.int64))
         default = self._default(name, positions)
         stored = self._materialized(name)
         column = rows.column(stored).cast(pa.int64()) if stored in rows.column_names else None
@@ -65,7 +73,7 @@ class TrackedColumns:
             raise ProtocolViolationError(
                 f"The rows of {self.path} have no {name}",
                 cause="Row tracking is enabled, but the log lacks "
-                + ("baseRowId" if name == self.tracking.row_id else "defaultRowCommitVersion")
+                + ("baseRowId" if self._is_row_id(name) else "defaultRowCommitVersion")
                 + " for the file",
                 remedy="Read without row_tracking",
                 path=self.path,
@@ -73,15 +81,19 @@ class TrackedColumns:
         return pa.nulls(0, pa.int64()) if default is None else default
 
     def _default(self, name: str, positions: npt.NDArray[np.int64]) -> pa.Array | None:
-        if name == self.tracking.row_id:
+        if self._is_row_id(name):
             return None if self.base_row_id is None else pa.array(positions + self.base_row_id)
         version = self.default_row_commit_version
         return None if version is None else pa.array(np.full(len(positions), version, dtype=np.int64))
 
     def _materialized(self, name: str) -> str | None:
         tracking = self.tracking
-        is_row_id = name == tracking.row_id
-        return tracking.materialized_row_id if is_row_id else tracking.materialized_row_commit_version
+        if tracking is None or name not in tracking.names:
+            return None
+        return tracking.materialized_row_id if self._is_row_id(name) else tracking.materialized_row_commit_version
+
+    def _is_row_id(self, name: str) -> bool:
+        return self.tracking is not None and name == self.tracking.row_id
 
 
 def marked(name: str) -> str:

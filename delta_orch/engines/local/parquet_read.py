@@ -17,7 +17,7 @@ from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
 from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
-from delta_orch.engines.scan_plan import RowTracking
+from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
@@ -46,6 +46,7 @@ class FileTask:
         constants: Partition values as Arrow scalars, by column name.
         deletion_vector: Marks rows of the file that are not in the table.
         base_row_id, default_row_commit_version: For row tracking.
+        number: For addresses of rows.
     """
 
     path: str
@@ -53,6 +54,7 @@ class FileTask:
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
+    number: int | None = None
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class FileReader:
         filter: Rows to keep; over the columns `needed`.
         skipping: A part of `filter` by which row groups may be skipped, None if there is none.
         row_tracking: Which columns of `schema` are those of row tracking, None if there are none.
+        row_addresses: Which are those of addresses, likewise.
     """
 
     store: LogStore
@@ -80,6 +83,7 @@ class FileReader:
     filter: pc.Expression | None = None
     skipping: RowGroupSkipping | None = None
     row_tracking: RowTracking | None = None
+    row_addresses: RowAddresses | None = None
     # The columns to read from the last file, which the next one most likely has, too.
     _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
 
@@ -193,15 +197,27 @@ class FileReader:
         return names if tracked is None else [*names, *tracked.names_in_file(file_schema.names)]
 
     def _names_from_file(self, task: FileTask) -> list[str]:
+        made = self._made_columns
+        return [name for name in self.needed.names if name not in task.constants and name not in made]
+
+    @property
+    def _made_columns(self) -> tuple[str, ...]:
         tracked = () if self.row_tracking is None else self.row_tracking.names
-        return [name for name in self.needed.names if name not in task.constants and name not in tracked]
+        return tracked if self.row_addresses is None else (*tracked, *self.row_addresses.names)
 
     def _tracked(self, task: FileTask) -> TrackedColumns | None:
-        names = () if self.row_tracking is None else self.row_tracking.names
-        wanted = tuple(name for name in names if name in self.needed.names)
-        if self.row_tracking is None or not wanted:
+        wanted = tuple(name for name in self._made_columns if name in self.needed.names)
+        if not wanted:
             return None
-        return TrackedColumns(self.row_tracking, wanted, task.path, task.base_row_id, task.default_row_commit_version)
+        return TrackedColumns(
+            self.row_tracking,
+            self.row_addresses,
+            wanted,
+            task.path,
+            task.base_row_id,
+            task.default_row_commit_version,
+            task.number,
+        )
 
     def _rows_of(self, metadata: pq.FileMetaData, task: FileTask) -> FileRows:
         vector = None if task.deletion_vector is None else read_deletion_vector(self.store, task.deletion_vector)

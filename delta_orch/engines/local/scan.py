@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from delta_orch.engines.local.parquet_read import WHOLE_BYTES, FileReader, FileTask, ordered_columns, row_group_skipping
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.prefetch import map_ahead
-from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, column_indexes, output_columns_schema
+from delta_orch.engines.scan_plan import FILE_NUMBERS, OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_arrow import to_arrow_expression
@@ -68,7 +68,6 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """
     output = plan.read_schema.names
     needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
-    tracked = () if plan.row_tracking is None else plan.row_tracking.names
     reader = FileReader(
         plan.store,
         plan.store.data_filesystem()[0],
@@ -77,8 +76,9 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         ordered_columns(schema_to_arrow(plan.schema), needed),
         output,
         _row_filter(plan),
-        row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *tracked), plan.column_mapping),
+        row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *plan.made_columns), plan.column_mapping),
         plan.row_tracking,
+        plan.row_addresses,
     )
 
     single = _file_tasks(plan, reader.needed.names)
@@ -119,10 +119,12 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
     names = [name for name in plan.partition_columns if name in needed]
     values = partition_constants(plan, names) if names else pa.table({})
     vectors = deletion_vector_descriptors(plan.files) if plan.has_deletion_vectors else [None] * plan.files.num_rows
+    numbers = None if plan.row_addresses is None else plan.files.column(FILE_NUMBERS).to_pylist()
     row_ids, versions = (_tracking_column(plan, name) for name in ("base_row_id", "default_row_commit_version"))
     for index, path in enumerate(FileTable(plan.files).path.to_pylist()):
         constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}
-        yield FileTask(plan.store.resolve(path), constants, vectors[index], row_ids[index], versions[index])
+        number = None if numbers is None else numbers[index]
+        yield FileTask(plan.store.resolve(path), constants, vectors[index], row_ids[index], versions[index], number)
 
 
 def _tracking_column(plan: ScanPlan, name: str) -> list[int | None]:

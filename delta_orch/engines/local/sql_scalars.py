@@ -22,6 +22,7 @@ from delta_orch.engines.local.sql_types import (
 )
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
+    Cast,
     Coerced,
     Column,
     Comparison,
@@ -29,6 +30,7 @@ from delta_orch.expressions.nodes import (
     Expression,
     In,
     Literal,
+    MakeStruct,
     Opaque,
     StartsWith,
 )
@@ -40,6 +42,7 @@ from delta_orch.expressions.to_sql import (
     duckdb_literal,
     duckdb_type,
     print_duckdb,
+    quote_duckdb_identifier,
     quote_duckdb_string,
     to_spark_sql,
 )
@@ -57,6 +60,8 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     PrimitiveType,
+    StructField,
+    StructType,
 )
 
 _COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
@@ -86,7 +91,7 @@ class Scalars:
         """A resolved predicate, in parentheses. Raises UnsupportedExpressionError outside the allow-list."""
         return f"({print_duckdb(node, lambda column: self._columns.find(column.path).sql, self._evaluated)})"
 
-    def _evaluated(self, node: Opaque | Coerced) -> str:
+    def _evaluated(self, node: Cast | MakeStruct | Opaque | Coerced) -> str:
         return _as_boolean(self.value(node), lambda: to_spark_sql(node))
 
     def value(self, node: Expression) -> Typed:
@@ -98,6 +103,10 @@ class Scalars:
                 return _literal(node)
             case Opaque():
                 return self.scalar(syntax_of(node))
+            case Cast(value, data_type):
+                return cast(self.value(value), data_type)
+            case MakeStruct(fields):
+                return _struct([(name, self.value(value)) for name, value in fields])
             case Coerced(Comparison(op, left, right)):
                 return self._compare(op, self.value(left), self.value(right))
             case Coerced(In(child, values)):
@@ -348,6 +357,12 @@ class Scalars:
         if unit is not None and unit.name.upper() != "DAY":
             raise unsupported(describe(tree))
         return Typed(f"CAST({self.day(tree.this).sql} - {self.day(tree.expression).sql} AS INTEGER)", INTEGER)
+
+
+def _struct(fields: Sequence[tuple[str, Typed]]) -> Typed:
+    packed = (f"{quote_duckdb_identifier(name)} := {value.sql}" for name, value in fields)
+    schema = StructType(tuple(StructField(name, value.data_type) for name, value in fields))
+    return Typed(f"struct_pack({', '.join(packed)})", schema)
 
 
 def _as_boolean(value: Typed, text: Callable[[], str]) -> str:

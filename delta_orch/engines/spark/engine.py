@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,12 +13,14 @@ import pyarrow as pa
 from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec, join_schema
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan, ensure_distinct
 from delta_orch.engines.spark.classic import BridgeUnavailable, ClassicHost, bridge_of
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.frames import is_connect, is_spark_frame, session_of, union_by_name, value_to_frame
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, SparkHost
 from delta_orch.engines.spark.portable import PortableHost
+from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
 from delta_orch.engines.spark.sql_text import escape_braces, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
@@ -149,6 +152,15 @@ class SparkEngine:
         ensure_zone_does_not_matter(self.host, [column.value for column in computed], lambda: self.schema(relation))
         grouped = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
         return self.sql(f"SELECT {items} FROM rows{grouped}", {"rows": relation})
+
+    def evaluated(self, relation: DataFrame) -> AbstractContextManager[DataFrame]:
+        """The rows, evaluated once and kept by the executors; see `Engine.evaluated`."""
+        return evaluated(self.host, relation)
+
+    def row_sets(self, relation: DataFrame, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
+        """Which rows of which files; see `Engine.row_sets`."""
+        query = row_set_query(kind, file_number, row_position)
+        return gather_bitmaps(self.to_reader(self.sql(query, {"rows": relation})))
 
     def sql(self, query: str, relations: Mapping[str, DataFrame]) -> DataFrame:
         """Run one Spark SQL query over named relations; views of the session stay as they are.

@@ -22,12 +22,12 @@ from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
 from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by_name
 from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost
-from delta_orch.engines.spark.scan_files import BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
-from delta_orch.engines.spark.sql_text import field_of, same_values, timestamp_ntz_sql, type_sql
+from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
+from delta_orch.engines.spark.sql_text import field_of, same_values, timestamp_ntz_sql
 from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
-from delta_orch.expressions.nodes import Coerced, Expression, Opaque
+from delta_orch.expressions.nodes import Cast, Coerced, Expression, Opaque
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.spark_literals import quote_identifier, quote_string
+from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import children_of, columns_of
 from delta_orch.log.files.arrow_building import int64_range
@@ -87,9 +87,9 @@ def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
 
 
 def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
-    """The rows that no deletion vector marks, under the names files have, positioned under row tracking. Only files
-    with a deletion vector pay for it."""
-    tracked = plan.row_tracking is not None
+    """The rows that no deletion vector marks, under the names files have, positioned under row tracking and where
+    addresses are wanted. Only files with a deletion vector pay for it."""
+    tracked = bool(plan.made_columns)
     vectors = FileTable(plan.files).deletion_vector if "deletion_vector" in plan.files.column_names else None
     if vectors is None or vectors.null_count == len(vectors):
         return host.scan_files(prepare_scan(plan, names), positioned=tracked)
@@ -150,12 +150,14 @@ def _table_columns(plan: ScanPlan, names: StructType) -> Iterator[str]:
 
     Void columns, which no file holds, are added (PROTOCOL, "Primitive Types").
     """
-    tracking = plan.row_tracking
+    tracking, addresses = plan.row_tracking, plan.row_addresses
     partitions = {name.lower() for name in plan.partition_columns}
     for by, logical in zip(names, plan.schema, strict=True):
         value = quote_identifier(by.name)
         if tracking is not None and logical.name in tracking.names:
             value = _tracked_sql(plan.files, tracking, logical.name)
+        elif addresses is not None and logical.name in addresses.names:
+            value = ADDRESS_FILE if logical.name == addresses.file_number else POSITION_COLUMN
         elif logical.data_type == VOID:
             value = "NULL"
         elif logical.name.lower() not in partitions:
@@ -256,7 +258,7 @@ def ensure_zone_does_not_matter(
 
 
 def _opaque_parts(expression: Expression) -> Iterator[Expression]:
-    if isinstance(expression, Opaque | Coerced):
+    if isinstance(expression, Opaque | Coerced | Cast):
         yield expression
         return
     for child in children_of(expression):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.engines.scan_plan import FILE_NUMBERS, ScanPlan
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import field_of, plain_schema
 from delta_orch.errors import UnsupportedStoreError
@@ -29,6 +29,7 @@ from delta_orch.table.column_mapping import physical_name
 NUMBER_COLUMN = "delta_orch_file_number"
 BASE_ROW_ID = "delta_orch_base_row_id"
 COMMIT_VERSION = "delta_orch_default_row_commit_version"
+ADDRESS_FILE = "delta_orch_address_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ def _file_constants(plan: ScanPlan, numbered: bool) -> dict[str, pa.Array | pa.C
     if plan.row_tracking is not None:
         constants[BASE_ROW_ID] = FileTable(plan.files).base_row_id
         constants[COMMIT_VERSION] = FileTable(plan.files).default_row_commit_version
+    if plan.row_addresses is not None:
+        constants[ADDRESS_FILE] = plan.files.column(FILE_NUMBERS)
     if numbered:
         constants[NUMBER_COLUMN] = int64_range(0, plan.files.num_rows)
     return constants
@@ -108,7 +111,7 @@ def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
     """The columns to read from files, the materialized ones of row tracking last."""
     tracking = plan.row_tracking
     elsewhere = {field_of(plan.schema, name).name for name in plan.partition_columns}
-    elsewhere.update(() if tracking is None else tracking.names)
+    elsewhere.update(plan.made_columns)
     for logical, by in zip(plan.schema, plain, strict=True):
         if logical.name not in elsewhere and by.data_type != VOID:
             yield by

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from delta_orch.engines.file_schema import as_nullable
-from delta_orch.expressions.spark_literals import quote_identifier, quote_string
+from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema_edit import with_fields, without_metadata
 from delta_orch.protocol.types import (
@@ -19,13 +19,11 @@ from delta_orch.protocol.types import (
     VARIANT,
     ArrayType,
     DataType,
-    DecimalType,
     MapType,
     StructField,
     StructType,
 )
 
-_SQL_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 _SENT_VARIANT = StructType((StructField("value", BINARY, False), StructField("metadata", BINARY, False)))
 
 
@@ -66,21 +64,6 @@ def _as_sent(data_type: DataType) -> DataType:
             return MapType(_as_sent(key_type), _as_sent(value_type), value_contains_null)
         case _:
             return _SENT_VARIANT if data_type == VARIANT else data_type
-
-
-def type_sql(data_type: DataType) -> str:
-    """The type's name in Spark SQL."""
-    match data_type:
-        case DecimalType(precision, scale):
-            return f"DECIMAL({precision},{scale})"
-        case ArrayType(element_type, _):
-            return f"ARRAY<{type_sql(element_type)}>"
-        case MapType(key_type, value_type, _):
-            return f"MAP<{type_sql(key_type)},{type_sql(value_type)}>"
-        case StructType(fields):
-            return "STRUCT<" + ",".join(f"{quote_identifier(f.name)}:{type_sql(f.data_type)}" for f in fields) + ">"
-        case _:
-            return _SQL_NAMES.get(str(data_type), str(data_type).upper())
 
 
 def same_values(source: DataType, target: DataType) -> bool:

@@ -43,10 +43,12 @@ def deletion_vector_descriptors(files: pa.Table) -> list[DeletionVectorDescripto
     return [None if row is None else _descriptor(row) for row in column.to_pylist()]
 
 
-def deletion_vector_array(descriptors: Sequence[DeletionVectorDescriptor]) -> pa.StructArray:
-    """Descriptors as a column of `file_columns.DELETION_VECTOR_TYPE`."""
+def deletion_vector_array(descriptors: Sequence[DeletionVectorDescriptor | None]) -> pa.StructArray:
+    """Descriptors as a column of `file_columns.DELETION_VECTOR_TYPE`; None stays null."""
     rows = [
-        {
+        None
+        if d is None
+        else {
             "storage_type": d.storage_type,
             "path_or_inline_dv": d.path_or_inline_dv,
             "offset": d.offset,

@@ -1,0 +1,90 @@
+"""Columns computed batch by batch: what is only passed on stays in Arrow, whatever its type, and so do constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import ComputedColumn
+from delta_orch.engines.conform import conform_column
+from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, fields_on
+from delta_orch.expressions.nodes import Column, Literal
+from delta_orch.expressions.resolve import find_column
+from delta_orch.expressions.spark_literals import natural_type
+from delta_orch.expressions.to_arrow import literal_array
+from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.types import VOID, DataType, StructField, StructType
+
+
+def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
+    """Exactly these columns, rows in their order; see `Engine.project`.
+
+    Raises:
+        UnsupportedExpressionError: A value is not proven to mean the same in DuckDB as in Spark.
+    """
+    ensure_distinct([column.name for column in columns])
+    computed = [column for column in columns if _is_computed(column, relation.schema)]
+    types = dict(zip((c.name for c in computed), _types(computed, relation.schema), strict=True))
+    fields = tuple(_field(column, relation.schema, types) for column in columns)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        evaluate = None
+        if computed:
+            from delta_orch.engines.local.duckdb_requests import evaluator
+
+            evaluate = evaluator(computed, _known(relation.schema))
+        for batch in relation.to_reader():
+            values = {} if evaluate is None else dict(zip(types, evaluate(batch), strict=True))
+            arrays = [
+                conform_column(values[column.name], type_to_arrow(field.data_type), lossless=True, path=column.name)
+                if column.name in values
+                else _taken(column, field, batch, relation.schema)
+                for column, field in zip(columns, fields, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
+
+    return LocalRelation(StructType(fields), batches)
+
+
+def _known(schema: StructType) -> StructType:
+    """What DuckDB may look at: a column without a type is no column there."""
+    return StructType(tuple(field for field in schema if field.data_type != VOID))
+
+
+def _is_computed(column: ComputedColumn, schema: StructType) -> bool:
+    if isinstance(column.value, Literal):
+        return False
+    return not (isinstance(column.value, Column) and find_column(column.value.path, schema)[1] is not None)
+
+
+def _types(columns: Sequence[ComputedColumn], schema: StructType) -> list[DataType]:
+    if not columns:
+        return []
+    from delta_orch.engines.local.duckdb_requests import value_types
+
+    return value_types(columns, _known(schema))
+
+
+def _field(column: ComputedColumn, schema: StructType, types: dict[str, DataType]) -> StructField:
+    match column.value:
+        case Literal(value, data_type):
+            return StructField(column.name, data_type or (VOID if value is None else natural_type(value)))
+        case Column(path) if column.name not in types:
+            *_, innermost = fields_on(find_column(path, schema)[0], schema)
+            return StructField(column.name, innermost.data_type, metadata=innermost.metadata)
+    return StructField(column.name, types[column.name])
+
+
+def _taken(column: ComputedColumn, field: StructField, batch: pa.RecordBatch, schema: StructType) -> pa.Array:
+    match column.value:
+        case Literal(value):
+            if value is None:
+                return pa.nulls(batch.num_rows, type_to_arrow(field.data_type))
+            return pa.repeat(literal_array([value], field.data_type)[0], batch.num_rows)
+        case Column(path):
+            first, *below = column_indexes(find_column(path, schema)[0], schema)
+            return pc.struct_field(batch.column(first), below) if below else batch.column(first)
+    raise AssertionError("computed elsewhere")

@@ -1,0 +1,65 @@
+"""Rows that are evaluated once and read several times: in memory as long as they are few, in a file after that."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.errors import DeltaError, StorageError
+from delta_orch.protocol.arrow_types import schema_to_arrow
+
+MEMORY_BYTES = 64 * 1024 * 1024
+"""Rows up to this size stay in memory."""
+
+
+@contextmanager
+def spooled(relation: LocalRelation) -> Iterator[LocalRelation]:
+    """See `Engine.evaluated`. The file is in the directory for temporary files (`TMPDIR`), compressed."""
+    schema = schema_to_arrow(relation.schema)
+    held: list[pa.RecordBatch] = []
+    size = 0
+    with ExitStack() as stack:
+        path: Path | None = None
+        writer: pa.ipc.RecordBatchStreamWriter | None = None
+        for batch in relation.to_reader():
+            if writer is None and size + batch.nbytes <= MEMORY_BYTES:
+                held.append(batch)
+                size += batch.nbytes
+                continue
+            if writer is None:
+                path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delta-orch-rows-"))) / "rows.arrow"
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                with _spilling():
+                    writer = stack.enter_context(pa.ipc.new_stream(str(path), schema, options=options))
+            with _spilling():
+                writer.write_batch(batch)
+        if writer is not None:
+            with _spilling():
+                writer.close()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from held
+            if path is not None:
+                with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
+                    yield from reader
+
+        yield LocalRelation(relation.schema, batches)
+
+
+@contextmanager
+def _spilling() -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, DeltaError):
+            raise
+        raise StorageError(
+            "Rows that do not fit into memory cannot be put aside",
+            cause=str(e),
+            remedy="Free space in the directory for temporary files, or set TMPDIR to one with more",
+        ) from e

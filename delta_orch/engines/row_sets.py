@@ -1,0 +1,87 @@
+"""Which rows of which files a relation names, as one bitmap a file: positions never travel as rows of their own."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+RowKey = tuple[str, int | None]
+"""What happens to rows, and the number of their file; None for rows that are in no file yet."""
+
+Longs = npt.NDArray[np.int64]
+
+
+def _empty() -> BitMap64:
+    from pyroaring import BitMap64
+
+    return BitMap64()
+
+
+@dataclass(slots=True)
+class RowSet:
+    """Rows of one file.
+
+    Attributes:
+        positions: Where they stand in the file, each once.
+        num_rows: How many came; more than there are positions where a row came twice.
+    """
+
+    positions: BitMap64 = field(default_factory=_empty)
+    num_rows: int = 0
+
+    def add(self, positions: Longs) -> None:
+        """Take rows; a position may come again."""
+        from pyroaring import BitMap64
+
+        self.num_rows += len(positions)
+        first, last = int(positions[0]), int(positions[-1])
+        if last - first == len(positions) - 1 and bool((np.diff(positions) == 1).all()):
+            self.positions |= BitMap64(range(first, last + 1))
+        else:
+            self.positions |= BitMap64(array("q", positions.tobytes()))
+
+
+def gather_row_sets(
+    batches: Iterable[pa.RecordBatch], kind: str, file_number: str, row_position: str
+) -> dict[RowKey, RowSet]:
+    """The rows of a stream by what happens to them and by file; see `Engine.row_sets`. Memory holds bitmaps."""
+    found: dict[RowKey, RowSet] = {}
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        kinds = batch.column(kind).dictionary_encode()
+        files, positions = batch.column(file_number), batch.column(row_position)
+        codes = _longs(kinds.indices, -1)
+        numbers = _longs(files, -1)
+        for start, stop in _runs(codes, numbers):
+            number = int(numbers[start])
+            key = (kinds.dictionary[int(codes[start])].as_py(), None if number < 0 else number)
+            rows = found.setdefault(key, RowSet())
+            if number < 0:
+                rows.num_rows += stop - start
+            else:
+                rows.add(_longs(positions.slice(start, stop - start), -1))
+    return found
+
+
+def _longs(values: pa.Array, null: int) -> Longs:
+    filled = values.cast(pa.int64()).fill_null(null) if values.null_count else values.cast(pa.int64())
+    longs: Longs = filled.to_numpy(zero_copy_only=False)
+    return longs
+
+
+def _runs(codes: Longs, numbers: Longs) -> Iterable[tuple[int, int]]:
+    """Neighbours of one kind and one file. Scans give the rows of a file together."""
+    ends = np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1
+    bounds = [0, *ends.tolist(), len(codes)]
+    return pairwise(bounds)

@@ -1,0 +1,18 @@
+"""`literal`: a Python value as a constant."""
+
+from __future__ import annotations
+
+from delta_orch.expressions.nodes import Constant, Expression, Literal
+from delta_orch.expressions.spark_literals import natural_type
+
+
+def literal(value: Constant) -> Expression:
+    """A Python value as an expression, for example in the `set` of an update: no quoting, no parsing.
+
+    Args:
+        value: None, bool, int, float, Decimal, str, bytes, date or datetime. A datetime without a time zone is a
+            `timestamp_ntz`.
+
+    Raises InvalidExpressionError: A value of another type.
+    """
+    return Literal(value) if value is None else Literal(value, natural_type(value))

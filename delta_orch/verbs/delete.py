@@ -1,0 +1,55 @@
+"""`delete`: the rows for which a predicate is true."""
+
+from __future__ import annotations
+
+import time
+
+from delta_orch.engines.base import ComputedColumn
+from delta_orch.engines.select import EngineChoice
+from delta_orch.expressions.nodes import Column, Expression, Literal
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.types import STRING
+from delta_orch.writing.plan import Metrics, Write, WritePlan, run_plan
+from delta_orch.writing.row_changes import ADDRESS, DELETE, RowChanges
+from delta_orch.writing.row_verb import change_metrics, predicate_parameters
+
+
+def delete(
+    log: TableLog,
+    snapshot: Snapshot,
+    where: str | Expression | None,
+    engine: EngineChoice,
+    options: CommitOptions,
+) -> CommitResult:
+    """Delete the rows for which `where` is true, neither false nor null; None deletes every row.
+
+    Files that partition values and statistics prove to hold no such row are not opened, and neither are those of which
+    they prove every row to be one: these leave as they are. Of the others only the columns of the predicate are read.
+    A file of which rows stay gets a deletion vector, or is written anew (`RowChanges.apply`).
+
+    Returns: `skipped` where no row matches. Nothing is committed then.
+
+    Raises:
+        InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table, is not of one row, or its answer is
+            not fixed. Nothing was read.
+        UnsupportedExpressionError: The engine does not evaluate it. Nothing was committed.
+        AppendOnlyError: The table keeps its rows.
+        ConflictError: Another commit changed what the predicate looks at. Nothing was committed.
+    """
+    started = time.monotonic()
+
+    def change(write: Write) -> Metrics | None:
+        selected = write.select_rows(where)
+        changes = RowChanges(write, selected.partial)
+        rows = None
+        if selected.partial.num_rows:
+            found = changes.scan(selected.leaving, ())
+            address = [ComputedColumn(name, Column((name,))) for name in (ADDRESS.file_number, ADDRESS.row_position)]
+            rows = write.engine.project(found, [*address, ComputedColumn(ADDRESS.kind, Literal(DELETE, STRING))])
+        counts = changes.apply(rows, whole=selected.whole)
+        return None if counts.changes_nothing else change_metrics(counts, started, is_update=False)
+
+    return run_plan(log, snapshot, WritePlan("DELETE", predicate_parameters(where), change, options, engine=engine))

@@ -1,0 +1,91 @@
+"""`update`: other values for the rows for which a predicate is true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from delta_orch.engines.base import ComputedColumn
+from delta_orch.engines.select import EngineChoice
+from delta_orch.expressions.nodes import Column, Expression, Literal
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.types import STRING
+from delta_orch.writing.assignments import (
+    Assignment,
+    assigned_column,
+    parse_assignments,
+    recomputed_columns,
+    resolve_value,
+)
+from delta_orch.writing.plan import Metrics, Write, WritePlan, run_plan
+from delta_orch.writing.row_changes import ADDRESS, UPDATE, RowChanges
+from delta_orch.writing.row_verb import change_metrics, predicate_parameters
+
+
+def update(
+    log: TableLog,
+    snapshot: Snapshot,
+    assigned: Mapping[str, str | Expression],
+    where: str | Expression | None,
+    engine: EngineChoice,
+    options: CommitOptions,
+) -> CommitResult:
+    """Give columns other values in the rows for which `where` is true, neither false nor null; None updates every row.
+
+    Values are computed from the row as it was. They are cast to their column's type: a constant must fit, any other
+    value that does not raises. A field of a struct may be assigned alone; a null struct then becomes one whose other
+    fields are null. Generated columns are computed again unless they are assigned, and then verified. Defaults are
+    nothing to an update, but the word DEFAULT is a column's default. Rows keep their ids.
+
+    Files are chosen, marked and written as by `delete`.
+
+    Returns: `skipped` where no row matches. Nothing is committed then.
+
+    Raises:
+        InvalidRequestError, ColumnNotFoundError, InvalidExpressionError, SchemaMismatchError: A column is unknown,
+            assigned twice or an identity column; a value or `where` does not fit the table, is not of one row or its
+            answer is not fixed. Nothing was read.
+        UnsupportedExpressionError: The engine does not evaluate one of them. Nothing was committed.
+        InvalidExpressionError: A value cannot be computed for a row, or does not fit its column. Nothing was committed.
+        ConstraintViolationError: A new row breaks a rule of the table. Nothing was committed.
+        AppendOnlyError, ConflictError: As `delete`.
+    """
+    started = time.monotonic()
+    assignments = parse_assignments(assigned, snapshot.configuration)
+    for assignment in assignments:
+        resolve_value(assignment.value, snapshot.schema)
+
+    def change(write: Write) -> Metrics | None:
+        selected = write.select_rows(where)
+        files = selected.files
+        if not files.num_rows:
+            return None
+        changes = RowChanges(write, files)
+        rows = write.engine.project(changes.scan(selected.leaving), _columns(write, changes, assignments))
+        recomputed = recomputed_columns(write.target.table, assignments)
+        counts = changes.apply(rows, recomputed=recomputed)
+        return None if counts.changes_nothing else change_metrics(counts, started, is_update=True)
+
+    return run_plan(log, snapshot, WritePlan("UPDATE", predicate_parameters(where), change, options, engine=engine))
+
+
+def _columns(write: Write, changes: RowChanges, assignments: tuple[Assignment, ...]) -> list[ComputedColumn]:
+    """What a row becomes: the table's columns, where it stands, and that it is updated."""
+    engine, schema = write.engine, write.target.schema
+    values = [resolve_value(assignment.value, schema) for assignment in assignments]
+    # Only the engine knows of what type a value is.
+    typed = [ComputedColumn(f"value {index}", value) for index, value in enumerate(values)]
+    types = [f.data_type for f in engine.schema(engine.project(changes.scan(), typed))]
+    by_place = {
+        assignment.path: (value, data_type)
+        for assignment, value, data_type in zip(assignments, values, types, strict=True)
+    }
+    address = [ComputedColumn(name, Column((name,))) for name in changes.address_columns]
+    return [
+        *(ComputedColumn(field.name, assigned_column(field, by_place)) for field in schema),
+        *address,
+        ComputedColumn(ADDRESS.kind, Literal(UPDATE, STRING)),
+    ]

@@ -1,0 +1,262 @@
+"""Assignments: columns, or fields inside structs, and the values that rows get there. The `set` of UPDATE and MERGE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
+
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
+from delta_orch.expressions.parse import parse_plain, parse_row_value
+from delta_orch.expressions.resolve import find_column, fit_comparison, resolve_expression
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, quote_identifier
+from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
+from delta_orch.protocol.schema_check import is_lossless_cast
+from delta_orch.protocol.types import (
+    DATE,
+    DOUBLE,
+    FLOAT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from delta_orch.table.configuration import TableConfiguration
+
+_MOMENTS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A place in a row, spelled as the schema does, and the value that goes there, not yet cast.
+
+    `value` may be the keyword DEFAULT: then it is the column's default.
+    """
+
+    path: Path
+    value: Expression
+
+
+def parse_assignments(given: object, table: TableConfiguration) -> tuple[Assignment, ...]:
+    """Assignments as the caller wrote them: names of columns, or of fields inside structs (`st.a`), and for each a
+    value in Spark SQL, an expression, or `literal(…)`.
+
+    Values are not looked at beyond their syntax: what columns they may name depends on the verb (`resolve_value`).
+
+    Raises:
+        InvalidRequestError: Nothing is assigned; a column is assigned twice, or together with a field inside it; it is
+            an identity column.
+        ColumnNotFoundError: There is no such column.
+        InvalidExpressionError: A value is no expression, or not of one row (`parse_row_value`).
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise InvalidRequestError(
+            "Nothing is assigned: set must name a column and its value",
+            remedy='Write for example {"price": "price * 2"}',
+        )
+    assignments = [Assignment(_place(name, table), _value(name, value, table)) for name, value in given.items()]
+    ensure_apart([assignment.path for assignment in assignments])
+    return tuple(assignments)
+
+
+def ensure_apart(paths: Sequence[Path]) -> None:
+    """Raises InvalidRequestError where two places are the same, or one lies inside the other."""
+    seen = sorted(paths)
+    for first, second in pairwise(seen):
+        if second[: len(first)] == first:
+            raise InvalidRequestError(
+                f"The column {'.'.join(second)} is assigned twice",
+                cause=None if first == second else f"{'.'.join(first)} is assigned too, and it lies inside",
+                remedy="Assign each place once",
+                column=".".join(second),
+            )
+
+
+def _place(name: object, table: TableConfiguration) -> Path:
+    path = column_path(name)
+    spelled, data_type = find_column(path, table.schema)
+    if data_type is None:
+        raise InvalidRequestError(
+            f"{'.'.join(path)} is inside an array or a map, where nothing can be assigned",
+            remedy="Assign the whole column",
+            column=".".join(path),
+        )
+    top = table.schema.find(spelled[0])
+    assert top is not None
+    if IDENTITY_START in top.metadata and table.supports("identityColumns"):
+        raise InvalidRequestError(
+            f"The column {top.name} is an identity column, whose values never change",
+            remedy="Leave it out",
+            column=top.name,
+        )
+    return spelled
+
+
+def column_path(name: object) -> Path:
+    """The parts of a column's name as a user writes it, `st.a` or `` `a b`.c ``.
+
+    Raises InvalidRequestError where it names no column.
+    """
+    if isinstance(name, Column):
+        return name.path
+    parsed = parse_plain(name) if isinstance(name, str) else None
+    if isinstance(name, str) and not isinstance(parsed, Column):
+        # A name with characters of its own, as column mapping allows.
+        parsed = parse_plain(quote_identifier(name)) if "`" not in name else None
+    if not isinstance(parsed, Column):
+        raise InvalidRequestError(
+            f"{name!r} names no column", remedy="Write a column, or a field of a struct such as st.a", column=str(name)
+        )
+    return parsed.path
+
+
+def _value(name: object, value: object, table: TableConfiguration) -> Expression:
+    if isinstance(value, Expression):
+        return value
+    if not isinstance(value, str):
+        raise InvalidExpressionError(
+            f"The value of {name} must be Spark SQL text or an expression, not {type(value).__name__}",
+            remedy="Wrap a constant as delta_orch.literal(…)",
+            column=str(name),
+        )
+    if value.strip().upper() == "DEFAULT":
+        return _default(_place(name, table), table)
+    return parse_row_value(value)
+
+
+def _default(path: Path, table: TableConfiguration) -> Expression:
+    field = table.schema.find(path[0])
+    assert field is not None
+    if len(path) > 1:
+        raise InvalidRequestError(f"The field {'.'.join(path)} has no default", remedy="Write its value")
+    text = field.metadata.get(CURRENT_DEFAULT) if table.supports("allowColumnDefaults") else None
+    if not isinstance(text, str):
+        return Literal(None)
+    from delta_orch.expressions.checked import check_expression
+
+    return parse_row_value(check_expression(text, f"the default of column {field.name}", is_default=True).sql)
+
+
+def resolve_value(value: Expression, schema: StructType) -> Expression:
+    """A value with its columns found, in the schema's spelling.
+
+    Raises ColumnNotFoundError, InvalidExpressionError: It does not fit the schema.
+    """
+    match value:
+        case Column(path):
+            return Column(find_column(path, schema)[0])
+        case Opaque(sql, columns):
+            return Opaque(sql, tuple(dict.fromkeys(Column(find_column(c.path, schema)[0]) for c in columns)))
+        case Literal() | Cast() | MakeStruct():
+            return value
+    return resolve_expression(value, schema)
+
+
+def recomputed_columns(table: TableConfiguration, assignments: Sequence[Assignment]) -> tuple[str, ...]:
+    """Generated columns that no assignment names: the table computes them again for every row that changes."""
+    if not table.supports("generatedColumns"):
+        return ()
+    assigned = {assignment.path[0] for assignment in assignments}
+    return tuple(f.name for f in table.schema if GENERATION_EXPRESSION in f.metadata and f.name not in assigned)
+
+
+def assigned_column(
+    field: StructField, assignments: Mapping[Path, tuple[Expression, DataType]], path: Path | None = None
+) -> Expression:
+    """What a column becomes: the value assigned to it, a struct with some of its fields assigned, or itself.
+
+    Args:
+        assignments: Values and their types, by place.
+        path: Where the column stands among the rows the expression is over; None for its own name.
+
+    Raises SchemaMismatchError: A value cannot be cast to its column's type.
+    """
+    return _assigned(field, (field.name,), (field.name,) if path is None else path, assignments)
+
+
+def _assigned(
+    field: StructField, place: Path, path: Path, assignments: Mapping[Path, tuple[Expression, DataType]]
+) -> Expression:
+    if place in assignments:
+        return cast_to(*assignments[place], field.data_type, ".".join(place))
+    below = any(other[: len(place)] == place for other in assignments)
+    if not below:
+        return Column(path)
+    assert isinstance(field.data_type, StructType)
+    # A null struct of which a field is assigned becomes one whose other fields are null.
+    parts = ((f.name, _assigned(f, (*place, f.name), (*path, f.name), assignments)) for f in field.data_type)
+    return MakeStruct(tuple(parts))
+
+
+def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Expression:
+    """A value in its column's type. A constant must fit exactly. Else, where not every value fits, one that does not
+    raises while the rows are computed, as Spark's store assignment under ANSI has it.
+
+    Raises SchemaMismatchError: Types that are not assigned to each other, or a constant that does not fit.
+    """
+    if have == want:
+        return value
+    if isinstance(value, Literal):
+        return _fitted(value, have, want, name)
+    if have == VOID:
+        return value
+    if is_lossless_cast(have, want) or _is_assignable(have, want):
+        return Cast(value, want)
+    if not (_is_atomic(have) or _is_atomic(want)):
+        # Names and types inside are held against the table's before the first row is written.
+        return value
+    raise _unfit(f"a value of type {have}", want, name, "Write a cast into the expression")
+
+
+def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expression:
+    if literal.value is None:
+        return Literal(None, want if _is_atomic(want) else None)
+    if want == STRING:
+        return Cast(literal, want)
+    if _is_atomic(want):
+        try:
+            fitted = fit_comparison("=", Column((name,)), want, literal)
+        except InvalidExpressionError as e:
+            raise _unfit(f"the constant {literal.value!r}", want, name, "Give a constant of that type") from e
+        if isinstance(fitted, Comparison) and fitted.op == "=" and isinstance(fitted.right, Literal):
+            found = fitted.right
+            if found.data_type == want:
+                return found
+            if want == FLOAT and not isinstance(literal.value, Decimal):
+                return Cast(literal, want)
+    raise _unfit(f"the constant {literal.value!r} of type {have}", want, name, "Give a constant of that type")
+
+
+def _is_assignable(have: DataType, want: DataType) -> bool:
+    """Spark's store assignment under ANSI, between atomic types."""
+    if not (_is_atomic(have) and _is_atomic(want)):
+        return False
+    if want == STRING:
+        return True
+    if have in _MOMENTS:
+        return want in _MOMENTS
+    return _is_number(have) and _is_number(want)
+
+
+def _is_number(data_type: DataType) -> bool:
+    return data_type in INTEGRAL_RANGES or data_type in (FLOAT, DOUBLE) or isinstance(data_type, DecimalType)
+
+
+def _is_atomic(data_type: DataType) -> bool:
+    return isinstance(data_type, DecimalType) or (
+        isinstance(data_type, PrimitiveType) and data_type.name not in ("variant", "void")
+    )
+
+
+def _unfit(what: str, want: DataType, name: str, remedy: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"The column {name} of type {want} cannot hold {what}", remedy=f"{remedy}; the table is unchanged", column=name
+    )

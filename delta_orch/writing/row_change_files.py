@@ -1,0 +1,314 @@
+"""From the rows that change to files: which get a deletion vector, which are written anew, what new files there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.base import ComputedColumn, Relation
+from delta_orch.engines.file_traits import read_num_rows
+from delta_orch.engines.row_sets import RowKey, RowSet
+from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.expressions.nodes import Column, In, Literal
+from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.read.deletion_vectors import (
+    deletion_vector_array,
+    deletion_vector_descriptors,
+    read_deletion_vectors,
+)
+from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.types import LONG, STRING, StructType
+from delta_orch.scan.scan import scan_of_files
+from delta_orch.writing.moved_rows import RowCopies
+from delta_orch.writing.plan import CHANGE_DATA_DIRECTORY, REMOVED_FILE_COLUMNS, Write
+from delta_orch.writing.row_address import ADDRESS, DELETE, INSERT, UPDATE, ChangeCounts
+from delta_orch.writing.target import PLAIN, RowShape
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+_PREIMAGE = "update_preimage"
+_TOLD = {UPDATE: "update_postimage", INSERT: INSERT}
+"""Values of `_change_type`, beside `DELETE`; for rows that are new, by what becomes of them."""
+
+MOST_MARKED = 0.5
+"""A file of which a larger part of the rows would be marked is rewritten instead. What was measured is in
+docs/performance.md."""
+
+
+@dataclass(slots=True)
+class _Touched:
+    """A file of which rows change. `gone` is what its deletion vector marks already, `live` the number of its other
+    rows, None where its statistics do not say."""
+
+    number: int
+    gone: BitMap64
+    deleted: BitMap64
+    updated: BitMap64
+    live: int | None
+
+    @property
+    def leaving(self) -> BitMap64:
+        return self.deleted | self.updated
+
+
+class ChangedFiles:
+    """What a change does to files.
+
+    Args:
+        files: Those that were scanned, all columns of `ADD_SCHEMA`.
+        sets: Which rows of them change, by their numbers, and how many rows are new.
+        whole: Further files, of which every row is deleted.
+    """
+
+    def __init__(
+        self,
+        write: Write,
+        copies: RowCopies,
+        files: pa.Table,
+        sets: Mapping[RowKey, RowSet],
+        whole: pa.Table | None,
+    ) -> None:
+        assert write.snapshot is not None
+        self._write = write
+        self._snapshot = write.snapshot
+        self._copies = copies
+        self._files = files
+        self._whole = files.slice(0, 0) if whole is None else whole
+        self._updated = sum(rows.num_rows for (kind, _), rows in sets.items() if kind == UPDATE)
+        self._inserted = sum(rows.num_rows for (kind, _), rows in sets.items() if kind == INSERT)
+        self._touched = self._touched_files(sets)
+
+    def _touched_files(self, sets: Mapping[RowKey, RowSet]) -> list[_Touched]:
+        numbers = sorted({number for _, number in sets if number is not None})
+        files = self._files.take(int64_array(numbers))
+        vectors = read_deletion_vectors(self._snapshot.store, deletion_vector_descriptors(files))
+        counts = record_counts(files).to_pylist()
+        found = []
+        for number, vector, count in zip(numbers, vectors, counts, strict=True):
+            gone = RowSet().positions if vector is None else vector.bitmap
+            deleted, updated = (sets.get((kind, number), RowSet()).positions for kind in (DELETE, UPDATE))
+            found.append(_Touched(number, gone, deleted, updated, None if count is None else count - len(gone)))
+        return found
+
+    def stage(self, relation: Relation | None, *, recomputed: Collection[str], filled: Collection[str]) -> ChangeCounts:
+        """Write what is new, and stage files added, removed and marked. Arguments and errors as `RowChanges.apply`."""
+        write, transaction = self._write, self._write.transaction
+        if self._touched or self._whole.num_rows:
+            write.target.table.ensure_rows_may_leave()
+        emptied, marked, rewritten = self._sorted()
+        tells = write.tells_changes and bool(self._updated or rewritten)
+        new = _NewRows(write, self._copies, relation, recomputed, filled)
+        adds: list[pa.Table] = []
+        change_files: list[pa.Table] = []
+        copied = 0
+        kinds = [kind for kind, count in ((UPDATE, self._updated), (INSERT, self._inserted)) if count]
+        if rewritten and kinds and not tells and new.may_stand_beside_others(kinds):
+            together = write.engine.union([self._kept(rewritten), new.rows(None)])
+            adds.append(write.engine.write(together, self._copies.spec(write.target.write_spec())))
+            copied = _num_records(adds) - self._updated - self._inserted
+        else:
+            if rewritten:
+                spec = self._copies.spec(write.target.write_spec())
+                adds.append(write.engine.write(self._kept(rewritten), spec))
+                copied = _num_records(adds)
+            for kind in kinds:
+                # New files are change data too: no row is written twice.
+                adds.append(new.write(kind, _TOLD[kind] if tells else None))
+                change_files += [adds[-1]] if tells else []
+        for table in adds:
+            write.ensure_inside_scopes(table)
+            transaction.add_files(table, just_written=True)
+        for table in change_files:
+            transaction.add_change_files(table)
+        if tells:
+            for table in self._tell_leaving():
+                transaction.add_change_files(table, just_written=True)
+                change_files.append(table)
+        if self._updated or copied:
+            self._copies.note_in(transaction)
+        left = [self._file(file) for file in (*emptied, *rewritten)]
+        removed = pa.concat_tables([self._whole, *left]).select(REMOVED_FILE_COLUMNS)
+        if removed.num_rows:
+            transaction.remove_files(removed)
+            transaction.read_files(removed)
+        if marked:
+            files = self._files.take(int64_array([file.number for file in marked]))
+            transaction.delete_rows(files, [file.leaving for file in marked])
+        return ChangeCounts(
+            deleted=self._num_deleted(),
+            updated=self._updated,
+            inserted=self._inserted,
+            copied=copied,
+            added=pa.concat_tables([ADD_SCHEMA.empty_table(), *adds]),
+            removed=removed,
+            vectors_added=sum(1 for file in marked if not file.gone),
+            vectors_updated=sum(1 for file in marked if file.gone),
+            vectors_removed=len(removed) - FileTable(removed).deletion_vector.null_count,
+            change_files=sum(table.num_rows for table in change_files),
+        )
+
+    def _file(self, file: _Touched) -> pa.Table:
+        return self._files.slice(file.number, 1)
+
+    def _num_deleted(self) -> int | None:
+        inside = sum(len(file.deleted) for file in self._touched)
+        live = live_rows(self._whole)
+        return None if live is None else live + inside
+
+    def _sorted(self) -> tuple[list[_Touched], list[_Touched], list[_Touched]]:
+        """Files without a row left, those that get a deletion vector, and those that are written anew."""
+        takes_vectors = self._write.target.table.enables("deletionVectors")
+        full = [file for file in self._touched if file.live is not None and len(file.leaving) >= file.live]
+        # Statistics may be wrong. Where a file is to go by them, its footer has the last word.
+        paths = FileTable(self._files).path.take(int64_array([file.number for file in full])).to_pylist()
+        for file, num_rows in zip(full, read_num_rows(self._snapshot.store, paths), strict=True):
+            file.live = num_rows - len(file.gone)
+        emptied, marked, rewritten = [], [], []
+        for file in self._touched:
+            count = len(file.leaving)
+            if file.live is not None and count == file.live:
+                emptied.append(file)
+            elif takes_vectors and file.live is not None and self._is_marked(file, count, file.live):
+                marked.append(file)
+            else:
+                rewritten.append(file)
+        return emptied, marked, rewritten
+
+    def _is_marked(self, file: _Touched, count: int, live: int) -> bool:
+        if file.leaving.max() >= live + len(file.gone):
+            return False
+        if self._write.tells_changes and not self._updated:
+            # Marks tell a deletion by themselves; copies would make change files necessary.
+            return True
+        return count + len(file.gone) <= MOST_MARKED * (live + len(file.gone))
+
+    # Rows out of files
+
+    def _kept(self, rewritten: Sequence[_Touched]) -> Relation:
+        """The rows that stay, of files that are written anew, with what makes them the same rows."""
+        plan = self._scan_of(rewritten, [file.gone | file.leaving for file in rewritten])
+        return self._write.engine.scan(self._copies.plan(plan))
+
+    def _scan_of(self, touched: Sequence[_Touched], hidden: Sequence[BitMap64]) -> ScanPlan:
+        files = self._files.take(int64_array([file.number for file in touched]))
+        vectors = [DeletionVector(rows).inline_descriptor() if rows else None for rows in hidden]
+        index = files.schema.get_field_index("deletion_vector")
+        files = files.set_column(index, "deletion_vector", deletion_vector_array(vectors))
+        return replace(scan_of_files(self._snapshot, files), schema=self._write.target.schema)
+
+    def _tell_leaving(self) -> list[pa.Table]:
+        """Change data of the rows that are deleted, and of those that are updated as they were."""
+        told = [
+            self._tell(_PREIMAGE, self._only([(file, file.updated) for file in self._touched if file.updated])),
+            self._tell(DELETE, self._only([(file, file.deleted) for file in self._touched if file.deleted])),
+        ]
+        if self._whole.num_rows:
+            whole = replace(scan_of_files(self._snapshot, self._whole), schema=self._write.target.schema)
+            told.append(self._tell(DELETE, whole))
+        return [files for files in told if files.num_rows]
+
+    def _only(self, wanted: Sequence[tuple[_Touched, BitMap64]]) -> ScanPlan | None:
+        """The scan of just these rows: every other row of their files counts as deleted."""
+        from pyroaring import BitMap64
+
+        if not wanted:
+            return None
+        paths = FileTable(self._files).path.take(int64_array([file.number for file, _ in wanted])).to_pylist()
+        lengths = read_num_rows(self._snapshot.store, paths)
+        others = [BitMap64(range(length)) - rows for (_, rows), length in zip(wanted, lengths, strict=True)]
+        for rows in others:
+            rows.run_optimize()
+        return self._scan_of([file for file, _ in wanted], others)
+
+    def _tell(self, change_type: str, plan: ScanPlan | None) -> pa.Table:
+        if plan is None:
+            return ADD_SCHEMA.empty_table()
+        spec = replace(self._write.target.write_spec(), change_type=change_type, directory=CHANGE_DATA_DIRECTORY)
+        return self._write.engine.write(self._write.engine.scan(plan), spec)
+
+
+class _NewRows:
+    """The rows of a relation that are written into new files."""
+
+    def __init__(
+        self,
+        write: Write,
+        copies: RowCopies,
+        relation: Relation,
+        recomputed: Collection[str],
+        filled: Collection[str],
+    ) -> None:
+        self._write = write
+        self._copies = copies
+        self._relation = relation
+        self._schema: StructType = StructType(()) if relation is None else write.engine.schema(relation)
+        self._left_to_table = {UPDATE: _folded(recomputed), INSERT: _folded(filled)}
+
+    def may_stand_beside_others(self, kinds: Sequence[str]) -> bool:
+        """Whether rows that are only moved may be in the same files: the rows are in the table's own types, and no rule
+        is to be held against them."""
+        found = ((self._schema.find(field.name), field) for field in self._write.target.schema)
+        fits = all(have is not None and have.data_type == field.data_type for have, field in found)
+        return fits and all(self._shape(kind) == PLAIN for kind in kinds)
+
+    def rows(self, kind: str | None) -> Relation:
+        """Those of one kind, or all that are new, with the ids of updated rows: columns as `RowCopies` has them."""
+        engine = self._write.engine
+        kinds = (UPDATE, INSERT) if kind is None else (kind,)
+        is_wanted = In(Column((ADDRESS.kind,)), tuple(Literal(one, STRING) for one in kinds))
+        columns = [ComputedColumn(name, Column((name,))) for name in self._names(kind)]
+        names = self._copies.stored_names
+        if names is not None and kind != INSERT:
+            columns.append(ComputedColumn(names[0], Column((ADDRESS.row_id,))))
+            # Null: the version is that of the commit.
+            columns.append(ComputedColumn(names[1], Literal(None, LONG)))
+        return engine.project(engine.filter(self._relation, is_wanted), columns)
+
+    def _names(self, kind: str | None) -> list[str]:
+        left = set() if kind is None else self._left_to_table[kind]
+        names = self._write.target.schema.names
+        return [name for name in names if name.lower() not in left and self._schema.find(name) is not None]
+
+    def write(self, kind: str, change_type: str | None) -> pa.Table:
+        write = self._write
+        shape = self._shape(kind)
+        spec = replace(shape.applied_to(write.target.write_spec()), change_type=change_type)
+        adds = write.engine.write(self.rows(kind), self._copies.spec(spec) if kind == UPDATE else spec)
+        if kind == INSERT:
+            write.take_identities(adds, shape)
+        return adds
+
+    def _shape(self, kind: str) -> RowShape:
+        schema = StructType(tuple(f for name in self._names(kind) if (f := self._schema.find(name)) is not None))
+        if not self._write.target.table.has_rules:
+            from delta_orch.protocol.schema_check import ensure_schema_fits
+
+            ensure_schema_fits(schema, self._write.target.schema, fill_nulls=True)
+            return PLAIN
+        from delta_orch.writing.row_rules import shape_rows
+
+        return shape_rows(schema, self._write.target, fill_nulls=True, keeps_identity=kind == UPDATE)
+
+
+def _folded(names: Collection[str]) -> set[str]:
+    return {name.lower() for name in names}
+
+
+def _num_records(tables: Sequence[pa.Table]) -> int:
+    return sum(pc.sum(record_counts(table)).as_py() or 0 for table in tables)
+
+
+def live_rows(files: pa.Table) -> int | None:
+    """How many rows of files are in the table, all columns of `ADD_SCHEMA`; None where one does not say."""
+    counts = record_counts(files)
+    if counts.null_count:
+        return None
+    marked = pc.struct_field(FileTable(files).deletion_vector, "cardinality")
+    return (pc.sum(counts).as_py() or 0) - (pc.sum(marked).as_py() or 0)

@@ -1,0 +1,201 @@
+"""Rows that change: deleted, updated, inserted. The one mechanism behind DELETE, UPDATE and MERGE.
+
+A verb finds rows and says what becomes of them; `RowChanges` does the rest::
+
+    changes = RowChanges(write, files)                  # files of the snapshot that may hold rows that change
+    rows = changes.scan(where)                          # their rows, each with its address
+    counts = changes.apply(write.engine.project(rows, …))
+
+What a verb hands to `apply` is a relation with one row for each changed row of the table and each new one:
+
+- `ADDRESS.file_number`, `ADDRESS.row_position` (long), as `scan` gave them; null for a row that is inserted;
+- `ADDRESS.kind` (string, not null): `DELETE`, `UPDATE` or `INSERT`;
+- `ADDRESS.row_id` (long), as `scan` gave it, if the table tracks rows and the relation updates any; null for inserts;
+- the table's columns as the row is to have them, in the table's types (what is narrower is widened); nobody looks at
+  those of a row that is deleted. A relation that only deletes needs none of them. Other columns are left aside.
+
+The relation is evaluated exactly once, so it need not be deterministic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pyarrow as pa
+
+from delta_orch.engines.base import ComputedColumn, Measure, Relation
+from delta_orch.engines.row_sets import RowKey, RowSet
+from delta_orch.engines.scan_plan import ScanPlan, with_row_addresses
+from delta_orch.errors import ConstraintViolationError, InvalidRequestError
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
+from delta_orch.expressions.tree import conjunction
+from delta_orch.protocol.types import LONG
+from delta_orch.scan.scan import scan_of_files
+from delta_orch.writing.moved_rows import RowCopies
+from delta_orch.writing.plan import Write
+from delta_orch.writing.row_address import ADDRESS, DELETE, INSERT, UPDATE, ChangeCounts
+from delta_orch.writing.row_change_files import ChangedFiles
+
+__all__ = ["ADDRESS", "DELETE", "INSERT", "UPDATE", "ChangeCounts", "RowChanges"]
+
+_MOST_KEYS = 5
+
+
+class RowChanges:
+    """One change of rows of a snapshot, in one run of a plan.
+
+    Args:
+        write: It must have a snapshot. What the change depends on (`read_where`, `read_whole_table`) the verb tells the
+            transaction itself; the files and rows touched are told here.
+        files: Files of the snapshot that may hold rows that change, all columns of `ADD_SCHEMA`. None of them is opened
+            before `scan` is pulled.
+
+    Raises InvalidRequestError: The table has a column of a name that `ADDRESS` takes.
+    """
+
+    def __init__(self, write: Write, files: pa.Table) -> None:
+        assert write.snapshot is not None
+        self._write = write
+        self._snapshot = write.snapshot
+        self._files = files.combine_chunks()
+        self._copies = RowCopies(write.snapshot)
+        for name in ADDRESS.names:
+            if write.target.schema.find(name) is not None:
+                raise InvalidRequestError(
+                    f"The table has a column {name!r}, which changing rows needs for itself",
+                    remedy="Rename the column",
+                    column=name,
+                )
+
+    @property
+    def tracks_rows(self) -> bool:
+        """Whether rows have ids that updated rows keep: then `scan` has the column `ADDRESS.row_id`."""
+        return self._copies.stored_names is not None
+
+    @property
+    def address_columns(self) -> tuple[str, ...]:
+        """The columns that `scan` adds."""
+        found = (ADDRESS.file_number, ADDRESS.row_position)
+        return (*found, ADDRESS.row_id) if self.tracks_rows else found
+
+    def scan(self, where: Expression | None = None, columns: Sequence[str] | None = None) -> Relation:
+        """The rows of the files for which `where` is true, lazily.
+
+        Args:
+            where: Resolved against the table's schema; None for all rows.
+            columns: The table's columns to have, in this order; None for all.
+
+        Returns: These columns, then `address_columns`. They are in the table's schema as this write leaves it: a
+            column that it adds is null.
+        """
+        engine = self._write.engine
+        rows = engine.scan(self._address_plan(where, columns))
+        names = self._write.target.schema.names if columns is None else columns
+        wanted = [*names, *self.address_columns]
+        return engine.project(rows, [ComputedColumn(name, Column((name,))) for name in wanted])
+
+    def _address_plan(self, where: Expression | None, columns: Sequence[str] | None) -> ScanPlan:
+        plan = scan_of_files(self._snapshot, self._files, where=where)
+        plan = replace(plan, schema=self._write.target.schema)
+        if columns is not None:
+            plan = replace(plan, columns=tuple(columns))
+        if self.tracks_rows:
+            plan = self._copies.plan(plan, (ADDRESS.row_id, ADDRESS.row_commit_version))
+            if plan.columns is not None:
+                plan = replace(plan, columns=(*plan.columns, ADDRESS.row_id))
+        return with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)
+
+    def apply(
+        self,
+        relation: Relation | None,
+        *,
+        whole: pa.Table | None = None,
+        recomputed: Collection[str] = (),
+        filled: Collection[str] = (),
+        keys: Sequence[str] = (),
+        may_repeat: bool = False,
+    ) -> ChangeCounts:
+        """Change the rows, and stage what comes of it. Nothing is staged where no row is touched.
+
+        A file gets a deletion vector where the table takes them (`delta.enableDeletionVectors`) and no more than
+        `MOST_MARKED` of its rows are gone; it is removed where no row is left; otherwise it is written anew. Rows that
+        are only moved keep ids and commit versions, updated rows their ids. New rows obey the rules of the table.
+        Change data files are written where the files of the commit do not tell the changes by themselves.
+
+        Args:
+            relation: See the module; None for none.
+            whole: Further files, all columns of `ADD_SCHEMA`, of which every row is deleted without being looked at.
+            recomputed: Columns that the table computes for updated rows (generated ones): what the relation has there
+                is not looked at. Generated columns that are not among them are verified.
+            filled: Columns that the table fills for inserted rows: defaults, generated and identity columns.
+            keys: Columns of the relation that tell the user which row an error is about.
+            may_repeat: The same row may be deleted more than once.
+
+        Raises:
+            ConstraintViolationError: A row is changed more than once (`constraint` is `cardinality`; up to five are
+                named by `keys`), or a new row breaks a rule of the table. Nothing was committed.
+            AppendOnlyError: The table keeps its rows.
+            Otherwise as pulling the relation and as `Engine.write`.
+        """
+        started = time.monotonic()
+        engine = self._write.engine
+        with ExitStack() as stack:
+            sets: Mapping[RowKey, RowSet] = {}
+            if relation is not None:
+                names = engine.schema(relation).names
+                if keys or any(self._write.target.schema.find(name) is not None for name in names):
+                    relation = stack.enter_context(engine.evaluated(relation))
+                sets = engine.row_sets(relation, ADDRESS.kind, ADDRESS.file_number, ADDRESS.row_position)
+                if not may_repeat:
+                    self._ensure_once(sets, relation, keys)
+            scanned = time.monotonic()
+            counts = ChangedFiles(self._write, self._copies, self._files, sets, whole).stage(
+                relation, recomputed=recomputed, filled=filled
+            )
+        written = time.monotonic()
+        return replace(counts, scan_ms=_ms(scanned - started), rewrite_ms=_ms(written - scanned))
+
+    def _ensure_once(self, sets: Mapping[RowKey, RowSet], relation: Relation, keys: Sequence[str]) -> None:
+        found: dict[int, RowSet] = {}
+        for (_, number), rows in sets.items():
+            if number is not None:
+                both = found.setdefault(number, RowSet())
+                both.positions |= rows.positions
+                both.num_rows += rows.num_rows
+        repeated = sum(rows.num_rows - len(rows.positions) for rows in found.values())
+        if not repeated:
+            return
+        shown = self._repeated_rows(relation, keys) if keys else []
+        raise ConstraintViolationError(
+            "Rows of the table would be changed more than once",
+            cause=f"More than one change meets {'; '.join(map(str, shown)) or 'the same row'}: {repeated} too many",
+            remedy="Leave one row of the source for each row of the table, for example the newest of each key",
+            constraint="cardinality",
+            rows=shown,
+        )
+
+    def _repeated_rows(self, relation: Relation, keys: Sequence[str]) -> list[dict[str, object]]:
+        """What `keys` hold for up to five of the rows."""
+        engine = self._write.engine
+        address = [ComputedColumn(name, Column((name,))) for name in (ADDRESS.file_number, ADDRESS.row_position)]
+        count = "_delta_orch_changes"
+        # Keys of any type: a row of each address is looked up afterwards.
+        groups = engine.aggregate(relation, address, [Measure(count, "count", Column((ADDRESS.file_number,)))])
+        many = engine.filter(groups, Comparison(">", Column((count,)), Literal(1, LONG)))
+        shown: list[dict[str, object]] = []
+        for row in engine.to_arrow(many, limit=_MOST_KEYS).to_pylist():
+            is_it = [
+                Comparison("=", Column((name,)), Literal(row[name], LONG))
+                for name in (ADDRESS.file_number, ADDRESS.row_position)
+            ]
+            one = engine.filter(relation, conjunction(*is_it))
+            named = engine.project(one, [ComputedColumn(key, Column((key,))) for key in keys])
+            shown += engine.to_arrow(named, limit=1).to_pylist()
+        return shown
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

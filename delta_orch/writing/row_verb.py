@@ -1,0 +1,56 @@
+"""What DELETE and UPDATE say of themselves in the log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow.compute as pc
+
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.writing.row_address import ChangeCounts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.writing.plan import Metrics
+
+
+def predicate_parameters(where: str | Expression | None) -> dict[str, str]:
+    """`operationParameters`: the predicate as a list in JSON, in the user's own words where there are any."""
+    words = [] if where is None else [where if isinstance(where, str) else to_spark_sql(where)]
+    return {"predicate": orjson.dumps(words).decode()}
+
+
+def change_metrics(counts: ChangeCounts, since: float, *, is_update: bool) -> Metrics:
+    """`operationMetrics` under the names of the reference implementation; rows that cannot be counted are left out.
+
+    Args:
+        since: When the statement began (`time.monotonic`).
+    """
+    metrics = {
+        "numRemovedFiles": counts.removed.num_rows,
+        "numRemovedBytes": _bytes(counts.removed),
+        "numAddedFiles": counts.added.num_rows,
+        "numAddedBytes": _bytes(counts.added),
+        "numCopiedRows": counts.copied,
+        "numDeletionVectorsAdded": counts.vectors_added,
+        "numDeletionVectorsUpdated": counts.vectors_updated,
+        "numDeletionVectorsRemoved": counts.vectors_removed,
+        "numAddedChangeFiles": counts.change_files,
+        "scanTimeMs": counts.scan_ms,
+        "rewriteTimeMs": counts.rewrite_ms,
+        "executionTimeMs": int((time.monotonic() - since) * 1000),
+    }
+    if is_update:
+        metrics["numUpdatedRows"] = counts.updated
+    elif counts.deleted is not None:
+        metrics["numDeletedRows"] = counts.deleted
+    return metrics
+
+
+def _bytes(files: pa.Table) -> int:
+    return pc.sum(FileTable(files).size).as_py() or 0
