@@ -250,6 +250,14 @@ class Write:
         self._txns = txns
         self._rows: Relation = None
         self._shape: RowShape = PLAIN
+        if snapshot is not None:
+            transaction.look_by(self._first_with_row)
+
+    def _first_with_row(self, files: pa.Table, where: Expression) -> str | None:
+        from delta_orch.writing.found_rows import first_file_with
+
+        assert self.snapshot is not None
+        return first_file_with(self.engine, self.snapshot, files, where)
 
     def _take(self, source: Source, relation: Relation, definition: TableDefinition) -> None:
         """Fit the table to the caller's rows and plan how they become rows of the table."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,15 +13,29 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
-from delta_orch.errors import ConcurrentDeleteDeleteError, InvalidRequestError
+from delta_orch.engines.select import local_engine
+from delta_orch.errors import (
+    ConcurrentAppendError,
+    ConcurrentDeleteDeleteError,
+    ConcurrentDeleteReadError,
+    ConflictError,
+    InvalidRequestError,
+)
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.log.write import read_conflicts
 from delta_orch.testing import open_table
+from delta_orch.writing.target import existing_target
 from tests.harness.fault_store import FaultStore, Moment
 from tests.harness.results import Snapshot, Transaction
-from tests.harness.row_deletion import marked_rows
+from tests.harness.row_deletion import begin_delete_where, marked_rows
 from tests.harness.table_builder import begin, read_anew
 
 ROWS = 100
-VECTORS = {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true"}
+VECTORS = {
+    "delta.enableDeletionVectors": "true",
+    "delta.enableRowTracking": "true",
+    "delta.feature.domainMetadata": "supported",
+}
 
 
 def new_table(num_files: int = 2, properties: dict[str, str] | None = None) -> DeltaTable:
@@ -46,6 +61,27 @@ def deletion(table: DeltaTable, snapshot: Snapshot, *positions: Sequence[int]) -
     transaction = begin(table, snapshot, operation="DELETE")
     transaction.delete_rows(files_in_order(snapshot), [BitMap64(rows) for rows in positions])
     return transaction
+
+
+def begin_append_read(table: DeltaTable, ids: Sequence[int]) -> None:
+    """A rival adds rows, having read something that disturbs nobody: no blind append."""
+    transaction = begin(table, table.snapshot(), operation="WRITE")
+    transaction.read_where(resolve_predicate("id = -1", table.snapshot().schema))
+    transaction.add_files(a_file_of(table, *ids))
+    transaction.commit()
+
+
+def a_file_of(table: DeltaTable, *ids: int) -> pa.Table:
+    """A file that is written and not committed."""
+    target = existing_target(table.snapshot())
+    engine = local_engine()
+    return engine.write(engine.relation(pa.table({"id": pa.array(ids or [-5], pa.int64())})), target.write_spec())
+
+
+def paths_of(transaction: Transaction) -> list[str]:
+    assert transaction.snapshot is not None
+    found: list[str] = transaction.snapshot.files()["path"].to_pylist()
+    return found
 
 
 def left(*deleted: int, num_files: int = 2) -> list[int]:
@@ -150,6 +186,129 @@ def test_only_what_a_rival_touched_is_written_again() -> None:
     descriptors = files_in_order(read_anew(table))["deletion_vector"].to_pylist()
     assert len({descriptor["path_or_inline_dv"] for descriptor in descriptors}) == len(vectors) == 2
     assert marked_rows(table, files_in_order(read_anew(table))) == [{1, *many}, set(many)]
+
+
+# What was read: a rival's rows are looked at one by one where statistics leave it open.
+
+
+def replaced(table: DeltaTable, *ids: int, by: Sequence[int]) -> None:
+    """A rival puts other rows in the place of some, as an update does: it rewrites files."""
+    wanted = ", ".join(map(str, ids))
+    rows = pa.table({"id": pa.array(by, pa.int64())})
+    # What is put in must satisfy the predicate.
+    more = ", ".join(map(str, by))
+    table.overwrite(rows, replace_where=f"id IN ({wanted}, {more})")
+
+
+def test_rows_that_a_rival_added_within_the_bounds_of_ours_do_not_matter() -> None:
+    table = new_table()
+    ours = begin_delete_where(table, table.snapshot(), "id = 150")
+    begin_append_read(table, [1000, 100, 199])
+    ours.commit()
+    assert ids_in(table) == sorted([*left(150), 1000, 100, 199])
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_rows_that_a_rival_added_and_ours_names_are_a_conflict(looks: bool) -> None:
+    table = new_table()
+    ours = begin_delete_where(table, table.snapshot(), "id = 150", looks=looks)
+    begin_append_read(table, [100, 150 if looks else 151, 199])
+    with pytest.raises(ConcurrentAppendError, match="should have read"):
+        ours.commit()
+
+
+def test_many_or_large_files_of_a_rival_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_conflicts, "MOST_BYTES_LOOKED_AT", 100)
+    table = new_table()
+    ours = begin_delete_where(table, table.snapshot(), "id = 150")
+    begin_append_read(table, [100, 151, 199])
+    with pytest.raises(ConcurrentAppendError):
+        ours.commit()
+
+
+def test_a_file_that_cannot_be_looked_at_counts_as_a_conflict() -> None:
+    table = new_table()
+    ours = begin_delete_where(table, table.snapshot(), "id = 150")
+    begin_append_read(table, [100, 151, 199])
+    (added,) = (path for path in table.snapshot().files()["path"].to_pylist() if path not in paths_of(ours))
+    table.store.delete(added)
+    with pytest.raises(ConcurrentAppendError):
+        ours.commit()
+
+
+def test_a_rival_that_rewrites_a_file_without_rows_of_ours() -> None:
+    """It was looked at, and nothing in it matters: what becomes of it does not either."""
+    table = new_table(3)
+    ours = begin_delete_where(table, table.snapshot(), "id = 150 OR id = 250 OR id = 1000")
+    replaced(table, 5, by=[5, 6])
+    ours.commit()
+    assert ids_in(table) == left(150, 250, num_files=3)
+
+
+def test_a_rival_that_rewrites_a_file_with_rows_of_ours() -> None:
+    table = new_table(3)
+    ours = begin_delete_where(table, table.snapshot(), "id = 150")
+    replaced(table, 151, by=[151])
+    with pytest.raises(ConcurrentDeleteDeleteError, match="removed the file"):
+        ours.commit()
+
+
+def test_rows_read_without_being_deleted() -> None:
+    """As a merge reads the rows it matches and leaves."""
+    table = new_table()
+    snapshot = table.snapshot()
+    files = files_in_order(snapshot)
+
+    def begin_reading(**options: Any) -> Transaction:
+        transaction = begin(table, snapshot, operation="DELETE", **options)
+        transaction.read_where(resolve_predicate("id < 1000", snapshot.schema))
+        transaction.read_rows(files, [BitMap64([2]), BitMap64([3])])
+        transaction.delete_rows(files, [BitMap64([9]), BitMap64()])
+        return transaction
+
+    deletion(table, snapshot, [5], [5]).commit()
+    late, careless = begin_reading(), begin_reading(isolation_level="SnapshotIsolation")
+    deletion(table, table.snapshot(), [], [3]).commit()
+    with pytest.raises(ConcurrentDeleteReadError, match="it deleted a row of the file") as caught:
+        late.commit()
+    assert caught.value.context["num_rows"] == 1
+    careless.commit()
+    assert ids_in(table) == left(5, 9, 103, 105)
+
+
+def test_rows_that_a_rival_deleted_in_a_file_that_only_a_predicate_names() -> None:
+    """Nobody has noted which rows were read: those that went are looked at."""
+    table = new_table()
+    snapshot = table.snapshot()
+
+    def reader(where: str) -> Transaction:
+        transaction = begin_delete_where(table, snapshot, "id = 1000000")
+        transaction.read_where(resolve_predicate(where, snapshot.schema))
+        transaction.set_domain_metadata("app", where)
+        transaction.add_files(a_file_of(table))
+        return transaction
+
+    deletion(table, snapshot, [5, 6], [7]).commit()
+    reader("id > 10 AND id < 105").commit()
+    with pytest.raises(ConcurrentDeleteReadError, match="it deleted rows of the file"):
+        reader("id > 5 AND id < 100").commit()
+
+
+def test_rows_that_a_rival_brings_back_are_new_rows() -> None:
+    table = new_table()
+    deletion(table, table.snapshot(), [5], []).commit()
+    snapshot = table.snapshot()
+    ours = begin_delete_where(table, snapshot, "id < 50")
+    back = begin(table, snapshot, operation="RESTORE")
+    files = files_in_order(snapshot)
+    old = files_in_order(table.snapshot(snapshot.version - 1)).slice(0, 1)
+    back.remove_files(files.slice(0, 1))
+    back.add_files(old)
+    back.commit()
+    with pytest.raises(ConflictError):
+        ours.commit()
+    other = begin_delete_where(table, snapshot, "id >= 100 AND id < 120")
+    other.commit()
 
 
 SETS = st.lists(st.sets(st.integers(0, ROWS - 1), max_size=12), min_size=2, max_size=2)

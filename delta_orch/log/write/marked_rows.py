@@ -74,7 +74,7 @@ class MarkedRows:
             )
         touched = [index for index, rows in enumerate(deleted) if rows]
         files = ensure_file_table(files).take(int64_array(touched)).combine_chunks()
-        rows = cls(files, _vectors(store, files), [deleted[index] for index in touched], random_prefix_length)
+        rows = cls(files, bitmaps_of(store, files), [deleted[index] for index in touched], random_prefix_length)
         rows._ensure_live()
         return rows
 
@@ -184,7 +184,7 @@ def marks_on_top(
     returns = where.is_valid()
     touched = touched._those(returns)
     files = adds.take(where.filter(returns))
-    vectors = _vectors(store, files)
+    vectors = bitmaps_of(store, files)
     is_on_top = pc.and_(
         record_counts(files).is_valid(),
         bool_array([before.issubset(after) for before, after in zip(touched.marked, vectors, strict=True)]),
@@ -200,7 +200,8 @@ def marks_on_top(
     return (replace(touched, files=files, marked=vectors, vector_files=[]), None) if files.num_rows else (None, None)
 
 
-def _vectors(store: LogStore, files: pa.Table) -> list[BitMap64]:
+def bitmaps_of(store: LogStore, files: pa.Table) -> list[BitMap64]:
+    """The rows that the deletion vectors of files mark. Raises as `read_deletion_vectors`."""
     from pyroaring import BitMap64
 
     found = read_deletion_vectors(store, deletion_vector_descriptors(files))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.files.arrow_building import all_booleans, one_chunk
+from delta_orch.log.files.arrow_building import all_booleans, one_chunk, string_array
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys, partition_keys
@@ -20,12 +20,18 @@ from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from delta_orch.log.read.snapshot import Snapshot
 
 _REQUIRED = ("path", "partition_values", "size")
 
 
 _KEY_COLUMNS = ("path", "dv_id")
+
+RowLook = Callable[[pa.Table, Expression], str | None]
+"""Reads the live rows of some files (columns of `ADD_SCHEMA`) and gives the path of one that has a certain row, or
+None. It is told for which rows they are suspected: those for which a predicate is true."""
 
 
 @dataclass(slots=True)
@@ -38,6 +44,11 @@ class ReadSet:
         partitions: The rows of these partitions: tables of string columns, spelled as in the log.
         files: Keys (`reconcile.file_keys`) of single files.
         moved: Keys of files into which others have moved rows that may have been read (compaction).
+        looked_at: Canonical paths of files of which every row was looked at, whatever else names them: the transaction
+            depends on the `rows` of them, and on those that it deletes.
+        rows: Positions of such rows, by canonical path.
+        look: Tells which of some files has a row that was read, or would have been, where only the statistics of the
+            files let one of the predicates match.
     """
 
     whole_table: bool = False
@@ -45,6 +56,9 @@ class ReadSet:
     partitions: list[pa.Table] = field(default_factory=list)
     files: list[pa.Array] = field(default_factory=list)
     moved: list[pa.Array] = field(default_factory=list)
+    looked_at: list[pa.Array] = field(default_factory=list)
+    rows: dict[str, BitMap64] = field(default_factory=dict)
+    look: RowLook | None = None
 
     @property
     def reads_rows(self) -> bool:
@@ -53,7 +67,11 @@ class ReadSet:
 
     @property
     def is_empty(self) -> bool:
-        return not self.reads_rows and not self.files
+        return not self.reads_rows and not self.files and not self.looked_at
+
+    def paths_with_rows(self) -> pa.Array:
+        """Canonical paths of the files of which single rows were read."""
+        return string_array(list(self.rows))
 
     def may_hold_read_rows(self, files: pa.Table, table: TableConfiguration) -> pa.Array:
         """For each file (columns of `file_columns`), false only if none of its rows can have been read."""
@@ -67,12 +85,19 @@ class ReadSet:
         touched = one_chunk(values.is_null()) if partition_columns else all_booleans(False, rows)
         for predicate in self.predicates:
             touched = pc.or_(touched, match_files(files, predicate, table.schema, partition_columns).may_match)
+        return pc.or_(touched, self.lie_in_read_partitions(files, table)) if self.partitions else touched
+
+    def lie_in_read_partitions(self, files: pa.Table, table: TableConfiguration) -> pa.Array:
+        """For each file whether all of its rows were read: with the whole table, or with its partition."""
+        if self.whole_table:
+            return all_booleans(True, files.num_rows)
+        found, columns = all_booleans(False, files.num_rows), list(table.partition_columns)
         if self.partitions:
-            keys = file_partition_keys(files, table.schema, partition_columns)
+            keys = file_partition_keys(files, table.schema, columns)
             for partitions in self.partitions:
-                read = partition_keys(partitions.select(list(partition_columns)), table.schema)
-                touched = pc.or_(touched, pc.is_in(keys, value_set=read))
-        return touched
+                read = partition_keys(partitions.select(columns), table.schema)
+                found = pc.or_(found, pc.is_in(keys, value_set=read))
+        return found
 
     def keys_in(self, snapshot: Snapshot) -> pa.Array:
         """The keys of all files of a snapshot that may hold rows that were read. Partition values and statistics of the

@@ -12,7 +12,9 @@ import pyarrow as pa
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.commit_json import ensure_json, ensure_mapping, json_parameters
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_checks import (
@@ -22,6 +24,7 @@ from delta_orch.log.write.commit_checks import (
 )
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, ensure_file_table, keys_of
 from delta_orch.protocol.actions import CommitInfo, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import PRESERVED_TAG
 
@@ -29,8 +32,10 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from delta_orch.log.read.snapshot import Snapshot
-    from delta_orch.log.write.conflict import Intent
+    from delta_orch.log.write.intent import Intent
     from delta_orch.log.write.marked_rows import MarkedRows
+    from delta_orch.log.write.staged_actions import RowLook
+    from delta_orch.storage.base import LogStore
 
 
 @dataclass(slots=True)
@@ -147,6 +152,38 @@ class Staging:
     def read_files(self, files: pa.Table) -> None:
         """The change depends on these files (`path`, `dv_id`)."""
         self._reads.files.append(keys_of(files))
+
+    def read_rows(self, files: pa.Table, positions: Sequence[BitMap64] | None = None) -> None:
+        """Every row of these files was looked at, and of them the change depends on few, whatever else names them.
+
+        It then does not matter to the transaction what becomes of the others: neither that another commit deletes them,
+        nor that it rewrites the file without them.
+
+        Args:
+            files: Live files of the snapshot (`path`).
+            positions: One bitmap a file: the rows on which the change depends, apart from those it deletes by
+                `delete_rows`. None where there are no such rows.
+        """
+        paths = one_chunk(canonical_paths(FileTable(files).path))
+        self._reads.looked_at.append(paths)
+        if positions is not None:
+            for path, rows in zip(paths.to_pylist(), positions, strict=True):
+                if rows:
+                    self._reads.rows[path] = self._reads.rows.get(path, rows) | rows
+
+    def look_by(self, look: RowLook) -> None:
+        """How to tell whether rows that another commit has added, or deleted, should have been read, or were.
+
+        It is asked about a few files of which statistics alone say that they may hold rows for which a predicate of
+        `read_where` is true. A transaction without it ends in a conflict there.
+
+        Args:
+            look: Is given some files (columns of `file_columns.ADD_SCHEMA`; their vectors may be made up) and the
+                disjunction of those predicates, and reads the live rows as those of the snapshot's table. Returns the
+                path of a file with a row on which the change depends, or would have depended; None where there is no
+                such row. A `DeltaError` counts as a conflict.
+        """
+        self._reads.look = look
 
     # What changes
 
@@ -293,6 +330,7 @@ class Staging:
         txns: Sequence[TxnId],
         skipped: Sequence[TxnId],
         isolation_level: str | None,
+        store: LogStore,
     ) -> Intent:
         """What the commits that come first are held against.
 
@@ -300,8 +338,9 @@ class Staging:
             table: As the newest version has it that this is known to fit behind.
             txns, skipped: The identifiers it records, and those it found recorded.
             isolation_level: None takes the table's.
+            store: The table's.
         """
-        from delta_orch.log.write.conflict import Intent
+        from delta_orch.log.write.intent import Intent
 
         result = self._result()
         return Intent(
@@ -317,6 +356,7 @@ class Staging:
             isolation_level=isolation_level or result.properties.isolation_level,
             settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),
             table=table,
+            store=store,
         )
 
     def _files_read(self) -> pa.Array:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.write.conflict import Intent
+    from delta_orch.log.write.intent import Intent
     from delta_orch.storage.base import FileMeta, StagedFile
 
 __all__ = ["CommitResult", "Transaction"]
@@ -225,7 +225,8 @@ class Transaction(Staging):
         Returns: None where the transaction should try again; a result where it turns out to be over: one of the commits
             is its own, or they leave it nothing to do.
         """
-        from delta_orch.log.write.conflict import ensure_no_conflict, note_moved_rows
+        from delta_orch.log.write.conflict import ensure_no_conflict
+        from delta_orch.log.write.read_conflicts import note_moved_rows
 
         for winner in self._winners(version):
             # Also where the store said "exists": that may be the echo of our own request, repeated on the way.
@@ -242,11 +243,11 @@ class Transaction(Staging):
                 return self._skip(base, attempt)
             self._base = base
             self._follow_moved_rows(winner, base)
-            settled = self._put_marks_on_top(winner)
+            united = self._put_marks_on_top(winner)
             intent = self._intent = self._intent or self._intend(
-                base.table, self._txns, self._skipped_txns, self._isolation_level
+                base.table, self._txns, self._skipped_txns, self._isolation_level, self.log.store
             )
-            ensure_no_conflict(intent, winner, (before or base).table, settled)
+            ensure_no_conflict(intent, winner, (before or base).table, united)
             note_moved_rows(intent, winner)
         if self.snapshot is None and self._base is not None and not self._txns and self._staged.is_empty:
             return self._skip(self._base, attempt)

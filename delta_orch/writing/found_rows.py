@@ -1,0 +1,29 @@
+"""Rows that are looked for, not read: whether some files have any."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from delta_orch.engines.base import Engine
+from delta_orch.engines.scan_plan import with_row_addresses
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
+
+_FILE_NUMBER, _ROW_POSITION = "_delta_orch_file_number", "_delta_orch_row_position"
+
+
+def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> str | None:
+    """The path of a file that has a row for which a predicate is true, as the log spells it; None where none has.
+
+    Args:
+        snapshot: What the files' rows are read as: the table, not necessarily with these files.
+        files: Columns of `file_columns.ADD_SCHEMA`.
+        where: Resolved against the snapshot's schema.
+
+    Raises as `Engine.scan`.
+    """
+    plan = scan_of_files(snapshot, files.select(SCAN_COLUMNS).combine_chunks(), columns=(), where=where)
+    found = engine.to_arrow(engine.scan(with_row_addresses(plan, _FILE_NUMBER, _ROW_POSITION)), limit=1)
+    return FileTable(files).path[found.column(_FILE_NUMBER)[0].as_py()].as_py() if found.num_rows else None
