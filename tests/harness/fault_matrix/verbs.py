@@ -59,7 +59,8 @@ def _alter(table: DeltaTable, change: Callable[[Any], Any]) -> Any:
 
 def _clone_onto(table: DeltaTable, *, shallow: bool) -> Any:
     """The table that meets the faults is the target; its source is another, of the same kind of store."""
-    source = DeltaTable("memory://fault-matrix-source")
+    is_memory = table.store.uri.startswith("memory:")
+    source = DeltaTable("memory://fault-matrix-source" if is_memory else f"{table.store.uri}-source")
     if not source.exists():
         source.append(rows("s", 8, 9), partition_by=["day"], properties={"delta.enableDeletionVectors": "true"})
         delete_rows(source, 0)
