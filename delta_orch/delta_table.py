@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Unpack, cast
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from delta_orch.scan.scan import Scan
     from delta_orch.storage.base import LogStore
     from delta_orch.verbs.alter.builder import Alteration
+    from delta_orch.verbs.merge.builder import Merge
     from delta_orch.writing.target import WriteOptions
 
 __all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
@@ -59,42 +60,6 @@ class DeltaTable(TableVerbs):
         self.store: LogStore = open_store(table_uri, storage_options)
         self.log = TableLog(self.store, TableSnapshot, after_commit)
         self._newest: TableSnapshot | None = None
-
-    @classmethod
-    def convert(
-        cls,
-        table_uri: str | PathLike[str],
-        partition_schema: object = None,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-        progress: Callable[[int, int], None] | bool = False,
-        **options: Unpack[WriteOptions],
-    ) -> CommitResult:
-        """Make the Parquet files below a directory a table, in place, with the statistics of their footers. See
-        `verbs.convert.convert`.
-
-        Args:
-            partition_schema: The columns that directories `name=value` stand for, in their order: `{"day": "date"}`, or
-                a schema as `create` takes it.
-            progress: A function that is told how many footers are read and how many there are, or True for a bar of
-                tqdm or rich. The footers are read twice: for the schema, then for the statistics.
-            options: `TableDefinition` but for `partition_by`, and `CommitOptions`.
-
-        Returns: `skipped` where a table with these partition columns is there already.
-
-        Raises:
-            InvalidRequestError: There are no Parquet files, a visible file is none, the directories do not fit
-                `partition_schema`, or another table lies among the files.
-            SchemaMismatchError: Files have types that cannot become one, or that no table has; the files are named.
-            TableExistsError: A table with other partition columns is there.
-            ConcurrentAppendError: Another writer made the directory a table meanwhile.
-            MissingDependencyError: A bar is asked for, and neither tqdm nor rich is installed.
-            StorageError: A file cannot be read. Of all of these: the directory is as before.
-        """
-        from delta_orch.verbs.convert import convert, progress_of
-
-        table = cls(table_uri, storage_options)
-        return convert(table.log, table._snapshot_or_none(), partition_schema, progress_of(progress), options)
 
     @property
     def uri(self) -> str:
@@ -363,6 +328,63 @@ class DeltaTable(TableVerbs):
         from delta_orch.verbs.update import update
 
         return update(self.log, self.snapshot(), set, where, engine, options)
+
+    def merge(
+        self,
+        source: object,
+        on: str | Expression,
+        *,
+        source_alias: str = "source",
+        target_alias: str = "target",
+        engine: EngineChoice = "auto",
+        schema_mode: str | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> Merge:
+        """Update, delete and insert rows by the rows of a source: add clauses, then `execute()`. See `Merge`.
+
+            (table.merge(updates, "t.id = s.id", source_alias="s", target_alias="t")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute())
+
+        Args:
+            source: What `append` takes, a DuckDB relation, a `DeltaTable`, a snapshot, a scan, or changes
+                (`table.changes(…).latest(keys)`). It is evaluated once.
+            on: When a row of the table and one of the source belong together; null is no match.
+            source_alias, target_alias: What conditions and values call the two.
+            schema_mode: `merge` adds the columns and fields that clauses take from the source and the table does not
+                have, and widens types where `delta.enableTypeWidening` is on.
+        """
+        from delta_orch.verbs.merge.builder import Merge
+        from delta_orch.verbs.merge.run import MergeRequest, merge
+
+        rows = source.snapshot() if isinstance(source, DeltaTable) else source
+        request = MergeRequest(rows, on, source_alias, target_alias, engine, schema_mode)
+        return Merge(lambda clauses: merge(self.log, self.snapshot(), request, clauses, options))
+
+    def upsert(
+        self,
+        source: object,
+        keys: Sequence[str],
+        *,
+        engine: EngineChoice = "auto",
+        schema_mode: str | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Update the rows that the source has a row with the same keys for, and insert its other rows. Null keys are
+        equal to each other. A `merge` with all columns.
+
+        Args:
+            keys: Columns that both sides have.
+
+        Raises:
+            ColumnNotFoundError, InvalidRequestError: A key is missing on a side, or there is none.
+            Otherwise as `Merge.execute`.
+        """
+        from delta_orch.verbs.merge.upsert import key_condition
+
+        merge = self.merge(source, key_condition(keys), engine=engine, schema_mode=schema_mode, **options)
+        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     # Everything but the rows
 

@@ -239,6 +239,10 @@ class Engine(Protocol):
         The columns of a `semi` or `anti` join are over the left side.
         """
 
+    def conform(self, relation: Relation, schema: StructType) -> Relation:
+        """The rows with exactly these columns and types: matched by name without regard to case, null where there is
+        no such column or field, cast where the cast loses nothing. What could not fit was refused before."""
+
     def union(self, relations: Sequence[Relation]) -> Relation:
         """All rows of relations of one schema."""
 

@@ -48,7 +48,7 @@ class RowSet:
         if last - first == len(positions) - 1 and bool((np.diff(positions) == 1).all()):
             self.positions |= BitMap64(range(first, last + 1))
         else:
-            self.positions |= BitMap64(array("q", positions.tobytes()))
+            self.positions |= BitMap64(array("Q", positions.tobytes()))
 
 
 def gather_row_sets(

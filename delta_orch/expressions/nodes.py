@@ -113,3 +113,11 @@ class MakeStruct(Expression):
     """A struct of values, by name and never null. No text becomes one: a verb builds it."""
 
     fields: tuple[tuple[str, Expression], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Expression):
+    """`CASE WHEN condition THEN value … END`: the value of the first condition that is true, null where none is. No
+    text becomes one: a verb builds it of resolved parts."""
+
+    branches: tuple[tuple[Expression, Expression], ...]

@@ -284,6 +284,29 @@ def _refuse_foreign_nodes(tree: Tree, source: str) -> None:
             _refuse("a select list", source)
 
 
+def columns_with_places(text: str) -> tuple[str, list[tuple[Column, list[tuple[int, int]]]]]:
+    """The text as it is read, and each mention of a column in it, in the order of the text: its path, as far as sqlglot
+    tells columns from fields, and where each part of that begins and ends.
+
+    Raises:
+        InvalidExpressionError: The text is no expression, or a mention has no place of its own.
+    """
+    from sqlglot import exp
+
+    text = _merge_doubled_quotes(text, _tokenize(text))
+    found = []
+    for node in _parse(text).find_all(exp.Column, bfs=False):
+        if any("start" not in part.meta for part in node.parts):
+            raise InvalidExpressionError(
+                f"Cannot tell where {_shorten(text)} names the column {node.name!r}",
+                remedy="Write the column with its table's name before it",
+                expression=text,
+            )
+        spans = [(part.meta["start"], part.meta["end"] + 1) for part in node.parts]
+        found.append((Column(tuple(part.name for part in node.parts)), spans))
+    return text, sorted(found, key=lambda mention: mention[1][0])
+
+
 def _mentioned_columns(tree: Tree) -> tuple[Column, ...]:
     from sqlglot import exp
 

@@ -11,6 +11,7 @@ from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
     And,
     Cast,
+    Choice,
     Coerced,
     Column,
     Comparison,
@@ -59,7 +60,7 @@ def to_spark_sql(expression: Expression) -> str:
 def print_duckdb(
     expression: Expression,
     column: Callable[[Column], str],
-    evaluate: Callable[[Cast | MakeStruct | Opaque | Coerced], str] | None = None,
+    evaluate: Callable[[Cast | Choice | MakeStruct | Opaque | Coerced], str] | None = None,
 ) -> str:
     """The predicate in DuckDB's SQL. Resolve it first: DuckDB's own coercions differ from Spark's.
 
@@ -80,7 +81,7 @@ class _Printer:
         column: Callable[[Column], str],
         literal: Callable[[Constant, DataType | None], str],
         starts_with: Callable[[str, str], str],
-        evaluate: Callable[[Cast | MakeStruct | Opaque | Coerced], str] | None,
+        evaluate: Callable[[Cast | Choice | MakeStruct | Opaque | Coerced], str] | None,
     ) -> None:
         self._column = column
         self._literal = literal
@@ -109,12 +110,15 @@ class _Printer:
                 return " AND ".join(f"({self.print(child)})" for child in children) or "TRUE"
             case Or(children):
                 return " OR ".join(f"({self.print(child)})" for child in children) or "FALSE"
-            case Cast() | MakeStruct() | Opaque() | Coerced() if self._evaluate is not None:
+            case Cast() | Choice() | MakeStruct() | Opaque() | Coerced() if self._evaluate is not None:
                 return self._evaluate(node)
             case Opaque(sql, _):
                 return sql
             case Cast(value, data_type):
                 return f"CAST({self._operand(value)} AS {type_sql(data_type)})"
+            case Choice(branches):
+                cases = (f"WHEN {self._operand(when)} THEN {self._operand(then)}" for when, then in branches)
+                return f"CASE {' '.join(cases)} END"
             case MakeStruct(fields):
                 parts = (f"{quote_string(name)}, {self._operand(value)}" for name, value in fields)
                 return f"named_struct({', '.join(parts)})"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from delta_orch.expressions.nodes import (
     And,
     Cast,
+    Choice,
     Coerced,
     Column,
     Comparison,
@@ -47,6 +48,8 @@ def children_of(expression: Expression) -> tuple[Expression, ...]:
             return (value,)
         case MakeStruct(fields):
             return tuple(value for _, value in fields)
+        case Choice(branches):
+            return tuple(part for branch in branches for part in branch)
     return ()
 
 
@@ -92,7 +95,7 @@ def with_columns(expression: Expression, replacement: Callable[[Column], Express
 
 def is_opaque(expression: Expression) -> bool:
     """Whether only an engine can evaluate some part of the expression."""
-    return any(isinstance(node, Opaque | Coerced | Cast | MakeStruct) for node in _walk(expression))
+    return any(isinstance(node, Opaque | Coerced | Cast | MakeStruct | Choice) for node in _walk(expression))
 
 
 def conjunction(*expressions: Expression | None) -> Expression:

@@ -59,6 +59,9 @@ class RehearsalEngine:
     def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
         return self._engine.aggregate(relation, keys, measures)
 
+    def conform(self, relation: Relation, schema: StructType) -> Relation:
+        return self._engine.conform(relation, schema)
+
     def union(self, relations: Sequence[Relation]) -> Relation:
         return self._engine.union(relations)
 

@@ -158,6 +158,11 @@ class RowChanges:
         written = time.monotonic()
         return replace(counts, scan_ms=_ms(scanned - started), rewrite_ms=_ms(written - scanned))
 
+    def ensure_once(self, relation: Relation, keys: Sequence[str] = ()) -> None:
+        """Raise as `apply` where a relation, with addresses and `ADDRESS.kind`, names a row of the table twice."""
+        names = (ADDRESS.kind, ADDRESS.file_number, ADDRESS.row_position)
+        self._ensure_once(self._write.engine.row_sets(relation, *names), relation, keys)
+
     def _ensure_once(self, sets: Mapping[RowKey, RowSet], relation: Relation, keys: Sequence[str]) -> None:
         found: dict[int, RowSet] = {}
         for (_, number), rows in sets.items():

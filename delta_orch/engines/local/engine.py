@@ -103,6 +103,9 @@ class LocalEngine:
 
         return joined(left, right, on, kind, columns)
 
+    def conform(self, relation: LocalRelation, schema: StructType) -> LocalRelation:
+        return relation if relation.schema == schema else LocalRelation(schema, lambda: iter(relation.to_reader()))
+
     def union(self, relations: Sequence[LocalRelation]) -> LocalRelation:
         if not relations:
             raise InvalidRequestError("A union needs at least one relation")

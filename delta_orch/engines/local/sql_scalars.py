@@ -23,6 +23,7 @@ from delta_orch.engines.local.sql_types import (
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
     Cast,
+    Choice,
     Coerced,
     Column,
     Comparison,
@@ -91,7 +92,7 @@ class Scalars:
         """A resolved predicate, in parentheses. Raises UnsupportedExpressionError outside the allow-list."""
         return f"({print_duckdb(node, lambda column: self._columns.find(column.path).sql, self._evaluated)})"
 
-    def _evaluated(self, node: Cast | MakeStruct | Opaque | Coerced) -> str:
+    def _evaluated(self, node: Cast | Choice | MakeStruct | Opaque | Coerced) -> str:
         return _as_boolean(self.value(node), lambda: to_spark_sql(node))
 
     def value(self, node: Expression) -> Typed:
@@ -105,6 +106,9 @@ class Scalars:
                 return self.scalar(syntax_of(node))
             case Cast(value, data_type):
                 return cast(self.value(value), data_type)
+            case Choice(branches):
+                conditions = [self.predicate(when) for when, _ in branches]
+                return _choose(conditions, [self.value(then) for _, then in branches], Typed("NULL", VOID))
             case MakeStruct(fields):
                 return _struct([(name, self.value(value)) for name, value in fields])
             case Coerced(Comparison(op, left, right)):

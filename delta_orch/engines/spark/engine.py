@@ -22,7 +22,7 @@ from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Sp
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
-from delta_orch.engines.spark.sql_text import escape_braces, schema_as_sent
+from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression, Opaque
@@ -110,6 +110,15 @@ class SparkEngine:
             ProtocolViolationError: Row tracking is asked for, and the log lacks what it takes (when rows are pulled).
         """
         return scan_rows(self.host, plan)
+
+    def conform(self, relation: DataFrame, schema: StructType) -> DataFrame:
+        """The rows with exactly these columns and types; see `Engine.conform`."""
+        have = self.schema(relation)
+        items = [
+            f"{conformed_sql(have, field.name, field.data_type)} AS {quote_identifier(field.name)}" for field in schema
+        ]
+        with spark_errors("run a query", is_analysis=True):
+            return self._analysed(self._pinned(relation).selectExpr(*items))
 
     def union(self, relations: Sequence[DataFrame]) -> DataFrame:
         """All rows of relations of one schema, matched by column name."""

@@ -94,6 +94,14 @@ def convert_sql(value: str, source: DataType, target: DataType, depth: int = 0) 
             return f"CAST({value} AS {type_sql(target)})"
 
 
+def conformed_sql(schema: StructType, name: str, target: DataType) -> str:
+    """SQL for a column of rows of a schema in another type; null where the rows do not have it."""
+    found = schema.find(name)
+    if found is None:
+        return f"CAST(NULL AS {type_sql(target)})"
+    return convert_sql(quote_identifier(found.name), found.data_type, target)
+
+
 def _convert_struct(value: str, source: StructType, target: StructType, depth: int) -> str:
     fields = []
     for f in target:

@@ -1,0 +1,109 @@
+"""Expressions whose columns go by other names, those that are text included.
+
+Text stays what the user wrote: only the words that name a column are replaced, where they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.nodes import (
+    And,
+    Cast,
+    Choice,
+    Coerced,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    IsNull,
+    Literal,
+    MakeStruct,
+    Not,
+    Opaque,
+    Or,
+    StartsWith,
+)
+from delta_orch.expressions.spark_literals import quote_identifier
+
+
+@dataclass(frozen=True, slots=True)
+class NewName:
+    """What the first parts of a column's path become.
+
+    Attributes:
+        dropped: How many of them go.
+        prefix: What comes in their place, at least one part.
+    """
+
+    dropped: int
+    prefix: tuple[str, ...]
+
+    def of(self, column: Column) -> Column:
+        return Column((*self.prefix, *column.path[self.dropped :]))
+
+
+Rename = Callable[[Column], NewName]
+
+
+def renamed(expression: Expression, rename: Rename) -> Expression:
+    """The expression with every column renamed; it need not be resolved, and stays resolved where it was.
+
+    Raises:
+        InvalidExpressionError: A column's place in the text cannot be told.
+        Otherwise what `rename` raises.
+    """
+
+    def again(node: Expression) -> Expression:
+        return renamed(node, rename)
+
+    match expression:
+        case Column():
+            return rename(expression).of(expression)
+        case Opaque():
+            return _renamed_text(expression, rename)
+        case Comparison(op, left, right):
+            return Comparison(op, again(left), again(right))
+        case In(child, values):
+            return In(again(child), values)
+        case IsNull(child):
+            return IsNull(again(child))
+        case StartsWith(child, prefix):
+            return StartsWith(again(child), prefix)
+        case Not(child):
+            return Not(again(child))
+        case Coerced(child):
+            return Coerced(again(child))
+        case And(children):
+            return And(tuple(map(again, children)))
+        case Or(children):
+            return Or(tuple(map(again, children)))
+        case Choice(branches):
+            return Choice(tuple((again(when), again(then)) for when, then in branches))
+        case Cast(value, data_type):
+            return Cast(again(value), data_type)
+        case MakeStruct(fields):
+            return MakeStruct(tuple((name, again(value)) for name, value in fields))
+        case Literal():
+            return expression
+    raise InvalidExpressionError(f"{type(expression).__name__} is not an expression", type=type(expression).__name__)
+
+
+def _renamed_text(node: Opaque, rename: Rename) -> Opaque:
+    from delta_orch.expressions.spark_syntax import columns_with_places
+
+    text, places = columns_with_places(node.sql)
+    names: dict[Column, None] = {}
+    pieces: list[str] = []
+    position = 0
+    for column, spans in places:
+        new = rename(column)
+        names[new.of(column)] = None
+        start = spans[0][0]
+        end = spans[new.dropped - 1][1] if new.dropped else start
+        quoted = ".".join(map(quote_identifier, new.prefix))
+        pieces += [text[position:start], quoted if new.dropped else f"{quoted}."]
+        position = end
+    return Opaque("".join([*pieces, text[position:]]), tuple(names))

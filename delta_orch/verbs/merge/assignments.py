@@ -1,0 +1,293 @@
+"""What the clauses of a merge assign: columns found, values typed, everything that cannot be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.nodes import Column, Expression, Literal
+from delta_orch.expressions.parse import parse_row_value
+from delta_orch.expressions.resolve import find_column
+from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
+from delta_orch.protocol.types import StructField, StructType
+from delta_orch.verbs.merge.clauses import Action, Clause, Kind
+from delta_orch.verbs.merge.sides import BOTH, SOURCE, TARGET, Sides
+from delta_orch.writing.assignments import column_path, ensure_apart
+
+if TYPE_CHECKING:
+    from delta_orch.table.configuration import TableConfiguration
+
+Path = tuple[str, ...]
+
+_VISIBLE = {Kind.MATCHED: BOTH, Kind.NOT_MATCHED: (SOURCE,), Kind.NOT_MATCHED_BY_SOURCE: (TARGET,)}
+_DEFAULT = "DEFAULT"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedClause:
+    """A clause that fits both sides.
+
+    Attributes:
+        number: Its place among all clauses, from 1.
+        condition: Resolved against `Sides.schema`; None takes every row of its kind.
+        values: Path of a column or a field of the table as the merge leaves it → value over `Sides.schema`. None is the
+            column's default. Columns that are not here stay as they are, or are left to the table.
+    """
+
+    number: int
+    kind: Kind
+    action: Action
+    condition: Expression | None
+    values: Mapping[Path, Expression | None]
+
+    @property
+    def title(self) -> str:
+        return Clause(self.kind, self.action).title
+
+    @property
+    def columns(self) -> dict[str, None]:
+        """The top-level columns that it assigns."""
+        return dict.fromkeys(path[0] for path in self.values)
+
+
+def is_generated(field: StructField) -> bool:
+    """Whether the table computes the column."""
+    return GENERATION_EXPRESSION in field.metadata
+
+
+def is_identity(field: StructField) -> bool:
+    """Whether the table numbers the column's rows."""
+    return IDENTITY_START in field.metadata
+
+
+def evolution(clauses: Sequence[Clause], sides: Sides) -> StructType:
+    """The columns of the source that may change the table's schema: those that a `*` form takes, and those that are
+    assigned under their own name."""
+    wanted: dict[str, StructField] = {}
+    for clause in clauses:
+        if clause.takes_all:
+            excluded = {name.lower() for name in clause.except_columns}
+            wanted.update((f.name.lower(), f) for f in sides.source if f.name.lower() not in excluded)
+            continue
+        for name, given in (clause.values or {}).items():
+            path = _named(name, sides, clause)
+            field = sides.source.find(path[0]) if len(path) == 1 else None
+            if field is None or not isinstance(given, str | Expression) or _is_default(given):
+                continue
+            value = sides.value(given, f"value of {name} in the clause {clause.title}", _VISIBLE[clause.kind])
+            if value == Column((SOURCE, field.name)):
+                wanted[field.name.lower()] = field
+    return StructType(tuple(wanted.values()))
+
+
+def resolve_clauses(
+    clauses: Sequence[Clause], sides: Sides, table: TableConfiguration, *, evolves: bool
+) -> list[ResolvedClause]:
+    """The clauses, fitted to both sides.
+
+    Args:
+        sides: The table's columns as the merge leaves them.
+        evolves: Whether `*` forms may lack columns of the table.
+
+    Raises:
+        InvalidExpressionError, ColumnNotFoundError, InvalidRequestError, SchemaMismatchError: A clause does not fit.
+    """
+    return [_Resolver(clause, sides, table, evolves).resolved(i + 1) for i, clause in enumerate(clauses)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    clause: Clause
+    sides: Sides
+    table: TableConfiguration
+    evolves: bool
+
+    def resolved(self, number: int) -> ResolvedClause:
+        clause, condition = self.clause, None
+        if clause.condition is not None:
+            what = f"condition of the clause {clause.title}"
+            condition = self.sides.predicate(clause.condition, what, _VISIBLE[clause.kind])
+        values: dict[Path, Expression | None] = {}
+        if clause.action is not Action.DELETE:
+            values = dict(self._all() if clause.values is None else self._named_ones(clause.values))
+            self._ensure_may_be_given(values)
+        if clause.action is Action.INSERT:
+            values = self._completed(values)
+        return ResolvedClause(number, clause.kind, clause.action, condition, values)
+
+    def _all(self) -> Iterator[tuple[Path, Expression]]:
+        excluded = {name.lower() for name in self.clause.except_columns}
+        for name in self.clause.except_columns:
+            if self.sides.target.find(name) is None and self.sides.source.find(name) is None:
+                raise ColumnNotFoundError(
+                    f"except_columns of the clause {self.clause.title} names {name!r}, which neither side has",
+                    remedy="Name columns of the source",
+                    column=name,
+                )
+        missing = []
+        for field in self.sides.target:
+            if field.name.lower() in excluded:
+                continue
+            theirs = self.sides.source.find(field.name)
+            if theirs is not None:
+                yield (field.name,), Column((SOURCE, theirs.name))
+            elif not (is_generated(field) or is_identity(field) or self.evolves):
+                missing.append(field.name)
+        if missing:
+            raise SchemaMismatchError(
+                f"The source lacks columns that the clause {self.clause.title} takes from it",
+                cause=f"It has no {', '.join(missing)}",
+                remedy='Name the columns to assign, list these as except_columns, or use schema_mode="merge"',
+                columns=missing,
+            )
+
+    def _named_ones(self, given: Mapping[str, object]) -> Iterator[tuple[Path, Expression | None]]:
+        paths = [self._path(name) for name in given]
+        ensure_apart(paths)
+        for path, (name, value) in zip(paths, given.items(), strict=True):
+            if _is_default(value):
+                yield path, None
+                continue
+            what = f"value of {name} in the clause {self.clause.title}"
+            yield path, self.sides.value(value, what, _VISIBLE[self.clause.kind])
+
+    def _path(self, name: str) -> Path:
+        path = _named(name, self.sides, self.clause)
+        found, data_type = find_column(path, self.sides.target)
+        if data_type is None:
+            raise InvalidRequestError(
+                f"The clause {self.clause.title} assigns {name!r}, which is inside an array or a map",
+                remedy="Assign the whole column",
+                column=name,
+            )
+        if len(found) > 1 and self.clause.action is Action.INSERT:
+            raise InvalidRequestError(
+                f"The clause {self.clause.title} assigns {name!r}, a part of a column",
+                cause="A row that is inserted has no other parts yet",
+                remedy="Assign the whole column, for example by named_struct(…)",
+                column=name,
+            )
+        return found
+
+    def _ensure_may_be_given(self, values: Mapping[Path, Expression | None]) -> None:
+        features = self.table.features
+        for path in values:
+            field = self.sides.target.find(path[0])
+            assert field is not None
+            if "identityColumns" not in features or not is_identity(field):
+                continue
+            from delta_orch.writing.identity import identity_of
+
+            identity = identity_of(field)
+            is_insert = self.clause.action is Action.INSERT
+            if identity is None or (is_insert and identity.allow_explicit_insert):
+                continue
+            raise InvalidRequestError(
+                f"The clause {self.clause.title} gives a value to the identity column {field.name}",
+                cause="The table generates its values" if is_insert else "Values of identity columns never change",
+                remedy="Leave the column out, with except_columns where the clause takes all",
+                column=field.name,
+            )
+
+    def _completed(self, values: Mapping[Path, Expression | None]) -> dict[Path, Expression | None]:
+        """With what columns get that are not named: their default, or null."""
+        completed = dict(values)
+        for field in self.sides.target:
+            if (field.name,) in values or is_generated(field) or is_identity(field):
+                continue
+            if self._default_of(field) is not None:
+                completed[(field.name,)] = None
+            elif not field.nullable:
+                raise SchemaMismatchError(
+                    f"The clause {self.clause.title} gives no value to the column {field.name}",
+                    cause="The column is NOT NULL and has no default",
+                    remedy="Give it a value",
+                    column=field.name,
+                )
+        return completed
+
+    def _default_of(self, field: StructField) -> str | None:
+        if "allowColumnDefaults" not in self.table.features:
+            return None
+        text = field.metadata.get(CURRENT_DEFAULT)
+        return text if isinstance(text, str) else None
+
+
+def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) -> list[ResolvedClause]:
+    """The clauses with values where they say DEFAULT, null where a column has none.
+
+    Raises InvalidRequestError: DEFAULT for a generated or an identity column, or for a field.
+    """
+
+    def value_of(path: Path, clause: ResolvedClause) -> Expression:
+        field = table.schema.find(path[0])
+        assert field is not None
+        if len(path) > 1 or is_generated(field) or is_identity(field):
+            raise InvalidRequestError(
+                f"The clause {clause.title} sets {'.'.join(path)} to DEFAULT, which it has not",
+                cause="It is a field, or the table computes it",
+                remedy="Leave it out",
+                column=".".join(path),
+            )
+        text = field.metadata.get(CURRENT_DEFAULT)
+        if "allowColumnDefaults" not in table.features or not isinstance(text, str):
+            return Literal(None)
+        from delta_orch.expressions.checked import check_expression
+
+        checked = check_expression(text, f"the default of column {field.name}", is_default=True)
+        return parse_row_value(checked.sql)
+
+    return [
+        replace(clause, values={path: value_of(path, clause) if v is None else v for path, v in clause.values.items()})
+        for clause in clauses
+    ]
+
+
+def left_to_table(clauses: Sequence[ResolvedClause], action: Action, table: StructType) -> list[str]:
+    """The generated and identity columns that the table itself fills for rows that are updated or inserted.
+
+    Raises InvalidRequestError: Some clauses of the action give one a value, and others do not.
+    """
+    ours = [clause for clause in clauses if clause.action is action]
+    left = []
+    is_left: Callable[[StructField], bool] = is_generated if action is Action.UPDATE else _is_made
+    for field in table:
+        if not ours or not is_left(field):
+            continue
+        giving = [clause for clause in ours if field.name in clause.columns]
+        if not giving:
+            left.append(field.name)
+        elif len(giving) < len(ours):
+            silent = next(clause for clause in ours if field.name not in clause.columns)
+            raise InvalidRequestError(
+                f"The clause {giving[0].title} gives a value to {field.name}, the clause {silent.title} does not",
+                cause="The table computes the column, either for all rows of a merge or for none",
+                remedy="Leave the column out everywhere, with except_columns where a clause takes all",
+                column=field.name,
+            )
+    return left
+
+
+def _is_made(field: StructField) -> bool:
+    return is_generated(field) or is_identity(field)
+
+
+def _named(name: str, sides: Sides, clause: Clause) -> Path:
+    """The path of a column to assign, without the table's alias. Raises InvalidRequestError, InvalidExpressionError."""
+    path = column_path(name)
+    first, *rest = path
+    if rest and first.lower() == sides.target_alias.lower():
+        return tuple(rest)
+    if rest and first.lower() == sides.source_alias.lower() and sides.target.find(first) is None:
+        raise InvalidRequestError(
+            f"The clause {clause.title} assigns {name!r}, a column of the source",
+            remedy=f"Assign columns of the table, {sides.target_alias}.{rest[0]}",
+            column=name,
+        )
+    return path
+
+
+def _is_default(value: object) -> bool:
+    return isinstance(value, str) and value.strip().upper() == _DEFAULT

@@ -1,0 +1,109 @@
+"""What `DeltaTable.merge()` returns: one method a clause, `execute()` at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from delta_orch.verbs.merge.clauses import Action, Clause, Kind, assigned, names_of
+
+if TYPE_CHECKING:
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.write.commit_result import CommitResult
+
+
+class Merge:
+    """A merge of a source into a table: clauses, tried in the order in which they are given.
+
+        (table.merge(updates, "t.id = s.id", source_alias="s", target_alias="t")
+            .when_matched_delete("s.is_gone")
+            .when_matched_update_all()
+            .when_not_matched_insert_all("NOT s.is_gone")
+            .execute())
+
+    A row goes to the first clause of its kind whose condition is true (null is not true), and stays as it is where
+    there is none. Nothing is read or written before `execute()`, which raises for whatever cannot be. Each method
+    returns the merge itself.
+
+    Conditions and values are Spark SQL or expressions. They name columns with the alias of their side (`s.amount`), or
+    without it where only one side has the name. Conditions and values of a `not_matched` clause see the source alone,
+    those of a `not_matched_by_source` clause the table alone.
+    """
+
+    def __init__(self, run: Callable[[Sequence[Clause]], CommitResult]) -> None:
+        self._run = run
+        self._clauses: list[Clause] = []
+
+    def _also(self, clause: Clause) -> Merge:
+        self._clauses.append(clause)
+        return self
+
+    def when_matched_update(self, set: Mapping[str, object], condition: str | Expression | None = None) -> Merge:
+        """Change columns of table rows that have a source row. Fields of structs may be named (`"address.city"`).
+
+        Args:
+            set: Column → value. Columns that are not named stay as they are; generated ones are computed anew.
+        """
+        values = assigned(set, "when matched update")
+        return self._also(Clause(Kind.MATCHED, Action.UPDATE, condition, values))
+
+    def when_matched_update_all(
+        self, condition: str | Expression | None = None, except_columns: Sequence[str] = ()
+    ) -> Merge:
+        """Change every column to the source's of the same name, without regard to case.
+
+        Args:
+            except_columns: Columns that stay as they are.
+        """
+        excluded = names_of(except_columns)
+        return self._also(Clause(Kind.MATCHED, Action.UPDATE, condition, None, excluded))
+
+    def when_matched_delete(self, condition: str | Expression | None = None) -> Merge:
+        """Delete table rows that have a source row."""
+        return self._also(Clause(Kind.MATCHED, Action.DELETE, condition))
+
+    def when_not_matched_insert(self, values: Mapping[str, object], condition: str | Expression | None = None) -> Merge:
+        """Insert source rows that match no row of the table, each of them.
+
+        Args:
+            values: Column → value. Columns that are not named get their default, are generated, or are null.
+        """
+        given = assigned(values, "when not matched insert")
+        return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, condition, given))
+
+    def when_not_matched_insert_all(
+        self, condition: str | Expression | None = None, except_columns: Sequence[str] = ()
+    ) -> Merge:
+        """Insert them with the source's columns of the same names.
+
+        Args:
+            except_columns: Source columns that are left aside.
+        """
+        excluded = names_of(except_columns)
+        return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, condition, None, excluded))
+
+    def when_not_matched_by_source_update(
+        self, set: Mapping[str, object], condition: str | Expression | None = None
+    ) -> Merge:
+        """Change columns of table rows that no source row matches."""
+        values = assigned(set, "when not matched by source update")
+        return self._also(Clause(Kind.NOT_MATCHED_BY_SOURCE, Action.UPDATE, condition, values))
+
+    def when_not_matched_by_source_delete(self, condition: str | Expression | None = None) -> Merge:
+        """Delete table rows that no source row matches."""
+        return self._also(Clause(Kind.NOT_MATCHED_BY_SOURCE, Action.DELETE, condition))
+
+    def execute(self) -> CommitResult:
+        """Run the merge and commit it.
+
+        Returns: `skipped` where a transaction id is recorded already, or no row changed.
+
+        Raises:
+            InvalidRequestError: There is no clause, one that can never be reached, or an assignment that cannot be; a
+                row of the table is matched by several source rows, which the error names. Nothing was committed.
+            InvalidExpressionError, ColumnNotFoundError: A condition or a value does not fit. Nothing was written.
+            SchemaMismatchError: Columns are missing or of other types. Nothing was written.
+            ConstraintViolationError, AppendOnlyError: A rule of the table forbids it. Nothing was committed.
+            ConflictError: Another commit changed what this one has read.
+        """
+        return self._run(tuple(self._clauses))

@@ -1,0 +1,183 @@
+"""Which files of the table the source can match: what is known of its keys, as a predicate on the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from delta_orch.engines.base import ComputedColumn, Engine, Measure, Relation
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, IsNull, Literal
+from delta_orch.expressions.renaming import NewName, renamed
+from delta_orch.expressions.resolve import find_column, resolve_expression
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
+from delta_orch.expressions.tree import columns_of, conjunction, disjunction, is_opaque
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    DATE,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+    StructType,
+)
+from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
+
+MOST_EXACT_ROWS = 5_000
+"""Up to so many source rows, files are chosen by the keys themselves; beyond, by the least and the greatest."""
+_MOST_PARTITION_VALUES = 1_000
+_ORDERED = {*INTEGRAL_RANGES, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ}
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """A part of the condition: a column of the table equals one of the source; `is_null_safe` for `<=>`."""
+
+    target: Column
+    source: Column
+    data_type: DataType
+    is_null_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Rows of the table that the source may match, as far as that is known without reading the table.
+
+    Attributes:
+        num_source_rows: How many rows the source has.
+        where: Resolved against the table: true for every row that a source row matches.
+        bounds: A part of it that is cheap for each row and leaves out row groups; None for none.
+    """
+
+    num_source_rows: int
+    where: Expression
+    bounds: Expression | None
+
+
+def conjuncts(condition: Expression) -> Sequence[Expression]:
+    """The parts of a condition that all hold where it is true."""
+    return condition.children if isinstance(condition, And) else (condition,)
+
+
+def equalities(on: Expression, sides: Sides) -> list[Equality]:
+    """The equalities of a condition, keys of which both sides have."""
+    found = []
+    for part in conjuncts(on):
+        match part:
+            case Comparison("=" | "<=>" as op, Column() as left, Column() as right):
+                pair = {left.path[0]: left, right.path[0]: right}
+                if set(pair) != {TARGET, SOURCE}:
+                    continue
+                ours, theirs = (Column(pair[side].path[1:]) for side in (TARGET, SOURCE))
+                if sides.target.find(ours.path[0]) is None:
+                    continue  # a column that the merge adds: no file knows it
+                _, data_type = find_column(ours.path, sides.target)
+                if data_type is not None:
+                    found.append(Equality(ours, theirs, data_type, op == "<=>"))
+    return found
+
+
+def target_only(on: Expression) -> list[Expression]:
+    """The parts of a condition that look at the table alone, resolved against it."""
+    parts = [part for part in conjuncts(on) if columns_of(part) and _sides_of(part) == {TARGET}]
+    return [on_target(part) for part in parts]
+
+
+def on_target(condition: Expression) -> Expression:
+    """A condition that looks at the table alone, resolved against it."""
+    return renamed(condition, _without_side)
+
+
+def knows(schema: StructType, condition: Expression) -> bool:
+    """Whether a condition on the table names columns of `schema` alone."""
+    return all(schema.find(column.path[0]) is not None for column in columns_of(condition))
+
+
+def find_candidates(
+    engine: Engine, source: Relation, on: Expression, sides: Sides, partition_columns: Sequence[str]
+) -> Candidates:
+    """Ask the source for its keys, in one pass, and in a second for those that are few."""
+    keys = [key for key in equalities(on, sides) if _is_ordered(key.data_type)]
+    measures = [Measure("rows", "count")]
+    for i, key in enumerate(keys):
+        measures += [
+            Measure(f"least_{i}", "min", key.source),
+            Measure(f"greatest_{i}", "max", key.source),
+            Measure(f"known_{i}", "count", key.source),
+        ]
+    facts: dict[str, Any] = engine.to_arrow(engine.aggregate(source, [], measures)).to_pylist()[0]
+    rows = facts["rows"]
+    exact: list[Expression] = []
+    bounds: list[Expression] = []
+    for i, key in enumerate(keys):
+        least, greatest, known = (facts[f"{name}_{i}"] for name in ("least", "greatest", "known"))
+        may_be_null = key.is_null_safe and known < rows
+        bound = _between(key, least, greatest, sides.target) if known else Literal(False, BOOLEAN)
+        if bound is None:
+            continue
+        bounds.append(_or_null(key, bound) if may_be_null else bound)
+        values = _distinct(engine, source, key, rows, partition_columns) if known and least != greatest else None
+        listed = None if values is None else _listed(key, values, sides.target)
+        if listed is not None:
+            exact.append(_or_null(key, listed) if may_be_null else listed)
+    own = [resolve_expression(part, sides.target) for part in target_only(on) if knows(sides.target, part)]
+    cheap = [part for part in own if not is_opaque(part)]
+    return Candidates(
+        rows, conjunction(*own, *bounds, *exact), conjunction(*cheap, *bounds) if cheap or bounds else None
+    )
+
+
+def _is_ordered(data_type: DataType) -> bool:
+    """Whether the least and the greatest value say which others there can be. NaN has no place among numbers that
+    statistics know."""
+    return data_type in _ORDERED or isinstance(data_type, DecimalType)
+
+
+def _distinct(
+    engine: Engine, source: Relation, key: Equality, rows: int, partition_columns: Sequence[str]
+) -> list[Any] | None:
+    """The values of a key, where they are few."""
+    is_partition = len(key.target.path) == 1 and key.target.path[0] in partition_columns
+    if rows > MOST_EXACT_ROWS and not is_partition:
+        return None
+    limit = _MOST_PARTITION_VALUES if is_partition else MOST_EXACT_ROWS
+    groups = engine.aggregate(source, [ComputedColumn("key", key.source)], [Measure("rows", "count")])
+    found = engine.to_arrow(groups, limit=limit + 1).column("key")
+    return None if len(found) > limit else [value for value in found.to_pylist() if value is not None]
+
+
+def _between(key: Equality, least: object, greatest: object, schema: StructType) -> Expression | None:
+    if least == greatest:
+        return _compared("=", key, least, schema)
+    low, high = _compared(">=", key, least, schema), _compared("<=", key, greatest, schema)
+    return None if low is None or high is None else conjunction(low, high)
+
+
+def _listed(key: Equality, values: Sequence[object], schema: StructType) -> Expression | None:
+    try:
+        return resolve_expression(In(key.target, tuple(map(Literal, values))), schema)
+    except InvalidExpressionError:
+        return None
+
+
+def _compared(op: str, key: Equality, value: object, schema: StructType) -> Expression | None:
+    """The comparison, None where Python has no value that stands for the engine's."""
+    try:
+        return resolve_expression(Comparison(op, key.target, Literal(value)), schema)
+    except InvalidExpressionError:
+        return None
+
+
+def _or_null(key: Equality, condition: Expression) -> Expression:
+    return disjunction(condition, IsNull(key.target))
+
+
+def _sides_of(part: Expression) -> set[str]:
+    return {column.path[0] for column in columns_of(part)}
+
+
+def _without_side(column: Column) -> NewName:
+    # A name needs a first part: the column's own, as the schema spells it.
+    return NewName(2, (column.path[1],))

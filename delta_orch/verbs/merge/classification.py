@@ -1,0 +1,163 @@
+"""Which clause takes which row: one join of the table's candidates with the source, each pair looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Relation
+from delta_orch.expressions.nodes import Choice, Column, Expression, IsNull, Literal, Not
+from delta_orch.expressions.renaming import NewName
+from delta_orch.expressions.tree import columns_of, conjunction
+from delta_orch.protocol.types import BOOLEAN, INTEGER
+from delta_orch.verbs.merge.assignments import ResolvedClause
+from delta_orch.verbs.merge.clauses import Action, Kind
+from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
+from delta_orch.writing.row_changes import ADDRESS
+
+CLAUSE = "_delta_orch_clause"
+"""The column that says which clause takes a row: its number, `NO_CLAUSE` for a pair that only counts as a match."""
+
+NO_CLAUSE = 0
+_PRESENT = "_delta_orch_present"
+
+
+@dataclass(frozen=True, slots=True)
+class Clauses:
+    """All clauses of a merge, in order."""
+
+    all: Sequence[ResolvedClause]
+
+    def of(self, kind: Kind) -> list[ResolvedClause]:
+        return [clause for clause in self.all if clause.kind is kind]
+
+    @property
+    def inserts_only(self) -> bool:
+        """Whether no row of the table can change."""
+        return all(clause.kind is Kind.NOT_MATCHED for clause in self.all)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a row of the table may have several source rows: what becomes of it does not depend on which."""
+        matched = self.of(Kind.MATCHED)
+        return len(matched) == 1 and matched[0].action is Action.DELETE and matched[0].condition is None
+
+    @property
+    def counts_every_match(self) -> bool:
+        """Whether a pair that no clause takes is a match like any other, as in the reference: it does not look at
+        conditions to find rows with several matches where there is more than matched clauses."""
+        matched = self.of(Kind.MATCHED)
+        has_others = len(matched) < len(self.all)
+        return has_others and not self.inserts_only and all(clause.condition is not None for clause in matched)
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """Rows with the number of the clause that takes each.
+
+    Attributes:
+        rows: `CLAUSE` (integer, not null), the addresses of rows of the table (null for source rows without a match),
+            and the columns of both sides that values need, under the names that `name_of` gives.
+        columns: These columns.
+    """
+
+    rows: Relation
+    sides: Sides
+    columns: Sequence[Column]
+
+    def name_of(self, column: Column) -> NewName:
+        """How a column of a side is called among the rows."""
+        return NewName(2, (_flat(column, self.sides),))
+
+
+def _flat(column: Column, sides: Sides) -> str:
+    side, name = column.path[:2]
+    schema = sides.target if side == TARGET else sides.source
+    return f"_delta_orch_{side}_{schema.names.index(name)}"
+
+
+def needed_columns(clauses: Clauses, recomputed: Sequence[str], sides: Sides) -> dict[Column, None]:
+    """The top-level columns of both sides out of which new rows are made."""
+    needed: dict[Column, None] = {}
+    for clause in clauses.all:
+        for value in clause.values.values():
+            if value is not None:
+                needed.update((Column(column.path[:2]), None) for column in columns_of(value))
+        if clause.action is Action.UPDATE:
+            whole = {path[0] for path in clause.values if len(path) == 1}
+            kept = (name for name in sides.target.names if name not in whole and name not in recomputed)
+            needed.update((Column((TARGET, name)), None) for name in kept)
+    return needed
+
+
+def condition_columns(on: Expression, clauses: Clauses) -> dict[Column, None]:
+    """The top-level columns of both sides that conditions look at."""
+    conditions = [on, *(clause.condition for clause in clauses.all if clause.condition is not None)]
+    return {Column(column.path[:2]): None for condition in conditions for column in columns_of(condition)}
+
+
+def classify(
+    engine: Engine,
+    target: Relation,
+    source: Relation,
+    on: Expression,
+    clauses: Clauses,
+    needed: Sequence[Column],
+    address_columns: Sequence[str],
+    sides: Sides,
+) -> Classified:
+    """Join both sides and give each row the first clause whose condition is true; rows without one are left out.
+
+    Args:
+        target: Rows of the table that a source row may match, and where there are clauses for rows without a source
+            row, all that these may change. With `address_columns`, except where only rows are inserted.
+        needed: See `needed_columns`.
+    """
+    passed = [ComputedColumn(_flat(column, sides), column) for column in needed]
+    if clauses.inserts_only:
+        number = ComputedColumn(CLAUSE, Choice(tuple(_choices(clauses.all))))
+        rows = engine.join(JoinSide(SOURCE, source), JoinSide(TARGET, target), on, "anti", [*passed, number])
+    else:
+        by_source = bool(clauses.of(Kind.NOT_MATCHED_BY_SOURCE))
+        if by_source:
+            names = engine.schema(source).names
+            columns = [ComputedColumn(name, Column((name,))) for name in names]
+            source = engine.project(source, [*columns, ComputedColumn(_PRESENT, Literal(True, BOOLEAN))])
+        number = ComputedColumn(CLAUSE, _number(clauses))
+        addresses = [ComputedColumn(name, Column((TARGET, name))) for name in address_columns]
+        kind = _join_kind(by_source, bool(clauses.of(Kind.NOT_MATCHED)))
+        rows = engine.join(JoinSide(TARGET, target), JoinSide(SOURCE, source), on, kind, [*addresses, *passed, number])
+    return Classified(engine.filter(rows, Not(IsNull(Column((CLAUSE,))))), sides, needed)
+
+
+def _join_kind(by_source: bool, inserts: bool) -> JoinKind:
+    if by_source:
+        return "full" if inserts else "left"
+    return "right" if inserts else "inner"
+
+
+def _number(clauses: Clauses) -> Expression:
+    in_table = Not(IsNull(Column((TARGET, ADDRESS.file_number))))
+    by_source = clauses.of(Kind.NOT_MATCHED_BY_SOURCE)
+    matched = conjunction(in_table, Not(IsNull(Column((SOURCE, _PRESENT))))) if by_source else in_table
+    pairs = _choices(clauses.of(Kind.MATCHED))
+    if clauses.counts_every_match:
+        pairs.append((Literal(True, BOOLEAN), Literal(NO_CLAUSE, INTEGER)))
+    # Conditions are looked at for rows of their kind alone: of others they might fail.
+    kinds = ((matched, pairs), (in_table, _choices(by_source)), (None, _choices(clauses.of(Kind.NOT_MATCHED))))
+    return Choice(
+        tuple(
+            (Literal(True, BOOLEAN) if when is None else when, Choice(tuple(of_kind)) if of_kind else _NO_NUMBER)
+            for when, of_kind in kinds
+        )
+    )
+
+
+_NO_NUMBER = Literal(None, INTEGER)
+
+
+def _choices(clauses: Sequence[ResolvedClause]) -> list[tuple[Expression, Expression]]:
+    return [
+        (Literal(True, BOOLEAN) if clause.condition is None else clause.condition, Literal(clause.number, INTEGER))
+        for clause in clauses
+    ]

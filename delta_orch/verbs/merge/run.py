@@ -1,0 +1,261 @@
+"""`merge`: rows of a source change, delete and join rows of a table, as clauses say, in one commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from delta_orch.engines.base import ComputedColumn, Engine, Measure, Relation
+from delta_orch.engines.select import EngineChoice, select_engine
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
+from delta_orch.expressions.renaming import renamed
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.types import INTEGER, STRING, StructType
+from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
+from delta_orch.verbs.merge.assignments import evolution, left_to_table, resolve_clauses, with_defaults
+from delta_orch.verbs.merge.candidates import Candidates, equalities, find_candidates, knows, on_target
+from delta_orch.verbs.merge.classification import (
+    CLAUSE,
+    NO_CLAUSE,
+    Classified,
+    Clauses,
+    classify,
+    condition_columns,
+    needed_columns,
+)
+from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
+from delta_orch.verbs.merge.new_rows import clause_rows, value_types
+from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names
+from delta_orch.verbs.merge.sources import open_source, settled
+from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
+from delta_orch.writing.plan import Metrics, Write, WritePlan, is_not_true, run_plan
+from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
+from delta_orch.writing.target import WriteTarget, evolve_target
+
+_MOST_KEYS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    """A merge as the caller asks for it."""
+
+    source: object
+    on: object
+    source_alias: str
+    target_alias: str
+    engine: EngineChoice = "auto"
+    schema_mode: str | None = None
+
+
+def merge(
+    log: TableLog, snapshot: Snapshot, request: MergeRequest, clauses: Sequence[Clause], options: CommitOptions
+) -> CommitResult:
+    """Run a merge.
+
+    The source is asked for its keys, which leave out files of the table; then one join finds, for each row of both
+    sides, the first clause whose condition is true. Where clauses only insert, no file of the table is touched.
+    Otherwise rows change as `RowChanges.apply` has it. Nothing is collected: what does not fit into memory is on disk.
+
+    Returns: `skipped` where no row changes, and neither does the schema. Nothing is committed then.
+
+    Raises: As `Merge.execute`.
+    """
+    ensure_reachable(clauses)
+    target_alias, source_alias = aliases(request.target_alias, request.source_alias)
+    mode = parse_schema_mode(request.schema_mode)
+    if mode is SchemaMode.OVERWRITE:
+        raise InvalidRequestError(
+            'A merge takes no schema_mode="overwrite"',
+            cause="It keeps rows of the table",
+            remedy='Use schema_mode="merge", or leave it out',
+        )
+    request = replace(request, target_alias=target_alias, source_alias=source_alias)
+    # A stream can be opened once, and a plan may look at its source before it runs.
+    engine = select_engine(request.source, request.engine)
+
+    def change(write: Write) -> Metrics | None:
+        return _Run(write, request, clauses, mode is SchemaMode.MERGE).run()
+
+    parameters = merge_parameters(request.on, clauses)
+    return run_plan(log, snapshot, WritePlan("MERGE", parameters, change, options, engine=engine))
+
+
+class _Run:
+    """One run of a merge's plan."""
+
+    def __init__(self, write: Write, request: MergeRequest, clauses: Sequence[Clause], evolves: bool) -> None:
+        self._started = time.monotonic()
+        self._write = write
+        self._engine: Engine = write.engine
+        self._request = request
+        self._given = clauses
+        self._evolves = evolves
+
+    def run(self) -> Metrics | None:
+        write, engine = self._write, self._engine
+        assert write.snapshot is not None
+        source = open_source(engine, self._request.source)
+        before = write.target.table
+        sides = self._fit_table(engine.schema(source))
+        self._on = sides.predicate(self._request.on, "condition of the merge")
+        resolved = resolve_clauses(self._given, sides, write.target.table, evolves=self._evolves)
+        self._clauses = Clauses(with_defaults(resolved, write.target.table))
+        self._recomputed = left_to_table(self._clauses.all, Action.UPDATE, write.target.schema)
+        self._filled = left_to_table(self._clauses.all, Action.INSERT, write.target.schema)
+        self._sides = sides
+        self._keys = {} if self._clauses.inserts_only else self._key_columns()
+        changes = RowChanges(write, ADD_SCHEMA.empty_table())
+        # What does not fit is refused before a row is read.
+        self._types = value_types(engine, changes.scan(None), source, self._clauses.all, sides, evolves=self._evolves)
+        changed_schema = write.target.table is not before
+        with ExitStack() as stack:
+            rows = stack.enter_context(settled(engine, self._request.source, source))
+            materialized = time.monotonic()
+            metrics = self._change(rows, stack, is_needed=changed_schema)
+        if metrics is not None:
+            metrics["materializeSourceTimeMs"] = int((materialized - self._started) * 1000)
+        return metrics
+
+    def _fit_table(self, source: StructType) -> Sides:
+        """The sides, the table as the merge leaves it."""
+        write, request = self._write, self._request
+        ensure_distinct_names(source)
+        sides = Sides(write.target.schema, source, request.target_alias, request.source_alias)
+        if not self._evolves:
+            return sides
+        before = write.target.table
+        evolved: WriteTarget = evolve_target(write.target, evolution(self._given, sides), SchemaMode.MERGE)
+        if evolved.table is before:
+            return sides
+        write.target = evolved
+        if evolved.table.protocol != before.protocol:
+            write.transaction.update_protocol(evolved.table.protocol)
+        write.transaction.update_metadata(evolved.table.metadata)
+        return replace(sides, target=evolved.schema)
+
+    # Which rows
+
+    def _change(self, source: Relation, stack: ExitStack, *, is_needed: bool) -> Metrics | None:
+        write, engine, sides = self._write, self._engine, self._sides
+        snapshot = write.snapshot
+        assert snapshot is not None
+        stored = replace(sides, target=snapshot.schema)
+        found = find_candidates(engine, source, self._on, stored, snapshot.partition_columns)
+        where, files = self._select(found)
+        changes = RowChanges(write, files)
+        classified = self._classify(changes, source, where)
+        rows = stack.enter_context(engine.evaluated(classified.rows))
+        classified = replace(classified, rows=rows)
+        counts = self._counts(rows)
+        self._ensure_single_matches(changes, classified, counts)
+        changing = [clause for clause in self._clauses.all if counts.get(clause.number)]
+        if not changing and not is_needed:
+            return None
+        relation = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
+        result = changes.apply(
+            self._within_scopes(relation),
+            recomputed=self._recomputed,
+            filled=self._filled,
+            keys=list(self._keys) if changing else (),
+            may_repeat=self._clauses.may_repeat,
+        )
+        return merge_metrics(
+            result,
+            self._clauses.all,
+            counts,
+            source_rows=found.num_source_rows,
+            files_before=snapshot.num_files,
+            files_after=files.num_rows,
+            since=self._started,
+        )
+
+    def _select(self, found: Candidates) -> tuple[Expression | None, pa.Table]:
+        """A condition that rows of the table must meet to matter, and the files that may have such rows. The commit
+        depends on these rows."""
+        write, snapshot = self._write, self._write.snapshot
+        assert snapshot is not None
+        wanted: Expression | None = found.where
+        bounds = found.bounds
+        if by_source := self._clauses.of(Kind.NOT_MATCHED_BY_SOURCE):
+            conditions = [None if c.condition is None else on_target(c.condition) for c in by_source]
+            known = [c for c in conditions if c is not None and knows(snapshot.schema, c)]
+            if len(known) < len(conditions):
+                wanted = None
+            else:
+                wanted = disjunction(found.where, *(resolve_expression(c, snapshot.schema) for c in known))
+            bounds = None
+        if wanted is not None and isinstance(wanted, Literal) and wanted.value is True:
+            wanted = None
+        if write.omitted is not None:
+            wanted = conjunction(wanted, is_not_true(write.omitted))
+            bounds = conjunction(bounds, is_not_true(write.omitted))
+        if wanted is None:
+            write.transaction.read_whole_table()
+        else:
+            write.transaction.read_where(wanted)
+        if bounds is not None:
+            bounds = resolve_expression(bounds, write.target.schema)
+        return bounds, snapshot.files(ADD_SCHEMA.names, wanted)
+
+    def _classify(self, changes: RowChanges, source: Relation, where: Expression | None) -> Classified:
+        needed = needed_columns(self._clauses, self._recomputed, self._sides)
+        needed.update((Column(column.path[:2]), None) for column in self._keys.values())
+        looked_at = {**condition_columns(self._on, self._clauses), **needed}
+        names = [name for name in self._sides.target.names if Column((TARGET, name)) in looked_at]
+        target = changes.scan(where, names)
+        return classify(
+            self._engine,
+            target,
+            source,
+            self._on,
+            self._clauses,
+            list(needed),
+            changes.address_columns,
+            self._sides,
+        )
+
+    def _counts(self, rows: Relation) -> Mapping[int, int]:
+        """How many rows each clause takes."""
+        groups = self._engine.aggregate(rows, [ComputedColumn("clause", Column((CLAUSE,)))], [Measure("rows", "count")])
+        return {row["clause"]: row["rows"] for row in self._engine.to_arrow(groups).to_pylist()}
+
+    def _ensure_single_matches(self, changes: RowChanges, classified: Classified, counts: Mapping[int, int]) -> None:
+        """Where pairs count that no clause takes: no row of the table has several."""
+        if not counts.get(NO_CLAUSE):
+            return
+        matched = [NO_CLAUSE, *(clause.number for clause in self._clauses.of(Kind.MATCHED))]
+        is_pair = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in matched))
+        pairs = self._engine.filter(classified.rows, is_pair)
+        address = [ADDRESS.file_number, ADDRESS.row_position]
+        columns = [ComputedColumn(name, Column((name,))) for name in address]
+        kind = ComputedColumn(ADDRESS.kind, Literal(UPDATE, STRING))
+        keys = [ComputedColumn(label, renamed(key, classified.name_of)) for label, key in self._keys.items()]
+        changes.ensure_once(self._engine.project(pairs, [*columns, kind, *keys]), list(self._keys))
+
+    def _key_columns(self) -> dict[str, Column]:
+        """Columns that tell the user which row an error is about, by what it calls them."""
+        keys = {key.target: Column((SOURCE, *key.source.path)) for key in equalities(self._on, self._sides)}
+        if not keys:
+            looked_at = (column for column in columns_of(self._on) if column.path[0] == TARGET)
+            keys = {Column(column.path[1:]): column for column in looked_at}
+        alias = self._request.target_alias
+        return {".".join((alias, *key.path)): column for key, column in list(keys.items())[:_MOST_KEYS]}
+
+    def _within_scopes(self, relation: Relation) -> Relation:
+        """Without new rows for partitions whose transaction id is recorded."""
+        omitted = self._write.omitted
+        if omitted is None:
+            return relation
+        is_insert = Comparison("=", Column((ADDRESS.kind,)), Literal(INSERT, STRING))
+        return self._engine.filter(relation, disjunction(Not(is_insert), is_not_true(omitted)))

@@ -1,0 +1,53 @@
+"""What a merge takes its rows from, as a relation that gives the same rows however often it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from delta_orch.change_feed.change_feed import ChangeFeed
+from delta_orch.engines.base import Engine, Relation
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.scan.scan import Scan
+
+_SETTLED = {"pandas.DataFrame", "polars.DataFrame"}
+
+
+def open_source(engine: Engine, source: object) -> Relation:
+    """The source's rows, lazily: data as an append takes it, a version of a table, a scan, or a change feed.
+
+    Raises:
+        InvalidRequestError: Another value.
+    """
+    if isinstance(source, Snapshot):
+        source = Scan(source, None, None)
+    if isinstance(source, Scan | ChangeFeed):
+        return source.to_relation(engine)
+    if not engine.accepts(source):
+        raise InvalidRequestError(
+            f"A {type(source).__name__} is no source of a merge",
+            remedy="Pass an Arrow table or reader, a DataFrame of Spark, pandas or Polars, a table or a change feed",
+            type=type(source).__name__,
+        )
+    return engine.relation(source)
+
+
+@contextmanager
+def settled(engine: Engine, source: object, rows: Relation) -> Iterator[Relation]:
+    """The source's rows, evaluated once where they might not be the same a second time: a stream, a query of DuckDB, a
+    lazy frame, a DataFrame of Spark, which may read files that change or hold `rand()`."""
+    if _is_settled(source):
+        yield rows
+        return
+    with engine.evaluated(rows) as evaluated:
+        yield evaluated
+
+
+def _is_settled(source: object) -> bool:
+    if isinstance(source, pa.Table | pa.RecordBatch | Snapshot | Scan | ChangeFeed):
+        return True
+    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(source).__mro__}
+    return not names.isdisjoint(_SETTLED)

@@ -1,0 +1,100 @@
+"""What a merge says of itself in the log, under the reference's names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.verbs.merge.assignments import ResolvedClause
+from delta_orch.verbs.merge.clauses import Action, Clause, Kind
+from delta_orch.writing.plan import Metrics
+from delta_orch.writing.row_changes import ChangeCounts
+
+
+def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]:
+    """`operationParameters`: the condition, and each clause's condition and action, as JSON in the user's own words."""
+
+    def told(kind: Kind) -> str:
+        of_kind = [clause for clause in clauses if clause.kind is kind]
+        return orjson.dumps(
+            [
+                {"actionType": clause.action.value}
+                if clause.condition is None
+                else {"predicate": _words(clause.condition), "actionType": clause.action.value}
+                for clause in of_kind
+            ]
+        ).decode()
+
+    return {
+        "predicate": orjson.dumps([_words(on)]).decode(),
+        "matchedPredicates": told(Kind.MATCHED),
+        "notMatchedPredicates": told(Kind.NOT_MATCHED),
+        "notMatchedBySourcePredicates": told(Kind.NOT_MATCHED_BY_SOURCE),
+    }
+
+
+def _words(condition: object) -> str:
+    return to_spark_sql(condition) if isinstance(condition, Expression) else str(condition)
+
+
+def merge_metrics(
+    counts: ChangeCounts,
+    clauses: Sequence[ResolvedClause],
+    by_clause: Mapping[int, int],
+    *,
+    source_rows: int,
+    files_before: int,
+    files_after: int,
+    since: float,
+) -> Metrics:
+    """`operationMetrics`; rows that cannot be counted are left out.
+
+    Args:
+        by_clause: How many rows each clause took.
+        files_before, files_after: Files of the table, and those that the source may match or that clauses without a
+            source row are about: only these were opened.
+        since: When the merge began (`time.monotonic`).
+    """
+
+    def taken(kind: Kind, action: Action) -> int:
+        return sum(by_clause.get(c.number, 0) for c in clauses if c.kind is kind and c.action is action)
+
+    updated_by_source = taken(Kind.NOT_MATCHED_BY_SOURCE, Action.UPDATE)
+    deleted_by_source = taken(Kind.NOT_MATCHED_BY_SOURCE, Action.DELETE)
+    deleted = counts.deleted or 0
+    return {
+        "numSourceRows": source_rows,
+        "numTargetRowsInserted": counts.inserted,
+        "numTargetRowsUpdated": counts.updated,
+        "numTargetRowsMatchedUpdated": counts.updated - updated_by_source,
+        "numTargetRowsNotMatchedBySourceUpdated": updated_by_source,
+        "numTargetRowsDeleted": deleted,
+        "numTargetRowsMatchedDeleted": deleted - deleted_by_source,
+        "numTargetRowsNotMatchedBySourceDeleted": deleted_by_source,
+        "numTargetRowsCopied": counts.copied,
+        "numOutputRows": counts.inserted + counts.updated + counts.copied,
+        "numTargetFilesBeforeSkipping": files_before,
+        "numTargetFilesAfterSkipping": files_after,
+        "numTargetFilesAdded": counts.added.num_rows,
+        "numTargetFilesRemoved": counts.removed.num_rows,
+        "numTargetBytesAdded": _bytes(counts.added),
+        "numTargetBytesRemoved": _bytes(counts.removed),
+        "numTargetChangeFilesAdded": counts.change_files,
+        "numTargetDeletionVectorsAdded": counts.vectors_added,
+        "numTargetDeletionVectorsUpdated": counts.vectors_updated,
+        "numTargetDeletionVectorsRemoved": counts.vectors_removed,
+        "scanTimeMs": counts.scan_ms,
+        "rewriteTimeMs": counts.rewrite_ms,
+        "executionTimeMs": int((time.monotonic() - since) * 1000),
+    }
+
+
+def _bytes(files: pa.Table) -> int:
+    return pc.sum(FileTable(files).size).as_py() or 0

@@ -1,0 +1,1 @@
+"""Random merges held against a model of MERGE in plain Python."""

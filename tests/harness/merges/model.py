@@ -1,0 +1,124 @@
+"""MERGE in plain Python: what Delta on Spark makes of a table, a source and clauses, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+Condition = Callable[[Row | None, Row | None], bool | None]
+"""Of a row of the table and one of the source, None where there is none; None for null."""
+
+
+class SeveralMatches(Exception):
+    """A row of the table is matched by several source rows."""
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A predicate in SQL and in Python."""
+
+    sql: str
+    holds: Condition
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value in SQL and in Python."""
+
+    sql: str
+    of: Callable[[Row | None, Row | None], Any]
+
+
+@dataclass(frozen=True)
+class Clause:
+    """`values` None is a `*` form; its keys are columns, or `st.a` for a field."""
+
+    kind: str
+    action: str
+    condition: Predicate | None
+    values: Mapping[str, Value] | None
+
+
+@dataclass
+class Merged:
+    """The table afterwards, what changed, as the change data feed tells it, and which rows were updated: (old, new)."""
+
+    rows: list[Row]
+    changes: list[tuple[str, Row]]
+    updated: list[tuple[Row, Row]]
+
+
+def merged(target: Sequence[Row], source: Sequence[Row], on: Condition, clauses: Sequence[Clause]) -> Merged:
+    """Raises SeveralMatches."""
+    by_kind = {kind: [c for c in clauses if c.kind == kind] for kind in ("matched", "not matched", "by source")}
+    matches = [[s for s in source if on(t, s) is True] for t in target]
+    _ensure_single(target, matches, by_kind)
+    result = Merged([], [], [])
+    for t, found in zip(target, matches, strict=True):
+        pairs = [(_first(by_kind["matched"], t, s), s) for s in found]
+        chosen: tuple[Clause | None, Row | None] = next(((c, s) for c, s in pairs if c is not None), (None, None))
+        if not found:
+            chosen = (_first(by_kind["by source"], t, None), None)
+        _change(result, t, *chosen)
+    for s in source:
+        if any(on(t, s) is True for t in target):
+            continue
+        clause = _first(by_kind["not matched"], None, s)
+        if clause is not None:
+            new = _assigned(clause, dict.fromkeys(target_columns(target, s)), None, s)
+            result.rows.append(new)
+            result.changes.append(("insert", new))
+    return result
+
+
+def target_columns(target: Sequence[Row], source: Row) -> list[str]:
+    """The table's columns: those of its rows, and of the source where it has none."""
+    return list(target[0] if target else COLUMNS)
+
+
+COLUMNS = ("u", "id", "p", "v", "st")
+
+
+def _ensure_single(
+    target: Sequence[Row], matches: Sequence[Sequence[Row]], by_kind: Mapping[str, list[Clause]]
+) -> None:
+    matched = by_kind["matched"]
+    if not matched and not by_kind["by source"]:
+        return
+    if len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None:
+        return
+    only_matched = not by_kind["not matched"] and not by_kind["by source"]
+    for t, found in zip(target, matches, strict=True):
+        counted = [s for s in found if not only_matched or _first(matched, t, s) is not None]
+        if len(counted) > 1:
+            raise SeveralMatches
+
+
+def _first(clauses: Sequence[Clause], t: Row | None, s: Row | None) -> Clause | None:
+    return next((c for c in clauses if c.condition is None or c.condition.holds(t, s) is True), None)
+
+
+def _change(result: Merged, t: Row, clause: Clause | None, s: Row | None) -> None:
+    if clause is None:
+        result.rows.append(t)
+    elif clause.action == "delete":
+        result.changes.append(("delete", t))
+    else:
+        new = _assigned(clause, t, t, s)
+        result.rows.append(new)
+        result.updated.append((t, new))
+        result.changes += [("update_preimage", t), ("update_postimage", new)]
+
+
+def _assigned(clause: Clause, base: Row, t: Row | None, s: Row | None) -> Row:
+    new = dict(base)
+    if clause.values is None:
+        assert s is not None
+        return {**new, **{name: s[name] for name in new}}
+    for name, value in clause.values.items():
+        top, _, field = name.partition(".")
+        given = value.of(t, s)
+        new[top] = {**(base[top] or {"a": None, "b": None}), field: given} if field else given
+    return new
