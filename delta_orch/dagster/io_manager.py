@@ -173,6 +173,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if before is None and partition_by is None:
             partition_by = () if selection is None else selection.columns
         partition_columns = (partition_by or ()) if before is None else before.partition_columns
+        if selection is not None:
+            selection.ensure_one_to_one(schema)
         scopes = {} if selection is None else selection.scopes(schema)
         tied = selection is not None and _names(selection.columns) <= _names(partition_columns)
         if selection is not None:

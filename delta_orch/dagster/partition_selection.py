@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
+from delta_orch.dagster.partition_keys import ensure_one_to_one, no_keys, partition_of
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import conjunction, disjunction
@@ -29,6 +30,17 @@ class PartitionSelection:
 
     dimensions: tuple[Dimension, ...]
     partitions: Mapping[str, tuple[Partition, ...]]
+    definitions: tuple[dg.PartitionsDefinition[str], ...] = ()
+    known_keys: Callable[[dg.PartitionsDefinition[str]], Sequence[str]] = no_keys
+
+    def ensure_one_to_one(self, schema: StructType) -> None:
+        """Check that all keys of the definition, and not only those selected, mean different rows.
+
+        Raises:
+            InvalidRequestError: Two mean the same. Nothing may be written then.
+        """
+        for definition, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
+            ensure_one_to_one(definition, field, dimension.text_format, self.known_keys)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -107,10 +119,29 @@ def select_partitions(
             asset=asset,
         )
     formats = partition_format or {}
+    if unknown := sorted(set(formats) - set(names)):
+        raise InvalidRequestError(
+            f"partition_format of asset {asset} names {unknown[0]!r}, which is no dimension",
+            remedy="Give one format, or for multi-dimensional partitions a format for some of the dimensions",
+            asset=asset,
+        )
     dimensions = tuple(Dimension(partition_expr[name], formats.get(name)) for name in names)
+
+    def known_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
+        if isinstance(definition, dg.DynamicPartitionsDefinition):
+            return definition.get_partition_keys(dynamic_partitions_store=_instance_of(context))
+        return definition.get_partition_keys()
+
     return PartitionSelection(
-        dimensions, {str(key): _partitions_of(partitions_def, key) for key in context.asset_partition_keys}
+        dimensions,
+        {str(key): partitions_of_key(partitions_def, key) for key in context.asset_partition_keys},
+        dimension_definitions(partitions_def),
+        known_keys,
     )
+
+
+def _instance_of(context: dg.InputContext | dg.OutputContext) -> dg.DagsterInstance:
+    return context.step_context.instance
 
 
 def dimension_names(partitions_def: dg.PartitionsDefinition[str]) -> tuple[str, ...]:
@@ -120,18 +151,19 @@ def dimension_names(partitions_def: dg.PartitionsDefinition[str]) -> tuple[str, 
     return ("",)
 
 
-def _partitions_of(partitions_def: dg.PartitionsDefinition[str], key: str) -> tuple[Partition, ...]:
+def dimension_definitions(partitions_def: dg.PartitionsDefinition[str]) -> tuple[dg.PartitionsDefinition[str], ...]:
+    """The definition of each of `dimension_names`."""
+    if isinstance(partitions_def, dg.MultiPartitionsDefinition):
+        return tuple(dimension.partitions_def for dimension in partitions_def.partitions_defs)
+    return (partitions_def,)
+
+
+def partitions_of_key(partitions_def: dg.PartitionsDefinition[str], key: str) -> tuple[Partition, ...]:
+    """The partition that a key stands for in each dimension."""
     if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        return (_partition_of(partitions_def, key),)
+        return (partition_of(partitions_def, key),)
     multi = key if isinstance(key, dg.MultiPartitionKey) else partitions_def.get_partition_key_from_str(key)
     return tuple(
-        _partition_of(dimension.partitions_def, multi.keys_by_dimension[dimension.name])
+        partition_of(dimension.partitions_def, multi.keys_by_dimension[dimension.name])
         for dimension in partitions_def.partitions_defs
     )
-
-
-def _partition_of(partitions_def: dg.PartitionsDefinition[str], key: str) -> Partition:
-    if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
-        window = partitions_def.time_window_for_partition_key(key)
-        return Partition(key, window.start, window.end)
-    return Partition(key)

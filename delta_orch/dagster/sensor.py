@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from collections.abc import Mapping
 from typing import Any
 from typing import Literal as OneOf
 
 import dagster as dg
+import pyarrow as pa
 
-from delta_orch.dagster.partition_selection import dimension_names
 from delta_orch.dagster.resource import resolve_env, resolve_options
-from delta_orch.errors import InvalidRequestError
+from delta_orch.dagster.touched import (
+    PartitionKeyOf,
+    SensorState,
+    Touched,
+    TouchedPartitions,
+    Values,
+    WantedRun,
+    parse_state,
+)
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.pipeline.partitions import key_text
-from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, current_cursor, parse_cursor, poll
+from delta_orch.pipeline.tail import TailBatch, current_cursor, poll
 from delta_orch.storage.open import open_store
 
-Values = Mapping[str, object]
-"""A partition: its columns and their values, in Python's types."""
 Target = Any
 """What `dg.sensor` takes as `target` or `job`."""
-PartitionKeyOf = Callable[[Values], str | None]
 
 VERIFY_INTERVAL_S = 3600
 
@@ -40,6 +44,10 @@ def build_delta_log_sensor(
     start: OneOf["latest", "beginning"] = "latest",
     include_maintenance: bool = False,
     tags: Mapping[str, str] | None = None,
+    partition_format: str | Mapping[str, str] | None = None,
+    partitions_per_run: OneOf["one", "range"] = "one",
+    max_runs_per_tick: int | None = None,
+    skip_while_active: bool = False,
     minimum_interval_seconds: int | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     description: str | None = None,
@@ -52,6 +60,11 @@ def build_delta_log_sensor(
     new costs one HEAD request; about once an hour, and after a pause, it costs two.
 
     After the table was recreated, or unseen commits were cleaned up, everything counts as new.
+
+    A value becomes the key of the partition that the IO manager writes it to. One before the start or after the end of
+    the partitions, a key that they do not list, and null are passed over, with a warning. A partition that is not there
+    yet (today's) is kept in the cursor and requested when it is. Any other value that maps to no key fails the tick,
+    and the cursor stays.
 
     Args:
         name: Of the sensor.
@@ -66,6 +79,13 @@ def build_delta_log_sensor(
         start: `latest` requests runs for what comes after the first tick, `beginning` also for what is there.
         include_maintenance: Request runs for commits that change no data, too.
         tags: Tags of the requested runs, beside `delta/table_id`, `delta/starting_version`, `delta/ending_version`.
+        partition_format: As in the asset's metadata: the `strftime` format of a string or integer column that does not
+            hold the key itself; for multi-dimensional partitions a format for some dimensions.
+        partitions_per_run: `one` run a partition, or one run a `range` of neighboring time partitions (the assets need
+            `BackfillPolicy.single_run()`).
+        max_runs_per_tick: Request no more runs in one tick; the next ticks go on before the log is read again.
+        skip_while_active: Request nothing while a run that this sensor requested is queued or running. What is
+            committed meanwhile is one batch afterwards.
         minimum_interval_seconds: As in `dg.sensor`.
         default_status: As in `dg.sensor`.
         description: As in `dg.sensor`.
@@ -75,30 +95,62 @@ def build_delta_log_sensor(
     """
     if start not in ("latest", "beginning"):
         raise InvalidRequestError(f"start={start!r} is not 'latest' or 'beginning'")
-    if partitions_def is None and (partition_expr is not None or partition_key_of is not None):
+    if partitions_per_run not in ("one", "range"):
+        raise InvalidRequestError(f"partitions_per_run={partitions_per_run!r} is not 'one' or 'range'")
+    if max_runs_per_tick is not None and max_runs_per_tick < 1:
+        raise InvalidRequestError(
+            f"max_runs_per_tick={max_runs_per_tick} is below 1", remedy="Pass at least 1, or None"
+        )
+    given = partition_expr is not None or partition_key_of is not None or partition_format is not None
+    if partitions_def is None and (given or partitions_per_run == "range"):
         raise InvalidRequestError("partition_expr and partition_key_of need partitions_def", remedy="Pass it as well")
-    to_key = partition_key_of
-    if to_key is None and partitions_def is not None:
-        to_key = default_partition_key(partitions_def, partition_expr)
+    if partitions_per_run == "range" and not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
+        raise InvalidRequestError("partitions_per_run='range' needs time partitions", remedy="Leave it out")
+    mapping = None
+    if partitions_def is not None:
+        mapping = TouchedPartitions(partitions_def, partition_expr, partition_format, partition_key_of)
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        if skip_while_active and _has_active_run(context, name):
+            return dg.SkipReason("A run that this sensor requested is still active.")
         log = TableLog(open_store(resolve_env(table_uri), resolve_options(storage_options or {})))
         if context.cursor is None and start == "latest":
             cursor = current_cursor(log)
-            return _skip(f"Watching from version {cursor.version} on.", cursor)
-        cursor = NO_TABLE if context.cursor is None else parse_cursor(context.cursor)
-        batch = poll(log, cursor, verify=_is_verification_due(context.last_tick_completion_time, time.time()))
-        if batch is None:
-            return dg.SkipReason(f"Nothing new since version {cursor.version}.")
-        _log_gaps(context, batch)
-        if not batch.data_changed and not include_maintenance:
-            return _skip(f"Versions {_range(batch)} change no data.", batch.cursor)
-        run_tags = {**(tags or {}), **_batch_tags(batch)}
-        if to_key is None or partitions_def is None:
-            return dg.SensorResult(
-                run_requests=[dg.RunRequest(run_key=batch.run_key, tags=run_tags)], cursor=str(batch.cursor)
-            )
-        return _partitioned_result(context, batch, partitions_def, to_key, run_tags)
+            return _skip(f"Watching from version {cursor.version} on.", SensorState(cursor))
+        state = SensorState() if context.cursor is None else parse_state(context.cursor)
+        wanted = [*state.left, *_runs_that_waited(state, mapping)]
+        if not wanted:
+            # What an earlier tick has found goes before what is new.
+            verify = _is_verification_due(context.last_tick_completion_time, time.time())
+            try:
+                batch = poll(log, state.cursor, verify=verify)
+            except TableNotFoundError as error:
+                return dg.SkipReason(str(error))
+            if batch is None:
+                return dg.SkipReason(f"Nothing new since version {state.cursor.version}.")
+            _log_gaps(context, batch)
+            state = SensorState(batch.cursor, state.waiting)
+            if not batch.data_changed and not include_maintenance:
+                return _skip(f"Versions {_range(batch)} change no data.", state)
+            if mapping is None:
+                wanted = [WantedRun(batch.run_key, batch.starting_version, batch.ending_version)]
+            else:
+                touched = _touched(context, mapping, batch)
+                state = state.with_waiting(touched.later)
+                wanted = mapping.runs(touched, batch, by_range=partitions_per_run == "range")
+            if not wanted:
+                return _skip(f"Versions {_range(batch)} touch none of the partitions that are there.", state)
+        now, left = wanted[:max_runs_per_tick], wanted[max_runs_per_tick:] if max_runs_per_tick else []
+        keys = {run.first for run in wanted}
+        state = SensorState(state.cursor, tuple(key for key in state.waiting if key not in keys), tuple(left))
+        additions = []
+        if isinstance(partitions_def, dg.DynamicPartitionsDefinition):
+            additions.append(partitions_def.build_add_request([run.first for run in now if run.first is not None]))
+        return dg.SensorResult(
+            run_requests=[run.request(state.cursor.table_id, tags or {}) for run in now],
+            cursor=str(state),
+            dynamic_partitions_requests=additions,
+        )
 
     return dg.sensor(
         name=name,
@@ -115,113 +167,58 @@ def default_partition_key(
 ) -> PartitionKeyOf:
     """Maps the values of a table's partition to the key of the orchestrator's partition that holds it.
 
-    Returns: a function that gives None where there is no such key: a null, or a value outside of time partitions.
+    Returns: a function that gives None where there is no such key: a null, or a value outside of the partitions.
 
     Raises:
-        InvalidRequestError: `partition_expr` does not name a column for every dimension.
+        InvalidRequestError: `partition_expr` does not name a column for every dimension; the function, where a value
+            cannot be mapped.
     """
-    names = dimension_names(partitions_def)
-    if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        if partition_expr is not None and not isinstance(partition_expr, str):
-            raise InvalidRequestError(
-                "partition_expr must be one column for partitions of one dimension", remedy="Pass the column's name"
-            )
-        return lambda values: _dimension_key(partitions_def, _single(values, partition_expr))
-    if not isinstance(partition_expr, Mapping) or set(partition_expr) != set(names):
-        raise InvalidRequestError(
-            f"partition_expr must name a column for each of {', '.join(names)}",
-            remedy="Pass a mapping of dimensions to columns",
-        )
-    return lambda values: _multi_key(partitions_def, partition_expr, values)
+    mapping = TouchedPartitions(partitions_def, partition_expr)
+
+    def key_of(values: Values) -> str | None:
+        found = mapping.find(pa.table({name: [value] for name, value in values.items()}), None)
+        return next(iter((*found.keys, *found.later)), None)
+
+    return key_of
 
 
-def _multi_key(partitions_def: dg.MultiPartitionsDefinition, columns: Mapping[str, str], values: Values) -> str | None:
-    keys: dict[str, str] = {}
-    for dimension in partitions_def.partitions_defs:
-        key = _dimension_key(dimension.partitions_def, _single(values, columns[dimension.name]))
-        if key is None:
-            return None
-        keys[dimension.name] = key
-    return dg.MultiPartitionKey(keys)
-
-
-def _single(values: Values, column: str | None) -> object:
-    if column is None and len(values) == 1:
-        return next(iter(values.values()))
-    found = [value for name, value in values.items() if column is not None and name.lower() == column.lower()]
-    if not found:
-        raise InvalidRequestError(
-            f"partition_expr {column!r} is not a partition column of the table",
-            remedy=f"The partition columns are {', '.join(values) or 'none'}",
-        )
-    return found[0]
-
-
-def _dimension_key(partitions_def: dg.PartitionsDefinition[str], value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
-        return key_text(value)
-    if isinstance(value, date):
-        return partitions_def.get_partition_key_for_timestamp(_instant(value, partitions_def).timestamp())
-    text = key_text(value)
-    if partitions_def.has_partition_key(text):
-        return text
-    # Daily keys are often kept as the number 20130105.
-    dashed = f"{text[:4]}-{text[4:6]}-{text[6:]}"
-    return dashed if isinstance(value, int) and len(text) == 8 else text
-
-
-def _instant(value: date, partitions_def: dg.TimeWindowPartitionsDefinition) -> datetime:
-    """A date or a wall time is one of the zone the partitions are defined in."""
-    moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=partitions_def.start.tzinfo or UTC)
-
-
-def _partitioned_result(
-    context: dg.SensorEvaluationContext,
-    batch: TailBatch,
-    partitions_def: dg.PartitionsDefinition[str],
-    to_key: PartitionKeyOf,
-    tags: Mapping[str, str],
-) -> dg.SensorResult | dg.SkipReason:
+def _touched(context: dg.SensorEvaluationContext, mapping: TouchedPartitions, batch: TailBatch) -> Touched:
     if not batch.partitions.column_names:
         raise InvalidRequestError(
             "The table is not partitioned, so its commits cannot be mapped to partitions",
             remedy="Build the sensor without partitions_def",
         )
-    keys = sorted({key for values in batch.partitions.to_pylist() if (key := to_key(values)) is not None})
-    is_dynamic = isinstance(partitions_def, dg.DynamicPartitionsDefinition)
-    known = keys if is_dynamic else [key for key in keys if _has_key(partitions_def, key)]
-    if len(known) < len(keys):
-        context.log.info("%d touched partitions are not among the sensor's partitions", len(keys) - len(known))
-    if not known:
-        return _skip(f"Versions {_range(batch)} touch none of the partitions.", batch.cursor)
-    requests = [dg.RunRequest(run_key=f"{batch.run_key}:{key}", partition_key=key, tags=dict(tags)) for key in known]
-    additions = []
-    if isinstance(partitions_def, dg.DynamicPartitionsDefinition):
-        additions.append(partitions_def.build_add_request(known))
-    return dg.SensorResult(run_requests=requests, cursor=str(batch.cursor), dynamic_partitions_requests=additions)
+    touched = mapping.find(batch.partitions, context.instance)
+    if touched.num_outside:
+        context.log.warning("%d touched partitions lie outside of the sensor's partitions", touched.num_outside)
+    if touched.later:
+        context.log.info("Partitions that are not there yet are requested when they are: %s", ", ".join(touched.later))
+    return touched
 
 
-def _has_key(partitions_def: dg.PartitionsDefinition[str], key: str) -> bool:
-    try:
-        return partitions_def.has_partition_key(key)
-    except ValueError:
-        # A key that is not a point in time.
-        return False
+def _runs_that_waited(state: SensorState, mapping: TouchedPartitions | None) -> list[WantedRun]:
+    """Runs of the partitions that are there by now."""
+    keys = [key for key in state.waiting if mapping is not None and mapping.has_key(key)]
+    version = state.cursor.version
+    return [WantedRun(f"{state.cursor.table_id}:{version}:waited:{key}", version, version, key, key) for key in keys]
 
 
-def _batch_tags(batch: TailBatch) -> dict[str, str]:
-    return {
-        "delta/table_id": batch.cursor.table_id,
-        "delta/starting_version": str(batch.starting_version),
-        "delta/ending_version": str(batch.ending_version),
-    }
+_ACTIVE = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
 
 
-def _skip(reason: str, cursor: TailCursor) -> dg.SensorResult:
-    return dg.SensorResult(skip_reason=reason, cursor=str(cursor))
+def _has_active_run(context: dg.SensorEvaluationContext, sensor_name: str) -> bool:
+    requested = dg.RunsFilter(tags={"dagster/sensor_name": sensor_name}, statuses=list(_ACTIVE))
+    return bool(context.instance.get_run_ids(requested, limit=1))
+
+
+def _skip(reason: str, state: SensorState) -> dg.SensorResult:
+    return dg.SensorResult(skip_reason=reason, cursor=str(state))
 
 
 def _range(batch: TailBatch) -> str:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal
@@ -72,6 +73,63 @@ def partitions_predicate(
     values = [_single_value(column, data_type, p, text_format) for p in partitions]
     literals = tuple(Literal(value, data_type) for value in dict.fromkeys(values))
     return Comparison("=", target, literals[0]) if len(literals) == 1 else In(target, literals)
+
+
+def covers(
+    column: str, data_type: DataType, partition: Partition, value: object, *, text_format: str | None = None
+) -> bool:
+    """Whether a value of the column lies in a partition: whether `partitions_predicate` is true for it.
+
+    Raises:
+        InvalidRequestError: The partition does not mean exactly one value or range of this type.
+    """
+    if partition.start is not None and str(data_type) in _RANGE_TYPES:
+        low, high = _window_range(column, data_type, partition)
+        return low <= value < high  # type: ignore[operator]  # a range has the type of its column
+    return _single_value(column, data_type, partition, text_format) == value
+
+
+def ensure_distinct(
+    column: str, data_type: DataType, partitions: Sequence[Partition], *, text_format: str | None = None
+) -> None:
+    """Check that no two partitions mean the same value, or ranges that overlap: writing one would replace the other.
+
+    A partition that means nothing in this column is passed over (it is refused when it is written), unless it is the
+    format that drops what tells it from others.
+
+    Raises:
+        InvalidRequestError: Two do. The error names them.
+    """
+    ranges: list[tuple[Range, Partition]] = []
+    values: dict[Value, Partition] = {}
+    for partition in partitions:
+        try:
+            if partition.start is not None and str(data_type) in _RANGE_TYPES:
+                ranges.append((_window_range(column, data_type, partition), partition))
+                continue
+            value = _single_value(column, data_type, partition, text_format)
+        except InvalidRequestError:
+            if text_format is not None:
+                raise
+            continue
+        other = values.setdefault(value, partition)
+        if other.key != partition.key:
+            raise _same_rows(column, data_type, other, partition)
+    ranges.sort(key=lambda entry: entry[0])
+    for (one, first), (other_range, second) in pairwise(ranges):
+        if other_range[0] < one[1] and first.key != second.key:
+            raise _same_rows(column, data_type, first, second)
+
+
+def _same_rows(column: str, data_type: DataType, one: Partition, other: Partition) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Partitions {one.key!r} and {other.key!r} are the same rows of column {column} ({data_type})",
+        cause="The mapping of keys to values is not one-to-one, so that one of them would replace the other",
+        remedy="Use a timestamp column, UTC partitions, a partition_format with the offset (%z), or leave the format "
+        "out to keep the key itself",
+        partitions=[one.key, other.key],
+        column=column,
+    )
 
 
 def merge_ranges(ranges: Sequence[Range]) -> list[Range]:
@@ -157,15 +215,22 @@ def _window_text(column: str, data_type: DataType, partition: Partition, text_fo
         daily = str(data_type) in _INTEGER_BITS and _ISO_DATE.fullmatch(partition.key)
         return partition.key.replace("-", "") if daily else partition.key
     start, _ = _window(partition)
-    wall = start.replace(tzinfo=None, fold=0)
-    text = wall.strftime(text_format)
-    if _parse_or_none(text, text_format) != wall:
+    text = start.strftime(text_format)
+    parsed = parse_text(text, text_format)
+    # As a wall time, or as an instant where the format has the offset (`%z`). In UTC: datetimes of two zones are never
+    # equal in an hour that a change of clocks repeats.
+    if parsed is not None and parsed.tzinfo is not None:
+        holds = parsed.astimezone(UTC) == start.astimezone(UTC)
+    else:
+        holds = parsed == start.replace(tzinfo=None, fold=0)
+    if not holds:
         # A format that drops the hour would give the 24 partitions of a day one value.
         raise _refusal(column, data_type, partition, f"The format {text_format!r} does not hold the window's start")
     return text
 
 
-def _parse_or_none(text: str, text_format: str) -> datetime | None:
+def parse_text(text: str, text_format: str) -> datetime | None:
+    """What a `strftime` format wrote, or None for a text that it did not write."""
     try:
         return datetime.strptime(text, text_format)
     except ValueError:

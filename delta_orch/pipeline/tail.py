@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.change_feed.changed_files import read_changed_files
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import typed_partitions
@@ -42,7 +42,7 @@ def parse_cursor(text: str) -> TailCursor:
         InvalidRequestError: The text is not a cursor.
     """
     table_id, separator, version = text.rpartition(":")
-    if not separator or not version.lstrip("-").isdecimal():
+    if text != str(NO_TABLE) and not (separator and table_id and version.isdecimal()):
         raise InvalidRequestError(
             f"{text!r} is not a cursor", cause="A cursor is {table id}:{version}", remedy="Reset the cursor"
         )
@@ -105,13 +105,23 @@ def poll(
         max_versions: Read at most so many commits; the next poll goes on. None for all.
 
     Raises:
+        TableNotFoundError: The table that the cursor is about was dropped (found with `verify` only).
         CorruptLogError, UnsupportedFeatureError: The log cannot be read. The cursor stays valid.
     """
     if log.has_version(cursor.version + 1):
         return _read_new(log, cursor, max_versions)
     if not verify or not _is_out_of_reach(log, cursor):
         return None
-    return _read_new(log, cursor, max_versions) if log.exists() else None
+    if log.exists():
+        return _read_new(log, cursor, max_versions)
+    if cursor.version < 0:
+        return None
+    raise TableNotFoundError(
+        f"There is no table at {log.store.uri} any more",
+        cause=f"It was there at version {cursor.version}, and was dropped since",
+        remedy="Create it anew, or stop watching it",
+        uri=log.store.uri,
+    )
 
 
 def _is_out_of_reach(log: TableLog, cursor: TailCursor) -> bool:

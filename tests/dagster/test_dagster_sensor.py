@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ class Ticks:
         data = self.definitions.resolve_sensor_def("watch").evaluate_tick(context)
         self.cursor = data.cursor
         return data
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Dagster's clock, by which partitions end."""
+    now = datetime.fromisoformat(moment).replace(tzinfo=UTC)
+    monkeypatch.setattr("dagster._time._mockable_get_current_datetime", lambda: now)
 
 
 def keys(tick: Any) -> list[str | None]:
@@ -163,10 +169,112 @@ def test_touched_partitions_become_keys(table: DeltaTable, data_type: pa.DataTyp
 
 
 def test_nothing_but_foreign_partitions(table: DeltaTable) -> None:
-    table.append(rows("2012-12-31", "nonsense"), partition_by=["day"])
+    table.append(rows("2012-12-31", "2013-01-10", None), partition_by=["day"])
     data = Ticks(build(table, partitions_def=DAYS, start="beginning"))()
     assert data.run_requests == []
     assert "touch none of the partitions" in data.skip_message
+
+
+@pytest.mark.parametrize(
+    ("partitions_def", "values", "arguments"),
+    [
+        # It used to be passed over, and the cursor moved on.
+        (DAYS, ["2013-01-03", "nonsense"], {}),
+        (dg.MonthlyPartitionsDefinition("2013-01-01"), ["2013-01-05"], {}),
+        (dg.HourlyPartitionsDefinition("2013-01-01-00:00"), [date(2013, 1, 2)], {}),
+        (DAYS, ["2013-01-03"], {"partition_format": "%d.%m.%Y"}),
+        (DAYS, [1.5], {}),
+        (dg.StaticPartitionsDefinition(["1.5"]), [1.5], {}),
+        (DAYS, ["2013-01-03"], {"partition_key_of": lambda values: "never"}),
+    ],
+    ids=["no day", "a day of a month", "a date of hours", "another format", "a float", "a static float", "own"],
+)
+def test_what_maps_to_no_key_fails_the_tick(
+    table: DeltaTable, partitions_def: Any, values: list[Any], arguments: dict[str, Any]
+) -> None:
+    table.append(pa.table({"day": values, "n": range(len(values))}), partition_by=["day"])
+    tick = Ticks(build(table, partitions_def=partitions_def, start="beginning", **arguments))
+    for _ in range(2):
+        # The cursor stays: what is repaired later is not lost.
+        with pytest.raises(InvalidRequestError):
+            tick()
+        assert tick.cursor is None
+
+
+def test_a_format_of_ones_own(table: DeltaTable) -> None:
+    table.append(rows("03.01.2013"), partition_by=["day"])
+    assert keys(Ticks(build(table, partitions_def=DAYS, partition_format="%d.%m.%Y", start="beginning"))()) == [
+        "2013-01-03"
+    ]
+
+
+def test_an_hour_that_a_change_of_clocks_repeats(table: DeltaTable) -> None:
+    hours = dg.HourlyPartitionsDefinition("2013-11-03-00:00", end_date="2013-11-04-00:00", timezone="America/New_York")
+    moment = datetime.fromisoformat("2013-11-03T06:30:00+00:00")
+    table.append(rows(moment, data_type=pa.timestamp("us", "UTC")), partition_by=["day"])
+    assert keys(Ticks(build(table, partitions_def=hours, start="beginning"))()) == ["2013-11-03-01:00-0500"]
+
+
+def test_today_is_requested_when_it_is_over(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.append(rows("2013-01-02", "2013-01-03"), partition_by=["day"])
+    tick = Ticks(build(table, partitions_def=dg.DailyPartitionsDefinition("2013-01-01"), start="beginning"))
+    set_clock(monkeypatch, "2013-01-03 12:00")
+    assert keys(tick()) == ["2013-01-02"]
+    assert tick().run_requests == []
+    set_clock(monkeypatch, "2013-01-04 00:01")
+    assert keys(tick()) == ["2013-01-03"]
+    assert tick().run_requests == []
+    assert tick.cursor == f"{table.snapshot().metadata.id}:0"
+
+
+def test_no_more_runs_a_tick(table: DeltaTable) -> None:
+    table.append(rows(*(f"2013-01-0{day}" for day in range(1, 6))), partition_by=["day"])
+    tick = Ticks(build(table, partitions_def=DAYS, start="beginning", max_runs_per_tick=2))
+    ticks = [keys(tick()) for _ in range(4)]
+    assert [len(found) for found in ticks] == [2, 2, 1, 0]
+    assert [key for found in ticks for key in found] == [f"2013-01-0{day}" for day in range(1, 6)]
+    assert tick.cursor == f"{table.snapshot().metadata.id}:0"
+
+
+def test_neighbors_in_one_run(table: DeltaTable) -> None:
+    table.append(rows("2013-01-01", "2013-01-02", "2013-01-04"), partition_by=["day"])
+    tick = Ticks(build(table, partitions_def=DAYS, start="beginning", partitions_per_run="range"))
+    first, second = tick().run_requests
+    assert (first.partition_key, second.partition_key) == (None, "2013-01-04")
+    assert first.partition_key_range == dg.PartitionKeyRange("2013-01-01", "2013-01-02")
+
+
+def test_nothing_while_a_run_is_active(table: DeltaTable) -> None:
+    table.append(rows("a"))
+    tick = Ticks(build(table, skip_while_active=True, start="beginning"))
+    run = tick.instance.create_run_for_job(
+        tick.definitions.resolve_implicit_global_asset_job_def(),
+        tags={"dagster/sensor_name": "watch"},
+        status=dg.DagsterRunStatus.STARTED,
+    )
+    assert "still active" in tick().skip_message
+    assert tick.cursor is None
+    tick.instance.report_run_failed(run)
+    table.append(rows("b"))
+    (request,) = tick().run_requests
+    assert request.run_key.endswith(":0-1")
+
+
+def test_a_dropped_table_is_told(table: DeltaTable, tmp_path: Path) -> None:
+    table.append(rows("a"))
+    tick = Ticks(build(table))
+    tick()
+    (tmp_path / "t").rename(tmp_path / "old")
+    tick.last_tick = 0.0
+    assert "no table" in tick().skip_message
+
+
+@pytest.mark.parametrize("cursor", ["x:-5", ":7", "x:--1", "x:1 {", 'x:1 {"waiting": []}', 'x:1 {"left": 3}', "x:1 {]"])
+def test_cursors_that_are_none(table: DeltaTable, cursor: str) -> None:
+    tick = Ticks(build(table))
+    tick.cursor = cursor
+    with pytest.raises(InvalidRequestError, match="Reset the cursor"):
+        tick()
 
 
 def test_static_partitions(table: DeltaTable) -> None:
