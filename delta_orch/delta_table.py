@@ -11,6 +11,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.upkeep import after_commit
+from delta_orch.snapshot_writes import SnapshotWrites
 from delta_orch.storage.open import open_store
 from delta_orch.table_verbs import TableVerbs
 
@@ -46,6 +47,8 @@ class DeltaTable(TableVerbs):
     - `user_metadata`, `commit_info`, `operation_metrics`: further words and numbers for the commit's `commitInfo`;
     - `isolation_level`: `WriteSerializable`, `Serializable` or `SnapshotIsolation`, instead of the table's
       `delta.isolationLevel` (docs/transactions.md);
+    - `read_version`: the version whose rows the change was worked out from; what others have changed since in the rows
+      it concerns is a conflict. The writing methods of a `TableSnapshot` say so by themselves;
     - `dry_run`: check and prepare everything, commit nothing and leave no file; `CommitResult.preview` has the actions.
 
     Args:
@@ -213,7 +216,7 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.verbs.create import create
 
-        return create(self.log, self._snapshot_or_none(), schema, options)
+        return create(self.log, self._snapshot_or_none(options), schema, options)
 
     def append(
         self,
@@ -241,7 +244,7 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.verbs.append import append
 
-        return append(self.log, self._snapshot_or_none(), data, schema_mode, engine, options)
+        return append(self.log, self._snapshot_or_none(options), data, schema_mode, engine, options)
 
     def overwrite(
         self,
@@ -271,7 +274,7 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.verbs.overwrite import overwrite
 
-        snapshot = self._snapshot_or_none()
+        snapshot = self._snapshot_or_none(options)
         return overwrite(
             self.log, snapshot, data, replace_where, partition_overwrite_mode, schema_mode, engine, options
         )
@@ -298,7 +301,7 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.verbs.delete import delete
 
-        return delete(self.log, self.snapshot(), where, engine, options)
+        return delete(self.log, self._read(options), where, engine, options)
 
     def update(
         self,
@@ -327,7 +330,7 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.verbs.update import update
 
-        return update(self.log, self.snapshot(), set, where, engine, options)
+        return update(self.log, self._read(options), set, where, engine, options)
 
     def merge(
         self,
@@ -412,23 +415,29 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.verbs.domain_metadata import set_domain_metadata
 
-        return set_domain_metadata(self.log, self.snapshot(), domain, configuration, options)
+        return set_domain_metadata(self.log, self._read(options), domain, configuration, options)
 
     def remove_domain_metadata(self, domain: str, **options: Unpack[CommitOptions]) -> CommitResult:
         """Remove a metadata domain of your own; `skipped` if there is no domain of that name. Raises as
         `set_domain_metadata`."""
         from delta_orch.verbs.domain_metadata import remove_domain_metadata
 
-        return remove_domain_metadata(self.log, self.snapshot(), domain, options)
+        return remove_domain_metadata(self.log, self._read(options), domain, options)
 
-    def _snapshot_or_none(self) -> TableSnapshot | None:
+    def _read(self, options: CommitOptions) -> TableSnapshot:
+        """The version a change starts from."""
+        return self.snapshot(options.get("read_version"))
+
+    def _snapshot_or_none(self, options: CommitOptions) -> TableSnapshot | None:
         try:
-            return self.snapshot()
+            return self._read(options)
         except TableNotFoundError:
+            if options.get("read_version") is not None:
+                raise
             return None
 
 
-class TableSnapshot(Snapshot):
+class TableSnapshot(SnapshotWrites, Snapshot):
     """One version of a table, with its rows.
 
     It never changes, whatever is committed afterwards; its rows can be read until vacuum deletes files that newer

@@ -70,7 +70,9 @@ class TableVerbs:
                 "Restoring needs a version or a timestamp, and only one of them",
                 remedy="Give version=… or timestamp=…",
             )
-        return restore(self.log, self.snapshot(), version, timestamp, ignore_missing_files, options)
+        return restore(
+            self.log, self.snapshot(options.get("read_version")), version, timestamp, ignore_missing_files, options
+        )
 
     def clone(
         self,
@@ -149,7 +151,13 @@ class TableVerbs:
         from delta_orch.verbs.optimize import optimize
 
         return optimize(
-            self.log, self.snapshot(), where, target_file_size_bytes, max_deleted_rows_ratio, engine, options
+            self.log,
+            self.snapshot(options.get("read_version")),
+            where,
+            target_file_size_bytes,
+            max_deleted_rows_ratio,
+            engine,
+            options,
         )
 
     def vacuum(

@@ -43,6 +43,8 @@ def delete(
 
     def change(write: Write) -> Metrics | None:
         selected = write.select_rows(where)
+        # Which rows it deletes is known once they are found: the others of these files do not concern it.
+        write.transaction.read_rows(selected.partial)
         changes = RowChanges(write, selected.partial)
         rows = None
         if selected.partial.num_rows:

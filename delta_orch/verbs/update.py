@@ -63,6 +63,8 @@ def update(
         files = selected.files
         if not files.num_rows:
             return None
+        # Which rows it updates is known once they are found: the others of these files do not concern it.
+        write.transaction.read_rows(files)
         changes = RowChanges(write, files)
         rows = write.engine.project(changes.scan(selected.leaving), _columns(write, changes, assignments))
         recomputed = recomputed_columns(write.target.table, assignments)

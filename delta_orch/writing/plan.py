@@ -138,7 +138,7 @@ def _new_base(
     error: MetadataChangedError, log: TableLog, snapshot: Snapshot | None, plan: WritePlan
 ) -> Snapshot | None:
     """The version from which the plan may run again; None if it may not."""
-    if plan.source is None or not _can_be_read_again(plan.source.data):
+    if plan.source is None or plan.options.get("read_version") is not None or not _can_be_read_again(plan.source.data):
         return None
     if snapshot is None:
         if error.context.get("differences") != [PHYSICAL_NAMES]:
@@ -195,6 +195,8 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if source is not None:
         write._take(source, relation, definition)
     write._leave_out([txn.scope for txn in stale if txn.scope is not None])
+    if plan.is_blind and options.get("read_version") is not None:
+        transaction.read_whole_table()
     metrics = plan.change(write)
     if metrics is None:
         return replace(transaction.skip(), measured=write.measured)

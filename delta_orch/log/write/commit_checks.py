@@ -68,6 +68,17 @@ def ensure_isolation_level(level: str | None) -> None:
         raise InvalidRequestError(f"Unknown isolation level {level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}")
 
 
+def ensure_read_version(version: int | None, snapshot: Snapshot | None) -> None:
+    """Raise InvalidRequestError unless a transaction starts from the version that its caller has read."""
+    if version is not None and (snapshot is None or snapshot.version != version):
+        found = "no table" if snapshot is None else f"version {snapshot.version}"
+        raise InvalidRequestError(
+            f"The operation starts from {found}, not from version {version!r}",
+            cause="It cannot be worked out from an older version, or needs further commits before",
+            remedy="Run it without read_version",
+        )
+
+
 def ensure_may_remove(staged: StagedActions, table: TableConfiguration | None) -> None:
     """Raise AppendOnlyError where the table keeps its rows (PROTOCOL, "Append-only Tables"), InvalidRequestError where
     there is no table yet."""

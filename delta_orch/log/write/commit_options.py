@@ -32,6 +32,10 @@ class CommitOptions(TypedDict, total=False):
         commit_info: Further keys for `commitInfo`. They cannot replace its own.
         isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`. None takes the table's
             `delta.isolationLevel`.
+        read_version: The version from whose rows the change was worked out. The change starts from that one, and
+            whatever others have changed since in the rows it concerns is a conflict, blind appends included: the level
+            is `Serializable` unless one is given. An append concerns every row. The conflict is not retryable: the same
+            call cannot succeed any more.
         operation_metrics: Further `commitInfo.operationMetrics`, beside those of the operation.
         dry_run: Check and prepare everything, commit nothing and leave no file. `CommitResult.preview` has the actions.
     """
@@ -40,6 +44,7 @@ class CommitOptions(TypedDict, total=False):
     user_metadata: str | None
     commit_info: Mapping[str, object] | None
     isolation_level: str | None
+    read_version: int | None
     operation_metrics: Mapping[str, int | str] | None
     dry_run: bool
 

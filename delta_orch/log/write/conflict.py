@@ -73,7 +73,7 @@ def ensure_no_conflict(
         # A change of metadata alone has read rows to prove something about all of them, at any isolation level.
         ensure_no_rows_to_read(intent, winner)
     elif intent.isolation_level != SNAPSHOT_ISOLATION:
-        ensure_read_rows_unchanged(intent, winner, united)
+        ensure_read_rows_unchanged(intent, winner)
 
 
 def _ensure_same_table(intent: Intent, winner: Commit, before: TableConfiguration) -> None:

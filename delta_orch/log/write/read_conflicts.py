@@ -50,12 +50,8 @@ def is_blind_append(commit: Commit) -> bool:
     return commit.commit_info is not None and commit.commit_info.get("isBlindAppend") is True
 
 
-def ensure_read_rows_unchanged(intent: Intent, winner: Commit, united: pa.Array | None) -> None:
+def ensure_read_rows_unchanged(intent: Intent, winner: Commit) -> None:
     """Check that a commit added no rows that the transaction should have read, and removed none that it has.
-
-    Args:
-        united: As of `conflict.ensure_no_conflict`. Of these files the transaction depends on no rows but those it
-            deletes, unless it says otherwise (`Staging.read_rows`).
 
     Raises:
         ConcurrentAppendError, ConcurrentDeleteReadError: It did.
@@ -65,7 +61,7 @@ def ensure_read_rows_unchanged(intent: Intent, winner: Commit, united: pa.Array 
     if not is_blind_append(winner) or intent.isolation_level == SERIALIZABLE or intent.changes_metadata:
         _ensure_none_added(intent, winner, whole.adds)
     if marked.adds.num_rows:
-        _ensure_marked_rows_unread(intent, winner, marked, united)
+        _ensure_marked_rows_unread(intent, winner, marked)
     _ensure_none_removed(intent, winner, whole.removes)
 
 
@@ -172,14 +168,12 @@ def _first_removed(intent: Intent, removes: pa.Table) -> str | None:
 # Rows that were marked
 
 
-def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChanges, united: pa.Array | None) -> None:
+def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChanges) -> None:
     """Check the rows that a commit deleted by marking them, or brought back."""
     reads = intent.reads
     paths = one_chunk(canonical_paths(FileTable(marked.adds).path))
     is_named = _is_in(paths, [paths_of(keys) for keys in (*reads.files, *reads.moved)])
     is_known = _is_in(paths, reads.looked_at)
-    if united is not None:
-        is_known = pc.or_(is_known, pc.and_not(pc.is_in(paths, value_set=united), is_named))
     may_match = reads.may_hold_read_rows(marked.adds, intent.table)
     concerned = pc.or_(pc.or_(is_known, is_named), may_match)
     if not concerned.true_count:

@@ -255,9 +255,9 @@ class Staging:
     def delete_rows(self, files: pa.Table, positions: Sequence[BitMap64]) -> pa.Table:
         """Delete rows of files by marking them (PROTOCOL, "Deletion Vectors"). A file without rows left is removed.
 
-        The transaction depends on these rows, not on the others of the files: behind a commit that marks other rows of
-        the same files it puts its own on top of those, and behind one that marks some of them it ends in a conflict.
-        What the rows were chosen by is to be told by `read_where` and the like. Statistics keep their counts and say
+        Behind a commit that marks other rows of the same files the transaction puts its own on top of those; behind one
+        that marks some of them it ends in a conflict. Which rows it has read is to be told by `read_where` and the
+        like, and by `read_rows` where every row of the files was looked at. Statistics keep their counts and say
         that bounds are wide; row ids and commit versions stay. The vectors are written when the commit is.
 
         Args:

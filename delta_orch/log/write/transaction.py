@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Unpack
 from delta_orch.errors import (
     CommitOutcomeUnknownError,
     CommitRetriesExhaustedError,
+    ConflictError,
     FileExistsInStoreError,
     InvalidRequestError,
     StorageError,
@@ -28,8 +29,13 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.txn import Recorded, TxnId, ensure_follows, stale_among
 from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
-from delta_orch.log.write.commit_checks import ensure_isolation_level, ensure_joinable, ensure_may_commit
-from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns
+from delta_orch.log.write.commit_checks import (
+    ensure_isolation_level,
+    ensure_joinable,
+    ensure_may_commit,
+    ensure_read_version,
+)
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, ensure_options, parse_txns
 from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
 from delta_orch.log.write.staged_actions import StagedActions, paths_of
 from delta_orch.log.write.staging import Provenance, Staging
@@ -87,8 +93,12 @@ class Transaction(Staging):
     ) -> None:
         ensure_options(options, CommitOptions)
         self._txns = parse_txns(options.get("txn"))
+        self._read_version = options.get("read_version")
+        ensure_read_version(self._read_version, snapshot)
         self._isolation_level = options.get("isolation_level")
         ensure_isolation_level(self._isolation_level)
+        if self._read_version is not None and self._isolation_level is None:
+            self._isolation_level = SERIALIZABLE
         log.store.ensure_can_commit()
         provenance = Provenance(
             operation,
@@ -156,18 +166,31 @@ class Transaction(Staging):
         if self._base is not None and self._leave_out(self.stale_txns(), self._base):
             return self._skip(self._base, attempt=0)
         self.ensure_follows()
-        if self._is_dry_run:
-            return self._rehearse()
         try:
-            return self._commit_behind_others()
+            if (over := self._catch_up()) is not None:
+                return over
+            return self._rehearse() if self._is_dry_run else self._commit_behind_others()
         finally:
             self._drop_file()
 
     def skip(self) -> CommitResult:
-        """End without a commit: there is nothing to change."""
+        """End without a commit: there is nothing to change.
+
+        Raises:
+            ConflictError: A `read_version` was asked for, and what others have changed since may be there to change.
+        """
         assert self._base is not None
         self._has_ended = True
+        if (over := self._catch_up()) is not None:
+            return over
         return self._end(self._base.version, self._base.timestamp_ms, 0, {}, skipped=True)
+
+    def _catch_up(self) -> CommitResult | None:
+        """Move behind what others have committed since `read_version`. None where the transaction goes on.
+
+        Raises ConflictError: They changed what it concerns.
+        """
+        return None if self._read_version is None else self._rebase(self._next_version, attempt=0)
 
     def _commit_behind_others(self) -> CommitResult:
         patience = Patience()
@@ -225,6 +248,16 @@ class Transaction(Staging):
         Returns: None where the transaction should try again; a result where it turns out to be over: one of the commits
             is its own, or they leave it nothing to do.
         """
+        try:
+            return self._move_behind(version, attempt)
+        except ConflictError as e:
+            if self._read_version is None:
+                raise
+            context = {**e.context, "read_version": self._read_version, "retryable": False}
+            remedy = "Read the table again, work the change out from what is there, and commit that"
+            raise type(e)(e.problem, cause=e.cause, remedy=remedy, **context) from e
+
+    def _move_behind(self, version: int, attempt: int) -> CommitResult | None:
         from delta_orch.log.write.conflict import ensure_no_conflict
         from delta_orch.log.write.read_conflicts import note_moved_rows
 

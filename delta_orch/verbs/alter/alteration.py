@@ -107,7 +107,11 @@ def alter(
             return result
         except (ConflictError, CommitRetriesExhaustedError) as e:
             # What was read of rows would have to be read again: that is for the caller to decide.
-            if attempt == _MAX_RESTARTS - 1 or not _depends_on_definition_alone(draft):
+            if (
+                attempt == _MAX_RESTARTS - 1
+                or options.get("read_version") is not None
+                or not _depends_on_definition_alone(draft)
+            ):
                 raise
             _LOGGER.info("The alteration starts again: %s", e)
             time.sleep(random.random() * _LONGEST_PAUSE_S)

@@ -1,0 +1,115 @@
+"""Writes worked out from one version of a table: what others have changed since is not overwritten unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
+
+from delta_orch.errors import InvalidRequestError, MetadataChangedError
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep import after_commit
+
+if TYPE_CHECKING:
+    from delta_orch.engines.select import EngineChoice
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.write.commit_options import CommitOptions
+    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.writing.target import WriteOptions
+
+
+class SnapshotWrites(Snapshot):
+    """The writing methods of a `TableSnapshot`: those of `DeltaTable` with `read_version=` the version read.
+
+        snapshot = table.snapshot()
+        snapshot.overwrite(corrected(snapshot.scan().to_arrow()))
+
+    Each starts from this version, whatever came since. Where others have meanwhile added or removed rows it concerns,
+    by a blind append or otherwise, it ends in a `ConflictError`, and the table is theirs: read the new version and work
+    the rows out again. The level is `Serializable` unless `isolation_level` says otherwise.
+
+    Raises (all methods): As the method of `DeltaTable`, and:
+        ConflictError: As said.
+        InvalidRequestError: `read_version` names another version.
+    """
+
+    def append(
+        self,
+        data: object,
+        *,
+        schema_mode: str | None = None,
+        engine: EngineChoice = "auto",
+        **options: Unpack[WriteOptions],
+    ) -> CommitResult:
+        """Add rows that were worked out from this version: every change of rows since is a conflict."""
+        from delta_orch.verbs.append import append
+
+        log = self._begin(options)
+        return append(log, self, data, schema_mode, engine, {**options, "read_version": self.version})
+
+    def overwrite(
+        self,
+        data: object,
+        *,
+        replace_where: str | Expression | None = None,
+        partition_overwrite_mode: str = "static",
+        schema_mode: str | None = None,
+        engine: EngineChoice = "auto",
+        **options: Unpack[WriteOptions],
+    ) -> CommitResult:
+        """Replace rows by others that were worked out from this version. It concerns the rows that it replaces."""
+        from delta_orch.verbs.overwrite import overwrite
+
+        log = self._begin(options)
+        given: WriteOptions = {**options, "read_version": self.version}
+        return overwrite(log, self, data, replace_where, partition_overwrite_mode, schema_mode, engine, given)
+
+    def delete(
+        self,
+        where: str | Expression | None = None,
+        *,
+        engine: EngineChoice = "auto",
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Delete rows of this version. It concerns the rows for which `where` is true."""
+        from delta_orch.verbs.delete import delete
+
+        log = self._begin(options)
+        return delete(log, self, where, engine, {**options, "read_version": self.version})
+
+    def update(
+        self,
+        set: Mapping[str, str | Expression],
+        where: str | Expression | None = None,
+        *,
+        engine: EngineChoice = "auto",
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Change rows of this version. It concerns the rows for which `where` is true, before and after."""
+        from delta_orch.verbs.update import update
+
+        log = self._begin(options)
+        return update(log, self, set, where, engine, {**options, "read_version": self.version})
+
+    def _begin(self, options: CommitOptions) -> TableLog:
+        """The log to commit to.
+
+        Raises:
+            InvalidRequestError: Another version is asked for.
+            MetadataChangedError: The version is no longer in the log, or another table is there now.
+        """
+        given = options.get("read_version", self.version)
+        if given != self.version:
+            raise InvalidRequestError(
+                f"This is version {self.version}, and read_version is {given!r}",
+                remedy="Leave read_version out: a snapshot is the version that was read",
+            )
+        last = self.segment.version_file
+        if self.store.head(last.path) != last:
+            raise MetadataChangedError(
+                f"Version {self.version} cannot be written to any more",
+                cause="Its commit is gone: the log was cleaned up, or another table is there now",
+                remedy="Read the table again",
+                version=self.version,
+            )
+        return TableLog(self.store, type(self), after_commit)
