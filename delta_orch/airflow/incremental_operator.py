@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from delta_orch.airflow.attempts import Attempts
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
+    from delta_orch.pipeline.recorded import RecordedCommit
 
 MODES: dict[str, Mode] = {
     "append": "append",
@@ -100,6 +103,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader
+        from delta_orch.pipeline.recorded import find_commit_after
 
         source = self.hook.table(self.source)
         if source.uri == table.uri:
@@ -112,11 +116,19 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             on_recreated=cast("OnRecreated", self.on_recreated),
             max_versions=self.max_versions,
         )
+        attempts = Attempts(context)
+        attempts.begin_or_continue(run.identity().version, table.version() if table.exists() else -1)
         with self.lazy_session(run) as session:
             report = self.step(run, table, MODES[self.mode]).process(
                 reader, lambda batch: self._rows(context, session(), batch), until_current=True
             )
         details: dict[str, object] = {"source_uri": reader.source.uri}
+        if not report.batches and report.version is not None and attempts.marker is not None:
+            # Of this run, and since the first attempt that Airflow knows no success of.
+            found = find_commit_after(table, attempts.marker.table_version, run.is_of_task)
+            if found is not None:
+                report = replace(report, version=found.version, recovered=found)
+                details |= _source_versions(found)
         if report.batches:
             details |= {
                 "source_starting_version": report.batches[0].starting_version,
@@ -129,3 +141,11 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         start = "(snapshot)" if batch.starting_version is None else batch.starting_version
         self.log.info("Processing versions %s to %s of %s", start, batch.ending_version, batch.source.uri)
         return self.call_user_function(context, spark, batch)
+
+
+def _source_versions(commit: RecordedCommit) -> dict[str, object]:
+    info = commit.commit_info or {}
+    return {
+        "source_starting_version": info.get("sourceStartingVersion"),
+        "source_ending_version": info.get("sourceEndingVersion"),
+    }

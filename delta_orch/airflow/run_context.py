@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.run_identity import RunIdentity, airflow_version, airflow_writer, interval_text
+from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.run_identity import Idempotency, RunIdentity, airflow_version, airflow_writer, interval_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,6 +30,7 @@ class TaskRun:
         data_interval: Start and end; None for runs without a logical date.
         ordered_at: Where the run stands in time: a later run may replace what an earlier one wrote, not the reverse.
         clear_count: 0 until the task is cleared; grows with each clearing, never by a retry.
+        started_at: When the DAG run was started, or started again by a clearing.
     """
 
     dag_id: str
@@ -39,6 +42,7 @@ class TaskRun:
     data_interval: tuple[datetime, datetime] | None
     ordered_at: datetime
     clear_count: int
+    started_at: datetime | None = None
 
     @classmethod
     def from_context(cls, context: Context) -> TaskRun:
@@ -55,19 +59,68 @@ class TaskRun:
             data_interval=_interval(dag_run.data_interval_start, dag_run.data_interval_end),
             ordered_at=_ordered_at(dag_run.run_after, dag_run.start_date, clear_count),
             clear_count=clear_count,
+            started_at=dag_run.start_date,
         )
 
-    def identity(self) -> RunIdentity:
-        """Who writes; every attempt of this task instance has the same identity."""
+    def identity(self, name: str | None = None) -> RunIdentity:
+        """Who writes; every attempt of this task instance has the same identity.
+
+        Args:
+            name: What is written, in place of the map index.
+        """
         partition = self.partition_key
         if partition is None and self.data_interval is not None:
             partition = interval_text(*self.data_interval)
         return RunIdentity(
-            airflow_writer(self.dag_id, self.task_id, self.map_index),
+            airflow_writer(self.dag_id, self.task_id, self.map_index, name),
             airflow_version(self.ordered_at, self.clear_count),
             self.run_id,
             partition,
         )
+
+    def write_txns(self, idempotency: Idempotency, name: str | None, *, replaces_table: bool) -> tuple[TxnId, ...]:
+        """The identifiers of a write: what is written and by which run, last; before it, for a write that replaces the
+        whole table, how far the table has come in time.
+
+        Runs that replace the table are ordered by the end of their data interval: a late run of an older one, or one
+        that is cleared, does not replace what a newer one wrote. A run without interval is ordered by its own time.
+
+        Raises:
+            InvalidRequestError: A mapped task without `name` writes once per partition, or `name` is empty.
+        """
+        if idempotency == "off":
+            return ()
+        if idempotency == "partition" and self.map_index >= 0 and name is None:
+            raise InvalidRequestError(
+                f"Task {self.task_id} is mapped and has idempotency='partition', but no identity",
+                cause="A map index says nothing of what is written: when the list changes, it stands for other rows",
+                remedy="Name what each mapped task writes: identity='{{ … }}'",
+            )
+        identity = self.identity(name)
+        if identity.partition is None and idempotency == "partition" and name is not None:
+            identity = replace(identity, partition="")
+        unit = identity.txns(idempotency, by_run=not replaces_table)
+        if not replaces_table or identity.partition is None:
+            return unit
+        until = self.data_interval[1] if self.data_interval else self.ordered_at
+        table = airflow_writer(self.dag_id, self.task_id, identity=name)
+        return (TxnId(f"{table}:", airflow_version(until), ordered=True), *unit)
+
+    def as_newer_run(self) -> TaskRun:
+        """This run, ordered by when it was started: for one whose place in time another run of its name has taken."""
+        started = self.started_at
+        return self if started is None else replace(self, ordered_at=max(self.ordered_at, started))
+
+    def is_of_task(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether a commit was made by an attempt of this task instance, as `user_metadata` tells it."""
+        import orjson
+
+        try:
+            said = orjson.loads(str(commit_info.get("userMetadata")))
+        except orjson.JSONDecodeError:
+            return False
+        names = ("dag_id", "task_id", "run_id", "map_index")
+        return isinstance(said, dict) and all(said.get(name) == getattr(self, name) for name in names)
 
     def user_metadata(self) -> str:
         """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
@@ -27,14 +27,18 @@ OperatorArgument = Any
 
 XCom = dict[str, object]
 """What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
-where it committed none the one it found; None without a table), `skipped` (nothing was committed), and details."""
+where it committed none the one it found; None without a table), `skipped` (the task has committed nothing), and
+details. Where an earlier attempt had made the commit, it is described as if this one had, and `recovered` is true."""
 
 
 def xcom_of(report: StepReport, **details: object) -> XCom:
     """The report of a step. `operation_metrics` only where the step computed something."""
-    metrics = {} if report.commit is None else {"operation_metrics": report.metrics}
-    found = {"table_uri": report.table.uri, "version": report.version, "skipped": report.skipped}
-    return {**found, **metrics, **details}
+    found: XCom = {"table_uri": report.table.uri, "version": report.version, "skipped": report.skipped}
+    if report.recovered is not None:
+        found |= {"skipped": False, "recovered": True}
+    if report.commit is not None or report.recovered is not None:
+        found["operation_metrics"] = report.metrics
+    return {**found, **details}
 
 
 class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
@@ -42,23 +46,32 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
 
     Errors that are worth a retry (`DeltaError.retryable`) leave as they are, so that the task's retries apply; other
     DeltaErrors fail the task at once. The XCom and the extra of each outlet's asset event hold `table_uri`, `version`
-    and `skipped`. A task that finds its work done is a success, not skipped, so that what follows it runs.
+    and `skipped`, and the event `rows` and `partitions` where they are known. A task that finds its work done is a
+    success, not skipped, so that what follows it runs; but it emits no asset event.
 
     Args:
         table_uri: A URI, a path, an `ObjectStoragePath`, an asset (or its `delta://` URI), or a name below the
             connection's `table_root`. (templated)
         delta_conn_id: The connection with the storage options. (templated)
+        emit_when_unchanged: Emit the outlets' asset events also where the task has committed nothing.
     """
 
     template_fields: Sequence[str] = ("table_uri", "delta_conn_id")
     ui_color = "#d4ecf7"
 
     def __init__(
-        self, *, table_uri: TableLocation, delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: OperatorArgument
+        self,
+        *,
+        table_uri: TableLocation,
+        delta_conn_id: str = DEFAULT_CONN_ID,
+        emit_when_unchanged: bool = False,
+        **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
+        self.emit_when_unchanged = emit_when_unchanged
+        self.ensure_flag("emit_when_unchanged", emit_when_unchanged)
 
     def refusal(self, what: str, cause: str | None = None) -> InvalidRequestError:
         """The error for arguments that do not go together."""
@@ -90,9 +103,13 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
             finally:
                 # The process of a task ends in a way that waits for no thread.
                 table.wait_for_upkeep()
-        done = "nothing to commit at" if xcom["skipped"] else "committed"
+            if not xcom["skipped"] or self.emit_when_unchanged:
+                attach_to_outlets(context, xcom, table)
+            else:
+                # Airflow emits what it finds among the outlets when the task ends.
+                context["ti"].task.outlets = []
+        done = "nothing to commit at" if xcom["skipped"] else "recovered" if "recovered" in xcom else "committed"
         self.log.info("%s: %s version %s of %s", self.task_id, done, xcom["version"], xcom["table_uri"])
-        attach_to_outlets(context, xcom)
         return xcom
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
@@ -100,18 +117,44 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
         raise NotImplementedError
 
 
-def attach_to_outlets(context: Context, xcom: XCom) -> None:
+def attach_to_outlets(context: Context, xcom: XCom, table: DeltaTable) -> None:
     """Put the report into the asset events the task will emit.
 
     An alias among the outlets resolves to the asset beside it that stands for the table, else to one named by its URI.
     """
-    extra = {name: xcom[name] for name in ("table_uri", "version", "skipped")}
     events, outlets = context["outlet_events"], context["outlets"]
+    if not outlets:
+        return
+    extra: dict[str, object] = {
+        name: xcom[name] for name in ("table_uri", "version", "skipped", "recovered") if name in xcom
+    }
+    metrics = xcom.get("operation_metrics")
+    if isinstance(metrics, Mapping) and "numOutputRows" in metrics:
+        extra["rows"] = int(metrics["numOutputRows"])
+    if not xcom["skipped"] and isinstance(version := xcom["version"], int):
+        extra["partitions"] = touched_partitions(table, version)
     for outlet in outlets:
         if isinstance(outlet, Asset):
             events[outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias):
             events[outlet].add(_asset_of_table(str(xcom["table_uri"]), outlets), extra=extra)
+
+
+MAX_PARTITIONS = 1000
+
+
+def touched_partitions(table: DeltaTable, version: int) -> list[dict[str, str | None]] | None:
+    """The partitions in which a commit changed data, as text by column; None where there are more than an event should
+    hold, or the table has none."""
+    from delta_orch.pipeline.partitions import key_text
+    from delta_orch.pipeline.tail import partitions_of_version
+
+    found = partitions_of_version(table.log, version)
+    if not found.column_names or found.num_rows > MAX_PARTITIONS:
+        return None
+    return [
+        {name: None if value is None else key_text(value) for name, value in row.items()} for row in found.to_pylist()
+    ]
 
 
 def _asset_of_table(table_uri: str, outlets: Sequence[object]) -> Asset:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.step_operator import DeltaStepOperator, running_spark_session
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
@@ -49,11 +50,14 @@ class DeltaWriteOperator(DeltaStepOperator):
         table_properties: `delta.*` and other properties, if this write creates the table. (templated)
         idempotency: `run` as described; `partition`: once for the run's partition key or data interval, whichever run
             or clearing does it (what a table needs that is only ever appended to); or `off`: every attempt writes.
+        identity: What this task writes, in place of the map index: a mapped task that names it stays itself when the
+            list changes. Of a write that replaces the whole table, each identity has a time line of its own.
+            (templated)
         engine: `spark`, `local`, or `auto`: by the data; for `sql` Spark if `spark_conf` is given or a session runs.
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
     """
 
-    template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "sql", "tables", "replace_where")
+    template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "sql", "tables", "replace_where", "identity")
     template_fields_renderers = {  # noqa: RUF012 (Airflow's own spelling of a class attribute)
         **DeltaStepOperator.template_fields_renderers,
         "sql": "sql",
@@ -70,6 +74,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         replace_where: str | None = None,
         partition_overwrite_mode: str = "static",
         idempotency: str = "run",
+        identity: str | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
@@ -79,17 +84,25 @@ class DeltaWriteOperator(DeltaStepOperator):
         self.replace_where = replace_where
         self.partition_overwrite_mode = partition_overwrite_mode
         self.idempotency = idempotency
+        self.identity = identity
         self._ensure_valid()
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         mode = "overwrite_partitions" if self.partition_overwrite_mode == "dynamic" else self.mode
-        # A write that replaces the table fences off older runs; what any other adds must not be lost.
-        txns = run.identity().txns(
-            cast("Idempotency", self.idempotency), by_run=mode != "overwrite" or self.replace_where is not None
+        step = replace(self.step(run, table, cast("Mode", mode)), where=self.replace_where)
+        once = OnceWriter(
+            context,
+            run,
+            table,
+            idempotency=cast("Idempotency", self.idempotency),
+            name=self.identity,
+            # What adds rows doubles them when it is done twice.
+            adds=mode not in ("overwrite", "overwrite_partitions"),
+            replaces_table=mode == "overwrite" and self.replace_where is None,
+            work=work_of(self),
         )
-        step = replace(self.step(run, table, cast("Mode", mode)), txns=txns, where=self.replace_where)
         with self.lazy_session(run) as session:
-            report = step.run(lambda: self._rows(context, session()))
+            report = once.run(step, lambda: self._rows(context, session()))
         if report.commit is None:
             self.log.info("Nothing is computed: %s", report.reason)
         return xcom_of(report)

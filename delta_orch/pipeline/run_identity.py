@@ -104,17 +104,31 @@ def dagster_version(root_run_created: datetime) -> int:
     return _epoch_ms(root_run_created, "root_run_created")
 
 
-def airflow_writer(dag_id: str, task_id: str, map_index: int = -1) -> str:
-    """`airflow:{dag_id}.{task_id}[map index]`.
+def airflow_writer(dag_id: str, task_id: str, map_index: int = -1, identity: str | None = None) -> str:
+    """`airflow:{dag_id}.{task_id}[map index]`, or `airflow:{dag_id}.{task_id}[={identity}]`.
 
     Args:
         dag_id: A dot in it is written `%2E`, so that the boundary to `task_id` stays visible.
         task_id: With its task groups, as Airflow spells it.
         map_index: Below 0 for a task that is not mapped; nothing is added then.
+        identity: What the task writes, in the user's words; it takes the place of the map index.
+
+    Raises:
+        InvalidRequestError: A name is empty, or `identity` is what a template without a value renders to.
     """
+    if identity is not None:
+        if not identity.strip() or identity in ("None", "null", "undefined"):
+            raise InvalidRequestError(
+                f"identity={identity!r} names nothing",
+                cause="Its template has no value in this run, and every such run would pass for one write",
+                remedy="Use a value that every run has, such as {{ dag_run.run_id }} or the mapped argument",
+            )
+        map_index = -1
     if not dag_id or not task_id:
         raise InvalidRequestError("An Airflow step has a dag id and a task id", remedy="Pass both")
     mapped = f"[{map_index}]" if map_index >= 0 else ""
+    if identity is not None:
+        mapped = f"[={_encode(identity, ':[]')}]"
     return f"airflow:{_encode(dag_id, '.:')}.{_encode(task_id, ':[]')}{mapped}"
 
 

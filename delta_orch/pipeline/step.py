@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
+    from delta_orch.pipeline.recorded import RecordedCommit
     from delta_orch.protocol.types import StructType
     from delta_orch.writing.target import WriteOptions
 
@@ -51,6 +52,7 @@ class StepReport:
         reason: Why it, or a part of it, was skipped.
         skipped_txns: The identifiers that were recorded already.
         commit: The last commit; None where the step was over before it computed anything.
+        recovered: The commit of an earlier attempt of this very step, found again instead of made; `version` is its.
         batches: The batches of changes that an incremental step processed, in order.
     """
 
@@ -61,10 +63,13 @@ class StepReport:
     skipped_txns: tuple[TxnId, ...] = ()
     commit: CommitResult | None = None
     batches: tuple[ChangeBatch, ...] = ()
+    recovered: RecordedCommit | None = None
 
     @property
     def metrics(self) -> dict[str, int | str]:
         """`commitInfo.operationMetrics` of the last commit."""
+        if self.recovered is not None:
+            return dict(self.recovered.operation_metrics or {})
         return {} if self.commit is None else dict(self.commit.operation_metrics)
 
     def snapshot(self) -> TableSnapshot:
@@ -75,7 +80,8 @@ class StepReport:
         """
         newest = self.table.snapshot()
         # Others may have committed since.
-        return newest if self.skipped or newest.version == self.version else self.table.snapshot(version=self.version)
+        is_newest = self.version is None or newest.version == self.version or (self.skipped and self.recovered is None)
+        return newest if is_newest else self.table.snapshot(version=self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +153,23 @@ class Step:
             batch = reader.next_batch() if batch.ending_version < goal else None
         return replace(reports[-1], skipped=all(report.skipped for report in reports), batches=tuple(batches))
 
+    def recover(self, txn: TxnId) -> StepReport:
+        """The report of a step whose commit, with this identifier, an earlier attempt has made.
+
+        Raises:
+            DeltaError: The log cannot be read.
+        """
+        from delta_orch.pipeline.recorded import find_txn_commit
+
+        found = find_txn_commit(self.table, txn)
+        return StepReport(self.table, found.version, True, ALREADY_COMMITTED, (txn,), recovered=found)
+
     def _found_done(self, before: TableSnapshot) -> StepReport | None:
         """The report of a step that has nothing to compute. The commit looks at the identifiers once more."""
-        recorded = [before.txn_version(txn.app_id) for txn in self.txns]
-        if self.txns and all(
-            version is not None and txn.is_recorded_by(version)
-            for version, txn in zip(recorded, self.txns, strict=True)
-        ):
-            return StepReport(self.table, before.version, True, _why_skipped(self.txns, before), self.txns)
+        stale = [txn for txn in self.txns if _is_recorded(txn, before.txn_version(txn.app_id))]
+        # One that guards the whole write decides alone; those with a scope only where none of them is left.
+        if self.txns and (len(stale) == len(self.txns) or any(txn.scope is None for txn in stale)):
+            return StepReport(self.table, before.version, True, _why_skipped(stale, before), tuple(stale))
         if self.mode not in ("error", "ignore") or not self._is_in_the_way(before):
             return None
         if self.mode == "ignore":
@@ -190,7 +205,11 @@ class Step:
                     remedy="Append, or overwrite all",
                     source=batch.source.uri,
                 )
-        return replace(self, txns=(batch.txn,), where=where)
+        read = {"sourceTable": batch.source.uri, "sourceEndingVersion": batch.ending_version}
+        if batch.starting_version is not None:
+            read["sourceStartingVersion"] = batch.starting_version
+        options: WriteOptions = {**self.options, "commit_info": {**(self.options.get("commit_info") or {}), **read}}
+        return replace(self, txns=(batch.txn,), where=where, options=options)
 
     def _commit(self, data: object) -> StepReport:
         if data is None:
@@ -217,6 +236,10 @@ class Step:
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
         return StepReport(table, result.version, result.skipped, reason, repeated, result)
+
+
+def _is_recorded(txn: TxnId, version: int | None) -> bool:
+    return version is not None and txn.is_recorded_by(version)
 
 
 def _why_skipped(txns: Sequence[TxnId], recorded_in: TableSnapshot) -> str:

@@ -188,6 +188,15 @@ def _touched_partitions(log: TableLog, latest: Snapshot, commits: Sequence[Commi
     return _distinct(pa.concat_tables(files) if files else _no_files(latest), latest)
 
 
+def partitions_of_version(log: TableLog, version: int) -> pa.Table:
+    """The distinct partitions in which one commit changed data; no columns for a table that is not partitioned.
+
+    Raises:
+        VersionNotFoundError: The commit was cleaned up.
+    """
+    return _touched_partitions(log, log.snapshot(version=version), [log.read_commit(version)])
+
+
 def _no_files(snapshot: Snapshot) -> pa.Table:
     return snapshot.files(["partition_values"]).slice(0, 0)
 

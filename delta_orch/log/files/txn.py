@@ -21,6 +21,9 @@ class TxnId:
     With `exact`, only the very same version counts as recorded: another one, higher or lower, is committed and takes
     its place ("it would be valid for the version to decrease", says the protocol).
 
+    With `ordered`, the same version may be committed again, and only a later one keeps it out: what is recorded says
+    how far the table has come in time, not who wrote it.
+
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
     """
@@ -30,9 +33,12 @@ class TxnId:
     scope: Expression | None = None
     follows: int | None = None
     exact: bool = False
+    ordered: bool = False
 
     def is_recorded_by(self, version: int) -> bool:
         """Whether a recorded version makes this one's commit a repetition."""
+        if self.ordered:
+            return version > self.version
         return version == self.version if self.exact else version >= self.version
 
 

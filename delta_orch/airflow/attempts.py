@@ -1,0 +1,171 @@
+"""What earlier attempts of a task instance have done: whose commit a recorded transaction is.
+
+The table says *that* a transaction is recorded. Whose it is, it cannot say: a DAG that was deleted and created anew has
+runs of the same names and times, a mapped task that is expanded anew has other work under the same index, and a
+clearing cannot tell an attempt that succeeded from one that died after its commit. Each task instance therefore notes
+in Airflow's task state store, which belongs to this very run and survives retries and clearing, which transaction it
+set out to commit, and Airflow's own record of its success.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+logger = logging.getLogger(__name__)
+
+MARKER_KEY = "delta_orch_write"
+"""Under which the state store holds the marker."""
+
+
+class Verdict(Enum):
+    """What an attempt does."""
+
+    WRITE = auto()
+    """Nothing of it is recorded, or what is does not count any more."""
+    OWN = auto()
+    """An earlier attempt has committed it: report that commit."""
+    AGAIN = auto()
+    """What is recorded is of a run that no longer exists: write, as a newer run."""
+    LEAVE = auto()
+    """A newer run, or any run where one is enough, has written it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What an attempt set out to commit.
+
+    Attributes:
+        version: The transaction's version.
+        work: A digest of the task's arguments, where an index stands for them; else empty.
+        acknowledged: Airflow has recorded the success of an attempt since.
+        table_version: The table's version before the first attempt; -1 without a table.
+    """
+
+    version: int
+    work: str = ""
+    acknowledged: bool = False
+    table_version: int = -1
+
+
+def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, adds: bool, knows: bool) -> Verdict:
+    """What to do about a transaction.
+
+    Args:
+        own: The version of this attempt.
+        recorded: The one in the table, None without.
+        marker: What an earlier attempt of this task instance has noted.
+        work: Of this attempt.
+        adds: The write leaves the rows that are there; done twice it doubles its own.
+        knows: There is a state store to ask. Without it, a transaction of the same version counts as this task's own.
+
+    Raises:
+        InvalidRequestError: Neither writing nor leaving it can be right.
+    """
+    if recorded is not None and marker is not None and recorded == marker.version:
+        if own <= recorded or (adds and not marker.acknowledged):
+            if marker.work == work:
+                return Verdict.OWN
+            if adds:
+                raise _shifted()
+            return Verdict.AGAIN if own <= recorded else Verdict.WRITE
+        return Verdict.WRITE
+    if recorded is None or recorded < own:
+        return Verdict.WRITE
+    if recorded > own:
+        return Verdict.LEAVE
+    if not knows:
+        return Verdict.OWN
+    if adds:
+        raise _recreated()
+    return Verdict.AGAIN
+
+
+class Attempts:
+    """The marker of one task instance.
+
+    Args:
+        context: Airflow's, of the attempt that is running.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store: Any = context.get("task_state_store")
+        self.marker: Marker | None = None
+        found = None if self._store is None else self._store.get(MARKER_KEY)
+        if found is None:
+            return
+        self.marker = Marker(**found)
+        if not self.marker.acknowledged and _has_returned_before(context):
+            self._note(Marker(self.marker.version, self.marker.work, True, self.marker.table_version))
+
+    @property
+    def knows(self) -> bool:
+        """Whether there is a state store."""
+        return self._store is not None
+
+    def begin_or_continue(self, version: int, table_version: int) -> None:
+        """As `begin`, for a task that may make several commits: an attempt that was never acknowledged stands at the
+        start of them."""
+        before = self.marker
+        if before is not None and not before.acknowledged:
+            table_version = before.table_version
+        self.begin(version, table_version=table_version)
+
+    def begin(self, version: int, work: str = "", table_version: int = -1) -> None:
+        """Note what is about to be committed, before it is, and have Airflow's acknowledgement noted after it."""
+        if self._store is None:
+            return
+        self._note(Marker(version, work, False, table_version))
+        self.note_acknowledgement()
+
+    def note_acknowledgement(self) -> None:
+        """Have the success of this attempt noted once Airflow has been told of it."""
+        if self._store is None:
+            return
+        task: BaseOperator = self._context["ti"].task
+        given = getattr(task, "on_success_callback", None) or []
+        callbacks: Sequence[object] = given if isinstance(given, list | tuple) else [given]
+        # In this process only: the DAG is not touched.
+        task.on_success_callback = [self._acknowledge, *callbacks]
+
+    def _acknowledge(self, context: Context) -> None:
+        if self.marker is not None:
+            self._note(Marker(self.marker.version, self.marker.work, True, self.marker.table_version))
+
+    def _note(self, marker: Marker) -> None:
+        from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # it is missing in the stub
+
+        values = {name: getattr(marker, name) for name in Marker.__dataclass_fields__}
+        self._store.set(MARKER_KEY, values, retention=NEVER_EXPIRE)
+        self.marker = marker
+
+
+def _has_returned_before(context: Context) -> bool:
+    """Whether the attempt before this one pushed its XCom: the last thing it does before it reports its success."""
+    given = getattr(context["ti"], "_ti_context_from_server", None)
+    return "return_value" in (getattr(given, "xcom_keys_to_clear", None) or ())
+
+
+def _recreated() -> InvalidRequestError:
+    return InvalidRequestError(
+        "A run of the same name and time has added these rows before, and it is not this run",
+        cause="The DAG, or its run, was deleted and created anew; adding the rows again would double them",
+        remedy="Clear the task to add them again, or pass idempotency='partition' to leave what is there",
+    )
+
+
+def _shifted() -> InvalidRequestError:
+    return InvalidRequestError(
+        "Another mapped task has added rows under this map index in this run",
+        cause="The list that the task is mapped over has changed, and an index does not say what was written",
+        remedy="Name what each mapped task writes: identity='{{ … }}'",
+    )

@@ -1,0 +1,133 @@
+"""One write of one task, once: the table's transactions and Airflow's record of the attempts, taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from delta_orch.airflow.attempts import Attempts, Verdict, judge
+from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.run_identity import Idempotency, airflow_writer
+from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport, snapshot_or_none
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+    from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.log.files.txn import TxnId
+
+
+class OnceWriter:
+    """Runs a step under the transaction of a task, unless that is recorded.
+
+    Args:
+        context: Airflow's.
+        run: Of the context.
+        table: The table that is written.
+        idempotency: See `Idempotency`.
+        name: What is written, in the user's words.
+        adds: The write leaves the rows that are there; done twice it doubles its own.
+        replaces_table: The write replaces every row.
+        work: See `work_of`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        run: TaskRun,
+        table: DeltaTable,
+        *,
+        idempotency: Idempotency,
+        name: str | None,
+        adds: bool,
+        replaces_table: bool = False,
+        work: str = "",
+    ) -> None:
+        self._context = context
+        self._run = run
+        self._table = table
+        self._idempotency = idempotency
+        self._name = name
+        self._adds = adds
+        self._replaces_table = replaces_table
+        self._work = work if run.map_index >= 0 and name is None else ""
+
+    def run(self, step: Step, rows: Callable[[], object]) -> StepReport:
+        """The report of the step; `recovered` where an earlier attempt of this task had made its commit.
+
+        Raises:
+            InvalidRequestError: What is recorded is not this task's, and writing would double or replace rows.
+            DeltaError: As `Step.run`.
+        """
+        txns = self._txns(self._run)
+        if not txns:
+            return step.run(rows)
+        before = snapshot_or_none(self._table)
+        self._ensure_alone(txns[-1], before)
+        attempts = Attempts(self._context)
+        txns, verdict, recorded = self._judged(txns, before, attempts)
+        if verdict is Verdict.OWN:
+            attempts.note_acknowledgement()
+            assert recorded is not None
+            return step.recover(replace(txns[-1], version=recorded))
+        if verdict is not Verdict.LEAVE:
+            attempts.begin(txns[-1].version, self._work, -1 if before is None else before.version)
+        report = replace(step, txns=txns).run(rows)
+        if report.skipped and report.reason == ALREADY_COMMITTED and self._idempotency == "run":
+            # Another process of this very attempt, which Airflow took for dead, came first.
+            return step.recover(txns[-1])
+        return report
+
+    def _txns(self, run: TaskRun) -> tuple[TxnId, ...]:
+        return run.write_txns(self._idempotency, self._name, replaces_table=self._replaces_table)
+
+    def _judged(
+        self, txns: tuple[TxnId, ...], before: TableSnapshot | None, attempts: Attempts
+    ) -> tuple[tuple[TxnId, ...], Verdict, int | None]:
+        unit = txns[-1]
+        recorded = None if before is None else before.txn_version(unit.app_id)
+        if self._idempotency == "partition":
+            marker = attempts.marker
+            is_own = marker is not None and marker.version == recorded and not marker.acknowledged
+            verdict = Verdict.WRITE if recorded is None else Verdict.OWN if is_own else Verdict.LEAVE
+            return txns, verdict, recorded
+        verdict = judge(unit.version, recorded, attempts.marker, self._work, adds=self._adds, knows=attempts.knows)
+        if verdict is Verdict.AGAIN:
+            txns = self._txns(self._run.as_newer_run())
+            if recorded is not None and txns[-1].version <= recorded:
+                raise InvalidRequestError(
+                    "A run of the same name has written this before, and started later than this one",
+                    remedy="Clear the task to write again",
+                )
+        return txns, verdict, recorded
+
+    def _ensure_alone(self, unit: TxnId, before: TableSnapshot | None) -> None:
+        """Mapped tasks that each replace the whole of one table leave the rows of the last."""
+        run = self._run
+        if not self._replaces_table or run.map_index < 0 or before is None:
+            return
+        step = airflow_writer(run.dag_id, run.task_id) + "["
+        partition = unit.app_id.partition("]:")[2]
+        for app_id, version in before.txns.items():
+            other = app_id.startswith(step) and app_id.endswith(f"]:{partition}") and app_id != unit.app_id
+            if other and version // 1000 == unit.version // 1000:
+                raise InvalidRequestError(
+                    f"Map index {run.map_index} of task {run.task_id} would replace the rows of another one",
+                    cause="Mapped tasks of one run replace the whole of one table",
+                    remedy="Pass replace_where, partition_overwrite_mode='dynamic' or mode='append'",
+                )
+
+
+def work_of(operator: BaseOperator) -> str:
+    """A digest of an operator's rendered arguments, by which one expansion of a mapped task is told from another.
+
+    Objects that JSON does not have count by their type: what differs between two attempts must be the arguments.
+    """
+    import hashlib
+    import json
+
+    fields = {name: getattr(operator, name, None) for name in sorted(operator.template_fields)}
+    text = json.dumps(fields, sort_keys=True, default=lambda value: type(value).__qualname__)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

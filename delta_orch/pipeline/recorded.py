@@ -1,0 +1,59 @@
+"""Finding a commit again by what it recorded: an attempt that was cut off reports the commit it had made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import VersionNotFoundError
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.files.commit_reader import Commit
+    from delta_orch.log.files.txn import TxnId
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCommit:
+    """A commit as the log tells of it.
+
+    Attributes:
+        version: Its version; None where the log no longer holds it.
+        operation_metrics: Of its `commitInfo`.
+        commit_info: All of it.
+    """
+
+    version: int | None = None
+    operation_metrics: Mapping[str, int | str] | None = None
+    commit_info: Mapping[str, object] | None = None
+
+
+def find_txn_commit(table: DeltaTable, txn: TxnId) -> RecordedCommit:
+    """The commit that recorded exactly this identifier. Reads the log from its newest commit backwards.
+
+    Raises:
+        DeltaError: The log cannot be read.
+    """
+    return _find(table, lambda commit: any(t.app_id == txn.app_id and t.version == txn.version for t in commit.txns))
+
+
+def find_commit_after(
+    table: DeltaTable, version: int, matches: Callable[[Mapping[str, object]], bool]
+) -> RecordedCommit | None:
+    """The newest commit after `version` whose `commitInfo` matches, None without one."""
+    found = _find(table, lambda commit: matches(commit.commit_info or {}), after=version)
+    return None if found.version is None else found
+
+
+def _find(table: DeltaTable, matches: Callable[[Commit], bool], after: int = -1) -> RecordedCommit:
+    for version in range(table.snapshot().version, after, -1):
+        try:
+            commit = table.log.read_commit(version)
+        except VersionNotFoundError:
+            break  # Cleaned up, and all before it.
+        if matches(commit):
+            info = commit.commit_info or {}
+            metrics = info.get("operationMetrics")
+            return RecordedCommit(version, metrics if isinstance(metrics, Mapping) else {}, info)
+    return RecordedCommit()

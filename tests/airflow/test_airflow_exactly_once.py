@@ -1,0 +1,276 @@
+"""The table "What each event does" of docs/airflow.md: one test a row, in real DAG runs, against what must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG, Asset, task
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaIncrementalOperator, DeltaWriteOperator
+from delta_orch.airflow.attempts import Marker, Verdict, judge
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+DAY_5, DAY_6 = datetime(2024, 1, 5, tzinfo=UTC), datetime(2024, 1, 6, tzinfo=UTC)
+
+
+def rows(*values: object) -> pa.Table:
+    return pa.table({"v": pa.array([str(value) for value in values], pa.string())})
+
+
+def content(uri: Path) -> list[str]:
+    return sorted(DeltaTable(uri).snapshot().scan().to_arrow()["v"].to_pylist())
+
+
+def die_once(context: Any, result: Any) -> None:
+    """After the commit, before Airflow hears of it."""
+    if context["ti"].try_number == 1:
+        raise RuntimeError("killed after the commit")
+
+
+def dag_of(name: str, uri: Path, function: Callable[..., pa.Table], **arguments: Any) -> DAG:
+    with DAG(name, schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+        DeltaWriteOperator(task_id="load", python_callable=function, table_uri=uri, **arguments)
+    return dag
+
+
+def written(ds: str, ti: Any) -> pa.Table:
+    return rows(f"{ds} try {ti.try_number}")
+
+
+REPLACES: dict[str, Any] = {"mode": "overwrite"}
+APPENDS: dict[str, Any] = {"mode": "append"}
+NO_RETRY: dict[str, Any] = {"retries": 0, "post_execute": die_once}
+
+
+def test_whole_table_late_run_never_replaces_a_newer_one(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("late_whole", tmp_path / "t", written, **REPLACES)
+    runs.run(dag, DAY_6, run_after=DAY_6 + timedelta(days=1))
+    late = runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
+    assert content(tmp_path / "t") == ["2024-01-06 try 1"]
+    assert runs.xcom(late, "load")["skipped"] is True
+    # Cleared, it is late, too; and the newer one may be cleared and write again.
+    runs.clear(dag, late, "load")
+    assert content(tmp_path / "t") == ["2024-01-06 try 1"]
+
+
+def test_whole_table_cleared_newest_run_writes_again(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("newest_whole", tmp_path / "t", written, **REPLACES)
+    runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
+    newest = runs.run(dag, DAY_6, run_after=DAY_6 + timedelta(days=1))
+    runs.clear(dag, newest, "load")
+    assert content(tmp_path / "t") == ["2024-01-06 try 2"]
+
+
+@pytest.mark.parametrize("way_out", [{"identity": "{{ ds }}"}, {"idempotency": "off"}], ids=str)
+def test_whole_table_ways_out_of_the_order(runs: Runs, tmp_path: Path, way_out: dict[str, Any]) -> None:
+    dag = dag_of(f"way_out_{len(way_out['identity' if 'identity' in way_out else 'idempotency'])}", tmp_path / "t",
+                 written, **REPLACES, **way_out)  # fmt: skip
+    runs.run(dag, DAY_6, run_after=DAY_6 + timedelta(days=1))
+    runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
+    assert content(tmp_path / "t") == ["2024-01-05 try 1"]
+
+
+def test_append_cleared_after_an_attempt_that_was_never_acknowledged(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("unacknowledged", tmp_path / "t", written, **APPENDS, **NO_RETRY)
+    run = runs.run(dag, DAY_5)
+    assert runs.state(run, "load") == "failed"
+    run = runs.clear(dag, run, "load")
+    assert runs.state(run, "load") == "success"
+    assert content(tmp_path / "t") == ["2024-01-05 try 1"]
+    report = runs.xcom(run, "load")
+    assert (report["version"], report["skipped"], report["recovered"]) == (0, False, True)
+    # Acknowledged now: who clears it again wants the rows again.
+    runs.clear(dag, run, "load")
+    assert content(tmp_path / "t") == ["2024-01-05 try 1", "2024-01-05 try 3"]
+
+
+def test_append_cleared_after_success_adds_again_even_if_the_next_attempt_dies_early(
+    runs: Runs, tmp_path: Path
+) -> None:
+    def fails_second(ti: Any) -> pa.Table:
+        if ti.try_number == 2:
+            raise RuntimeError("killed before the commit")
+        return rows(ti.try_number)
+
+    dag = dag_of("dies_early", tmp_path / "t", fails_second, **APPENDS)
+    run = runs.run(dag, DAY_5)
+    run = runs.clear(dag, run, "load")
+    assert runs.state(run, "load") == "failed"
+    run = runs.clear(dag, run, "load")
+    assert content(tmp_path / "t") == ["1", "3"]
+
+
+def test_replace_cleared_after_an_unacknowledged_attempt_writes_again(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("replace_unacknowledged", tmp_path / "t", written, **REPLACES, **NO_RETRY)
+    run = runs.run(dag, DAY_5)
+    runs.clear(dag, run, "load")
+    assert content(tmp_path / "t") == ["2024-01-05 try 2"]
+
+
+def test_retry_reports_its_own_commit_though_others_came_after_it(runs: Runs, tmp_path: Path) -> None:
+    events: list[Any] = []
+
+    def overtaken(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            DeltaTable(tmp_path / "t").append(rows("other"))
+            raise RuntimeError("killed after the commit")
+        events.append(context["outlet_events"][Asset(name="recovered", uri=f"delta://file{tmp_path}/t")].extra)
+
+    dag = dag_of(
+        "recovers", tmp_path / "t", written, retries=1, retry_delay=timedelta(0), post_execute=overtaken,
+        outlets=[Asset(name="recovered", uri=f"delta://file{tmp_path}/t")],
+    )  # fmt: skip
+    report = runs.xcom(runs.run(dag, DAY_5), "load")
+    assert (report["version"], report["skipped"], report["recovered"]) == (0, False, True)
+    assert int(report["operation_metrics"]["numOutputRows"]) == 1
+    assert (events[0]["version"], events[0]["recovered"], events[0]["rows"]) == (0, True, 1)
+
+
+def test_incremental_retry_reports_its_own_commit(runs: Runs, tmp_path: Path) -> None:
+    source = DeltaTable(tmp_path / "s")
+    source.append(rows("a"))
+    target = DeltaTable(tmp_path / "t")
+    with DAG("incremental_recovers", schedule=None) as dag:
+        DeltaIncrementalOperator(
+            task_id="load", source=tmp_path / "s", target=tmp_path / "t", mode="append", bootstrap="changes",
+            python_callable=lambda batch: batch.changes.to_arrow().select(["v"]),
+            retries=1, retry_delay=timedelta(0), post_execute=die_once,
+        )  # fmt: skip
+    run = runs.run(dag)
+    target.append(rows("other"))
+    report = runs.xcom(run, "load")
+    assert (report["version"], report["skipped"], report["recovered"]) == (0, False, True)
+    assert (report["source_starting_version"], report["source_ending_version"]) == (0, 0)
+    # Acknowledged: a clearing that finds nothing new has done nothing.
+    run = runs.clear(dag, run, "load")
+    assert runs.xcom(run, "load")["skipped"] is True
+
+
+def test_deleted_and_recreated_dag_replaces_and_refuses_to_double(runs: Runs, tmp_path: Path) -> None:
+    """`dag.test()` deletes the run of that date and makes a new one, as deleting the DAG does."""
+    replaces = dag_of("recreated_replace", tmp_path / "r", written, mode="overwrite", replace_where="v >= ''")
+    appends = dag_of("recreated_append", tmp_path / "a", written, **APPENDS)
+    for _ in range(2):
+        last = runs.run(replaces, DAY_5, run_after=DAY_6), runs.run(appends, DAY_5, run_after=DAY_6)
+    assert DeltaTable(tmp_path / "r").version() == 2
+    assert runs.xcom(last[0], "load")["skipped"] is False
+    assert runs.state(last[1], "load") == "failed"
+    assert content(tmp_path / "a") == ["2024-01-05 try 1"]
+    # And as the error says: cleared, it adds them.
+    runs.clear(appends, last[1], "load")
+    assert content(tmp_path / "a") == ["2024-01-05 try 1", "2024-01-05 try 2"]
+
+
+def mapped_dag(name: str, uri: Path, values: list[str], **arguments: Any) -> DAG:
+    with DAG(name, schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+
+        @task
+        def names() -> list[str]:
+            return list(values)
+
+        @task.delta(table_uri=uri, **arguments)
+        def load(name: str) -> pa.Table:
+            return rows(name)
+
+        load.expand(name=names())
+    return dag
+
+
+def test_mapped_partition_mode_needs_an_identity(runs: Runs, tmp_path: Path) -> None:
+    dag = mapped_dag("mapped_refused", tmp_path / "t", ["b", "c"], idempotency="partition")
+    run = runs.run(dag, DAY_5)
+    assert runs.state(run, "load", 0) == "failed"
+    assert not DeltaTable(tmp_path / "t").exists()
+
+
+def test_mapped_index_shifts_do_not_matter_to_an_identity(runs: Runs, tmp_path: Path) -> None:
+    values = ["b", "c"]
+    dag = mapped_dag(
+        "mapped_named", tmp_path / "t", values, idempotency="partition", identity="{{ task.op_kwargs['name'] }}"
+    )
+    run = runs.run(dag, DAY_5)
+    assert content(tmp_path / "t") == ["b", "c"]
+    values.insert(0, "a")
+    runs.run(dag, DAY_5)
+    assert run is not None
+    assert content(tmp_path / "t") == ["a", "b", "c"]
+
+
+def test_mapped_tasks_that_replace_one_whole_table_are_refused(runs: Runs, tmp_path: Path) -> None:
+    dag = mapped_dag("mapped_whole", tmp_path / "t", ["a", "b"], mode="overwrite")
+    run = runs.run(dag, DAY_5)
+    assert {runs.state(run, "load", 0), runs.state(run, "load", 1)} == {"success", "failed"}
+
+
+@pytest.mark.parametrize("identity", ["{{ params.none }}", "{{ '' }}"])
+def test_identity_without_a_value_is_refused(runs: Runs, tmp_path: Path, identity: str) -> None:
+    dag = dag_of("no_identity", tmp_path / "t", written, identity=identity, params={"none": None})
+    assert runs.state(runs.run(dag, DAY_5), "load") == "failed"
+    assert not DeltaTable(tmp_path / "t").exists()
+
+
+def test_nothing_new_emits_nothing(runs: Runs, tmp_path: Path) -> None:
+    DeltaTable(tmp_path / "s").append(rows("a"))
+
+    def events_of(name: str, **more: Any) -> list[int]:
+        with DAG(name, schedule=None) as dag:
+            DeltaIncrementalOperator(
+                task_id="load", source=tmp_path / "s", target=tmp_path / name, mode="append",
+                python_callable=lambda batch: batch.scan().to_arrow(),
+                outlets=[Asset(name=name, uri=f"delta://file{tmp_path}/{name}")], **more,
+            )  # fmt: skip
+        return [len(asset_events(runs.run(dag).dag_id)) for _ in range(2)]
+
+    assert events_of("silent") == [1, 1]
+    assert events_of("talking", emit_when_unchanged=True) == [1, 2]
+
+
+def asset_events(dag_id: str) -> list[Any]:
+    from airflow.models.asset import AssetEvent  # noqa: TID251 (looking at what Airflow stored)
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return list(session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == dag_id)).all())
+
+
+OLD, OWN, NEW = 10, 20, 30
+
+
+@pytest.mark.parametrize(
+    ("recorded", "marker", "adds", "expected"),
+    [
+        (None, None, True, Verdict.WRITE),
+        (OLD, None, True, Verdict.WRITE),
+        (NEW, None, False, Verdict.LEAVE),
+        (OWN, Marker(OWN), True, Verdict.OWN),
+        (OWN, Marker(OWN), False, Verdict.OWN),
+        (OWN, None, False, Verdict.AGAIN),
+        (OWN, None, True, InvalidRequestError),
+        (OWN, Marker(OWN, "another"), True, InvalidRequestError),
+        (OWN, Marker(OWN, "another"), False, Verdict.AGAIN),
+        (NEW, Marker(NEW), False, Verdict.OWN),
+        (OLD, Marker(OLD), True, Verdict.OWN),
+        (OLD, Marker(OLD), False, Verdict.WRITE),
+        (OLD, Marker(OLD, "another"), True, InvalidRequestError),
+        (OLD, Marker(OLD, acknowledged=True), True, Verdict.WRITE),
+        (OLD, Marker(OWN), True, Verdict.WRITE),
+    ],
+)
+def test_verdicts(recorded: int | None, marker: Marker | None, adds: bool, expected: Any) -> None:
+    if isinstance(expected, type):
+        with pytest.raises(expected):
+            judge(OWN, recorded, marker, "", adds=adds, knows=True)
+    else:
+        assert judge(OWN, recorded, marker, "", adds=adds, knows=True) is expected
+    if recorded == OWN and marker is None:
+        assert judge(OWN, recorded, marker, "", adds=adds, knows=False) is Verdict.OWN
