@@ -160,6 +160,29 @@ class TableVerbs:
             options,
         )
 
+    def purge(
+        self,
+        where: str | Expression | None = None,
+        *,
+        engine: EngineChoice = "auto",
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Rewrite the files that hold deleted rows or dropped columns; what readers see does not change. Together with
+        `vacuum` that erases what was deleted. The reference calls it REORG … APPLY (PURGE). See `verbs.purge.purge`.
+
+        Args:
+            where: A predicate over partition columns.
+
+        Returns: `skipped` where no file holds such.
+
+        Raises:
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
+            ConflictError: Another commit changed one of the files.
+        """
+        from delta_orch.verbs.purge import purge
+
+        return purge(self.log, self.snapshot(), where, engine, options)
+
     def vacuum(
         self,
         retention_hours: float | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -45,6 +45,23 @@ def have_shredded_variants(
     return _have(store, paths, lambda file: _has_shredded(schema, file, mode))
 
 
+def have_unknown_columns(
+    store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode, known: Collection[str]
+) -> pa.Array:
+    """For each file, whether it holds a column, or a field of a struct, that the table does not have any more.
+
+    Args:
+        known: Names of columns that files have beside those of the schema.
+
+    Other arguments and errors as `have_older_types`.
+    """
+
+    def has_unknown(file: Candidates) -> bool:
+        return _has_unknown(schema, Candidates(field for field in file if field.name not in known), mode)
+
+    return _have(store, paths, has_unknown)
+
+
 def read_num_rows(store: LogStore, paths: Sequence[str]) -> list[int]:
     """The number of rows of each file, deleted ones included. Arguments and errors as `have_older_types`."""
     return _each(store, paths, lambda metadata: metadata.num_rows)
@@ -74,6 +91,19 @@ def _has_older_types(struct: StructType, candidates: Candidates, mode: ColumnMap
         if any(_has_older_types(inner, fields, mode) for inner, fields in _structs(field.data_type, found.type)):
             return True
     return False
+
+
+def _has_unknown(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:
+    found = {find_in_file(field, candidates, mode) for field in struct} - {None}
+    if len(found) < len(candidates):
+        return True
+    pairs = ((field.data_type, _find(field, candidates, mode)) for field in struct)
+    return any(
+        _has_unknown(inner, fields, mode)
+        for data_type, column in pairs
+        if column is not None
+        for inner, fields in _structs(data_type, column.type)
+    )
 
 
 def _has_shredded(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:

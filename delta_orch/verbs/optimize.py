@@ -100,22 +100,30 @@ def plan_compaction(
     files, live_bytes, is_stale = _candidates(snapshot, where, max_deleted_rows_ratio)
     chosen = pc.or_(is_stale, pc.less(live_bytes, _long(target_file_size_bytes)))
     files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
+    keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
+    return cut_bins(files, keys, live_bytes, target_file_size_bytes, pc.indices_nonzero(is_stale).to_pylist())
+
+
+def cut_bins(
+    files: pa.Table, partition_keys: pa.Array, live_bytes: pa.Array, limit_bytes: int, stale: Collection[int]
+) -> tuple[pa.Table, ...]:
+    """Files in bins of one partition, of at least two files or one of the `stale`, and of at most the limit. Pure.
+
+    Args:
+        stale: Positions in `files`.
+    """
     if not files.num_rows:
         return ()
     keyed = pa.table(
-        {
-            "partition": file_partition_keys(files, snapshot.schema, snapshot.partition_columns),
-            "live_bytes": live_bytes,
-            "is_stale": is_stale,
-            "row": int64_array(range(files.num_rows)),
-        }
+        {"partition": partition_keys, "live_bytes": live_bytes, "row": int64_array(range(files.num_rows))}
     ).sort_by([("partition", "ascending"), ("live_bytes", "ascending"), ("row", "ascending")])
     # Sorted, the files of a bin are neighbours: each is a slice, nothing is copied twice.
     in_order = files.combine_chunks().take(keyed.column("row"))
     partitions = keyed.column("partition").combine_chunks().dictionary_encode()
-    stale = frozenset(pc.indices_nonzero(keyed.column("is_stale")).to_pylist())
+    marked = frozenset(stale)
+    moved = frozenset(place for place, row in enumerate(keyed.column("row").to_pylist()) if row in marked)
     sizes = keyed.column("live_bytes").to_pylist()
-    bins = pack_bins(partitions.indices.to_pylist(), sizes, target_file_size_bytes, stale)
+    bins = pack_bins(partitions.indices.to_pylist(), sizes, limit_bytes, moved)
     return tuple(in_order.slice(start, stop - start) for start, stop in bins)
 
 

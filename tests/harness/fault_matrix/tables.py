@@ -170,6 +170,11 @@ def _mark(table: DeltaTable) -> None:
     delete_rows(table, 1)
 
 
+def _create_and_mark(table: DeltaTable) -> None:
+    _create_marked(table)
+    _mark(table)
+
+
 def _create_counted(table: DeltaTable) -> None:
     """Columns that are numbered, rows that are tracked, commits that tell the time, columns under other names."""
     properties = {
@@ -195,6 +200,7 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "littered": (_create_plain, _litter),
     "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
     "marked": (_create_marked, _mark),
+    "marked before": (_create_and_mark, lambda table: table.append(rows("c", 7))),
     "counted": (_create_counted, lambda table: table.append(rows("b", 3, 4))),
     "rich": (_create_rich, _grow_rich),
     "rich, checkpoint due": (lambda table: _create_rich(table, "5"), _grow_rich),

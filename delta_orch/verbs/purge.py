@@ -1,0 +1,88 @@
+"""`purge`: files without what was deleted from them. The reference calls it REORG … APPLY (PURGE)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.file_traits import have_unknown_columns
+from delta_orch.engines.select import EngineChoice
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
+from delta_orch.log.files.arrow_building import int64_array, one_chunk
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.partition_columns import file_partition_keys
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.table.column_mapping import ColumnMappingMode
+from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
+from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, compaction_metrics, cut_bins
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
+from delta_orch.writing.target import existing_target
+
+
+def purge(
+    log: TableLog,
+    snapshot: Snapshot,
+    where: str | Expression | None,
+    engine: EngineChoice,
+    options: CommitOptions,
+) -> CommitResult:
+    """Rewrite the files that hold rows or columns which are no longer in the table: those with a deletion vector, and
+    where columns are mapped those with a column that was dropped. No row changes, and none loses its id.
+
+    What was deleted stays in the older files until vacuum removes them: `purge`, then `vacuum`, erases it.
+
+    Args:
+        where: A predicate over partition columns; other partitions are left alone.
+
+    Returns: `skipped` where no file holds such.
+
+    Raises as `optimize`.
+    """
+    predicate = None
+    if where is not None:
+        predicate = resolve_predicate(where, snapshot.schema)
+        ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
+    properties = existing_target(snapshot).properties
+    size = properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
+    parameters = {
+        "predicate": "[]" if where is None else f"[{where if isinstance(where, str) else predicate}]",
+        "applyPurge": "true",
+    }
+
+    def rewrite(write: Write) -> dict[str, int] | None:
+        files = _files_to_purge(snapshot, predicate)
+        if not files.num_rows:
+            return None
+        keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
+        sizes = one_chunk(FileTable(files).size)
+        bins = cut_bins(files, keys, sizes, size, stale=range(files.num_rows))
+        return compaction_metrics(*write.move(bins))
+
+    return run_plan(log, snapshot, WritePlan("REORG", parameters, rewrite, options, engine=engine))
+
+
+def _files_to_purge(snapshot: Snapshot, where: Expression | None) -> pa.Table:
+    files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
+    is_marked = one_chunk(FileTable(files).dv_id.is_valid())
+    if snapshot.configuration.column_mapping is ColumnMappingMode.NONE or is_marked.true_count == files.num_rows:
+        # Without mapping a column leaves only together with the files that have it.
+        return files.filter(is_marked)
+    asked = pc.indices_nonzero(pc.invert(is_marked)).to_pylist()
+    paths = FileTable(files).path.take(int64_array(asked)).to_pylist()
+    unknown = have_unknown_columns(
+        snapshot.store, paths, snapshot.schema, snapshot.configuration.column_mapping, _own_columns(snapshot)
+    )
+    return files.filter(pc.replace_with_mask(is_marked, pc.invert(is_marked), unknown))
+
+
+def _own_columns(snapshot: Snapshot) -> Collection[str]:
+    """Columns that files have beside those of the schema."""
+    properties = snapshot.metadata.configuration
+    tracked = (properties[key] for key in (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN) if key in properties)
+    return {"_change_type", *tracked}
