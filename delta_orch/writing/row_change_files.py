@@ -13,6 +13,7 @@ from delta_orch.engines.base import ComputedColumn, Relation
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.errors import StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
@@ -122,6 +123,7 @@ class ChangedFiles:
                 # New files are change data too: no row is written twice.
                 adds.append(new.write(kind, _TOLD[kind] if tells else None))
                 change_files += [adds[-1]] if tells else []
+        self._ensure_complete(adds, rewritten)
         for table in adds:
             write.ensure_inside_scopes(table)
             transaction.add_files(table, just_written=True)
@@ -153,6 +155,23 @@ class ChangedFiles:
             vectors_removed=len(removed) - FileTable(removed).deletion_vector.null_count,
             change_files=sum(table.num_rows for table in change_files),
         )
+
+    def _ensure_complete(self, adds: Sequence[pa.Table], rewritten: Sequence[_Touched]) -> None:
+        """The rows that stay and those that are new are counted before anything is committed: an engine that writes
+        fewer, or more, must not get away with it."""
+        expected = self._updated + self._inserted
+        for file in rewritten:
+            if file.live is None:
+                return
+            expected += file.live - len(file.leaving)
+        if (found := _num_records(adds)) != expected:
+            raise StorageError(
+                "The new files do not hold the rows that were to be written",
+                cause=f"They have {found} rows instead of {expected}",
+                remedy="Look for what touches files below the table's directory; the table is unchanged",
+                found=found,
+                expected=expected,
+            )
 
     def _file(self, file: _Touched) -> pa.Table:
         return self._files.slice(file.number, 1)

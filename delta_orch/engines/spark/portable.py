@@ -110,7 +110,8 @@ class PortableHost(SparkHost):
         writer = rows.write.mode("error").options(**options)
         if partition_by:
             writer = writer.partitionBy(*partition_by)
-        writer.parquet(f"{hadoop_root(store)}/{own}")
+        # Hadoop's `Path(String)` takes no URI encoding: `a%20b` would be another directory than `a b`.
+        writer.parquet(f"{unquote(hadoop_root(store))}/{own}")
         return [
             meta.path
             for meta in store.list_recursive(own)

@@ -1,0 +1,80 @@
+"""DELETE and UPDATE on each kind of Spark session, beside plain Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.engines.row_sets import RowSet
+from delta_orch.engines.spark.engine import SparkEngine
+from tests.harness.changed_rows import CHANGES, PLAIN_NAMES, PREDICATES, SCHEMA, Model
+
+pytestmark = pytest.mark.spark
+
+ROWS = [
+    {
+        "id": i,
+        "part": [None, "a", "b c%/ü"][i % 3],
+        "x": [None, float("nan"), 0.5, 2.0][i % 4],
+        "st": None if i % 5 == 0 else {"a": i % 3, "b": None if i % 2 else {"c": str(i)}},
+        "odd name": i,
+        "list": [i, None],
+    }
+    for i in range(12)
+]
+
+
+@pytest.mark.parametrize(
+    ("properties", "partition_by"),
+    [
+        ({}, ["part"]),
+        ({"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}, None),
+        (
+            {
+                "delta.columnMapping.mode": "name",
+                "delta.enableRowTracking": "true",
+                "delta.enableDeletionVectors": "true",
+                "delta.enableChangeDataFeed": "true",
+            },
+            ["part"],
+        ),
+    ],
+)
+def test_statements_do_what_plain_python_does(
+    engine: SparkEngine, tmp_path: Path, properties: dict[str, str], partition_by: list[str] | None
+) -> None:
+    table = DeltaTable(str(tmp_path / "a table"))
+    schema = SCHEMA if "delta.columnMapping.mode" in properties else PLAIN_NAMES
+    rows = [dict(zip(schema.names, row.values(), strict=True)) for row in ROWS]
+    table.append(pa.Table.from_pylist(rows, schema), partition_by=partition_by, properties=properties)
+    model = Model(table, engine, "delta.enableRowTracking" in properties, "delta.enableChangeDataFeed" in properties)
+    model.load()
+    model.update(CHANGES[4], PREDICATES[3])
+    model.delete(PREDICATES[2])
+    model.update(CHANGES[8], PREDICATES[7])
+    model.delete(PREDICATES[1])
+    model.delete(PREDICATES[0])
+
+
+def test_rows_are_evaluated_once_and_gathered_into_bitmaps(engine: SparkEngine) -> None:
+    rows = engine.relation(
+        pa.table(
+            {
+                "kind": ["delete"] * 4 + ["insert"],
+                "file": pa.array([0, 0, 7, 7, None], pa.int64()),
+                "row": pa.array([0, 70_000, 32_768, 32_768, None], pa.int64()),
+            }
+        )
+    )
+    sets = engine.row_sets(rows, "kind", "file", "row")
+    assert {key: (sorted(found.positions), found.num_rows) for key, found in sets.items()} == {
+        ("delete", 0): ([0, 70_000], 2),
+        ("delete", 7): ([32_768], 2),
+        ("insert", None): ([], 1),
+    }
+    with engine.evaluated(rows.selectExpr("*", "rand() AS r")) as kept:
+        assert engine.to_arrow(kept).sort_by("r").equals(engine.to_arrow(kept).sort_by("r"))
+    assert RowSet().num_rows == 0
