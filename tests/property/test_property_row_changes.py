@@ -46,7 +46,7 @@ properties = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(files, statements, properties, st.booleans())
 def test_statements_do_what_plain_python_does(
     data: list[list[Any]],
