@@ -34,8 +34,9 @@ interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta o
 	@scripts/setup_reference.sh
 	@$(BIN)/python -m pytest tests/interop
 
-fuzz: setup ## Damage tables and read them all (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark)
+fuzz: setup ## Damage tables and read them all, pass every wrong argument (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark, ARGUMENTS="--calls 1000")
 	@$(BIN)/python -m tests.harness.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
+	@$(BIN)/python -m tests.harness.fuzz.arguments $(ARGUMENTS)
 
 torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on S3 (TORTURE="--seconds 60")
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)

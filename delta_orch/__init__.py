@@ -6,6 +6,7 @@ Importing the package loads none of its parts: each name below brings in what it
 from __future__ import annotations
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from delta_orch._version import VERSION as __version__
@@ -33,7 +34,10 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        found = getattr(import_module(_HOME[name]), name)
+        if isinstance(found, FunctionType):
+            found = globals()[name] = import_module("delta_orch.arguments").checked(found)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

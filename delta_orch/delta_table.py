@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Unpack, cast
 
+from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
 
 
+@checked
 class DeltaTable(TableVerbs):
     """A Delta table at a location, whether or not it exists yet.
 
@@ -59,6 +61,7 @@ class DeltaTable(TableVerbs):
         UnsupportedStoreError: There is no store for the URI's scheme.
     """
 
+    @checked
     def __init__(self, table_uri: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
         self.store: LogStore = open_store(table_uri, storage_options)
         self.log = TableLog(self.store, TableSnapshot, after_commit)
@@ -437,6 +440,7 @@ class DeltaTable(TableVerbs):
             return None
 
 
+@checked
 class TableSnapshot(SnapshotWrites, Snapshot):
     """One version of a table, with its rows.
 

@@ -50,6 +50,7 @@ alone decides whether the commit loop, Dagster or Airflow tries again. All error
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 
@@ -57,7 +58,8 @@ class DeltaError(Exception):
     """Root of the tree.
 
     Args:
-        problem: What went wrong, one sentence without a full stop.
+        problem: What went wrong, one sentence without a full stop. A long message is cut at 1,900 characters, and what
+            would steer a terminal is escaped.
         cause: Why, if known.
         remedy: What the user can do about it.
         context: Values for a program (`version=…`, `path=…`). They must be picklable and free of credentials.
@@ -71,9 +73,10 @@ class DeltaError(Exception):
     retryable: bool = False
 
     def __init__(self, problem: str, *, cause: str | None = None, remedy: str | None = None, **context: Any) -> None:
+        problem, cause, remedy = _cut(_printable(problem), _printable(cause or ""), _printable(remedy or ""))
         self.problem = problem
-        self.cause = cause
-        self.remedy = remedy
+        self.cause = cause or None
+        self.remedy = remedy or None
         self.context = context
         if "retryable" in context:
             self.retryable = bool(context["retryable"])
@@ -85,6 +88,29 @@ class DeltaError(Exception):
     def __str__(self) -> str:
         # OSError and ImportError have a __str__ of their own that drops the message.
         return str(self.args[0])
+
+
+_LONGEST = 1_900
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def _printable(part: str) -> str:
+    """A part of a message, in which names and values of others cannot steer a terminal or break its encoding."""
+    if part.isascii() and part.isprintable():
+        return part
+    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", part)
+
+
+def _cut(*parts: str) -> list[str]:
+    """The parts of a message, the longest cut until they are short enough to be read."""
+    cut = list(parts)
+    while (over := sum(map(len, cut)) - _LONGEST) > 0:
+        longest = max(range(len(cut)), key=lambda i: len(cut[i]))
+        text = cut[longest]
+        others = sorted((len(part) for part in cut), reverse=True)[1]
+        kept = max(len(text) - over - 40, min(others, len(text) - 41), 100)
+        cut[longest] = f"{text[:kept]}… ({len(text) - kept} more characters)"
+    return cut
 
 
 def _sentence(part: str) -> str:

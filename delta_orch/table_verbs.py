@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack
 
+from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.time_travel import Timestamp, ensure_version
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from delta_orch.verbs.vacuum import VacuumResult
 
 
+@checked
 class TableVerbs:
     """What `DeltaTable` is made of, beside reading and writing rows. Its rules hold here, too."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.arguments import checked
 from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
 from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
 from delta_orch.engines.base import Engine
@@ -42,6 +43,7 @@ COMMIT_VERSION = StructField("_commit_version", LONG)
 COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
 
 
+@checked
 class ChangeFeed:
     """The changes of versions `starting_version` to `ending_version`, both included; the log is read, no row yet.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from delta_orch.arguments import checked
 from delta_orch.engines.scan_plan import OutputColumn, RowTracking, ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Expression
@@ -37,6 +38,7 @@ _REMEMBERED = 4
 """A query asks once for each of its parts, and a user runs the same query again."""
 
 
+@checked
 class Scan:
     """Rows of one snapshot, chosen and not yet read. Nothing runs until one of the `to_…` methods is called.
 

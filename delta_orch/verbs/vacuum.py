@@ -222,7 +222,7 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
     doomed = files.filter(pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]).sort_by("path")
     stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places)
     if stays:
-        doomed = doomed.filter(pc.invert(pc.is_in(doomed.column("path"), value_set=string_array(sorted(stays)))))
+        doomed = doomed.filter(pc.invert(pc.is_in(FileTable(doomed).path, value_set=string_array(sorted(stays)))))
     return doomed
 
 

@@ -135,6 +135,9 @@ class AppendsWhileRewriting:
         self._engine = local_engine()
         self._table, self._data, self._replace_where = table, data, replace_where
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
     def rewrite(self, plans: Any, spec: Any) -> pa.Table:
         adds = self._engine.rewrite(plans, spec)
         if self._replace_where is None:
@@ -488,3 +491,20 @@ def test_vacuum_says_what_it_deleted_where_something_cannot_be(table: DeltaTable
     assert end.operation == "VACUUM END"
     assert end.operation_parameters["status"] == "FAILED"
     assert table.vacuum(0, enforce_retention=False).paths == ("2",)
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, "no", "yes", [], 0.0])
+def test_switches_take_booleans_only(table: DeltaTable, days: Any, wrong: Any) -> None:
+    table.append(days(("a", 1)))
+    orphan = Path(table.store.resolve("orphan"))
+    orphan.write_bytes(b"x")
+    for call in (
+        lambda: table.vacuum(0, enforce_retention=wrong),
+        lambda: table.vacuum(0, wrong, enforce_retention=False),
+        lambda: table.cleanup_log(wrong),
+        lambda: table.append(days(("a", 2)), dry_run=wrong),
+    ):
+        with pytest.raises(InvalidRequestError, match=r"(enforce_retention|dry_run) must be bool"):
+            call()
+    assert orphan.exists()
+    assert table.version() == 0

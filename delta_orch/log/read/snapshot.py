@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from delta_orch.arguments import checked
 from delta_orch.errors import ColumnNotFoundError, ProtocolViolationError
 from delta_orch.log.files.commit_reader import commit_timestamp_ms, read_commit
 from delta_orch.log.read.replay import Tail
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from delta_orch.table.column_details import ColumnDetails
 
 
+@checked
 class Snapshot:
     """One version of a table: a checkpoint, if there is one, and the reconciled commits after it (the tail).
 
@@ -285,7 +287,9 @@ class Snapshot:
 
     def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """`tombstones(columns)` in pieces, as `iter_files`."""
-        return self._files.iter_tombstones(columns)
+        from delta_orch.log.files.file_columns import REMOVE_SCHEMA
+
+        return self._files.iter_tombstones(_file_columns(columns, REMOVE_SCHEMA))
 
     def validate(self) -> ChecksumValidation:
         """Hold this state against its version checksum (PROTOCOL, "State Validation"). Nothing is changed.
@@ -384,16 +388,21 @@ class LiveFiles:
         return CheckpointFileActions(self._checkpoint, action, self._tail.touched)
 
 
-def _concatenate(
-    base: CheckpointFileActions | None, tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None
-) -> pa.Table:
-    import pyarrow as pa
-
+def _file_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
     names = list(schema.names if columns is None else columns)
     if unknown := sorted(set(names) - set(schema.names)):
         raise ColumnNotFoundError(
             f"The log has no file column {unknown[0]!r}", remedy=f"Choose from {', '.join(schema.names)}"
         )
+    return names
+
+
+def _concatenate(
+    base: CheckpointFileActions | None, tail: pa.Table, schema: pa.Schema, columns: Sequence[str] | None
+) -> pa.Table:
+    import pyarrow as pa
+
+    names = _file_columns(columns, schema)
     decoded = {} if base is None else base.columns(names)
     chunks = {name: [*(decoded[name].chunks if base is not None else ()), *tail[name].chunks] for name in names}
     arrays = [pa.chunked_array(chunks[name], schema.field(name).type) for name in names]

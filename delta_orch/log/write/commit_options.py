@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict
@@ -120,7 +121,7 @@ def _parse_txn(txn: object) -> TxnId:
 
 def _bad_txn(txn: object) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{txn!r} is not an idempotency key",
+        f"{reprlib.repr(txn)} is not an idempotency key",
         remedy="Pass TxnId(app_id, version), (app_id, version) or a sequence of them; app_id is a non-empty string, "
         "version an integer from 0 to 2^63-1",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.schema_edit import ColumnPath
@@ -80,6 +81,7 @@ ColumnType = DataType | str
 """A type, or its text in Spark SQL: `bigint`, `decimal(10,2)`, `array<struct<a:int>>`, `varchar(20)`."""
 
 
+@checked
 class Alteration:
     """Changes to a table's metadata and protocol, collected in order and committed as one version, or not at all.
 
