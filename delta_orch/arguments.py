@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -240,7 +240,10 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
             item = inner.elts[0] if isinstance(inner, ast.Tuple) and len(inner.elts) == 2 and name == "tuple" else inner
             if isinstance(item, ast.Tuple) or (isinstance(inner, ast.Tuple) and _is_fixed(inner)):
                 return isinstance(value, Iterable) and not isinstance(value, str | bytes)
-            return _is_collection(value) and all(_is_of_tree(v, item, scope) for v in _members(value))
+            may_be_used_up = name in ("Iterable", "Iterator")
+            if not _is_collection(value) or (isinstance(value, Iterator) and not may_be_used_up):
+                return False
+            return all(_is_of_tree(v, item, scope) for v in _members(value))
         case ast.Subscript(value=ast.Name(id="Mapping" | "dict")):
             return isinstance(value, Mapping)
         case ast.Subscript(value=ast.Name(id="Callable")):
@@ -311,7 +314,7 @@ def _is_collection(value: Any) -> bool:
 
 def _members(value: Any) -> Iterable[Any]:
     """What can be looked at without using it up."""
-    return value if isinstance(value, list | tuple | set | frozenset) else ()
+    return value if isinstance(value, Sequence | set | frozenset) else ()
 
 
 def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from delta_orch.arguments import checked
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, assigned, names_of
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_result import CommitResult
 
 
+@checked
 class Merge:
     """A merge of a source into a table: clauses, tried in the order in which they are given.
 

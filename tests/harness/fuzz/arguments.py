@@ -129,6 +129,7 @@ class Table:
             "Scan": lambda: self.table.snapshot().scan(),
             "ChangeFeed": lambda: self.table.changes(starting_version=0),
             "Alteration": lambda: self.table.alter(),
+            "Merge": lambda: self.table.merge(ROWS, "source.id = target.id"),
             "delta_orch": lambda: delta_orch,
         }
 
@@ -186,6 +187,9 @@ def run(call: Call, table: Table) -> str | None:
         result = function(*((value,) if call.is_rest else ()), **arguments)
         if inspect.isgenerator(result):
             list(result)
+        # A builder looks at some of what it was given when it runs.
+        if isinstance(result, type(owner)) and call.place in ("Merge", "Alteration"):
+            (result.execute if call.place == "Merge" else result.preview)()
     except DeltaError as e:
         if len(str(e)) >= LONGEST_MESSAGE:
             failure = f"a message of {len(str(e))} characters"
