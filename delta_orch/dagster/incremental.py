@@ -1,38 +1,53 @@
-"""Assets that process the changes of another table, and commit their cursor together with their rows."""
+"""Assets that process the changes of other tables, and commit their cursors together with their rows."""
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from typing import Literal as OneOf
 
 import dagster as dg
 
-from delta_orch.dagster.metadata import Materialized, data_version, report_metadata
+from delta_orch.dagster.batch_function import BatchFunction, Returned
+from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
+from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.incremental import Bootstrap, IncrementalReader, OnRecreated
+from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import parse_schema_mode
 
-Write = OneOf["append", "dynamic", "overwrite", "touched_partitions"]
+Write = OneOf["append", "dynamic", "merge", "overwrite", "touched_partitions"]
 _MODES: dict[Write, Mode] = {
     "append": "append",
     "dynamic": "overwrite_partitions",
+    "merge": "merge",
     "overwrite": "overwrite",
     "touched_partitions": "overwrite_touched",
 }
 
 TableOrKey = DeltaTableResource | str
+Sources = TableOrKey | Mapping[str, TableOrKey]
+
+_NOT_TAKEN = {
+    "partitions_def": "The cursor decides what is processed, so the asset has no partitions",
+    "io_manager_key": "The asset writes its table itself",
+    "io_manager_def": "The asset writes its table itself",
+    "dagster_type": "The asset hands no value on",
+    "output_required": "A run that finds nothing new hands no output on",
+    "outs": "Each asset has one table",
+}
 
 
 def delta_asset(
     *,
-    incremental_from: TableOrKey,
+    incremental_from: Sources,
     table: TableOrKey,
     write: Write = "dynamic",
+    merge_keys: Sequence[str] | None = None,
     consumer: str | None = None,
     bootstrap: Bootstrap = "snapshot",
     on_recreated: OnRecreated = "error",
@@ -55,15 +70,23 @@ def delta_asset(
     ```
 
     The cursor is in the log of the written table. A run that is repeated after its commit, or that finds an unchanged
-    source, commits nothing and materializes the present version with `delta/skipped`. With `max_versions` one run
-    processes one batch.
+    source, commits nothing. It reports an observation with `delta/skipped`, and no materialization that downstream
+    assets would run for. Only where an asset of the same run depends on this one it materializes the present version,
+    with the data version it has. With `max_versions` one run processes one batch.
+
+    The function takes the batch in the parameter `batch` (or in the one annotated with it), and whatever else the
+    function of a `dg.asset` takes: context, resources, config, inputs. It returns rows, or `dg.Output(rows)` or
+    `dg.MaterializeResult(value=rows)` with metadata, tags and check results.
 
     Args:
-        incremental_from: The table to read: a resource, or the key of one.
+        incremental_from: The table to read: a resource, or the key of one. Several by name: the function gets a mapping
+            of names to batches of those with news in `batch`; all their cursors are in the one commit.
         table: The table to write, as above. It is created by the first run.
-        write: `append` adds the rows; `dynamic` replaces the partitions they lie in; `touched_partitions` replaces
-            exactly the partitions of the batch, by columns of the same names, which also removes rows that were
-            deleted from the source; `overwrite` replaces all.
+        write: `append` adds the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others;
+            `dynamic` replaces the partitions the rows lie in; `touched_partitions` replaces exactly the partitions of
+            the batch, by columns of the same names, which also removes rows that were deleted from the source;
+            `overwrite` replaces all.
+        merge_keys: The columns that identify a row, for `merge`.
         consumer: See `IncrementalReader`, as `bootstrap`, `on_recreated` and `max_versions`.
         bootstrap: See `IncrementalReader`.
         on_recreated: See `IncrementalReader`.
@@ -75,40 +98,42 @@ def delta_asset(
         engine: `auto`, `spark` or `local`.
         conflict_retries: How often the step runs again when another writer's commit stood in the way.
         kinds: Beside `deltalake`.
-        required_resource_keys: Beside those of the two tables.
+        required_resource_keys: Beside those of the tables.
         asset_arguments: As `dg.asset` takes them.
 
     Raises:
-        InvalidRequestError: No such `write`, or the asset is partitioned: an incremental step has no partitions of its
-            own.
+        InvalidRequestError: No such `write`, arguments that do not go together or that an incremental asset has no use
+            for, or a function that is a generator or takes no batch.
     """
-    if write not in _MODES:
-        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(_MODES)}")
-    if "partitions_def" in asset_arguments:
-        raise InvalidRequestError(
-            "An incremental asset has no partitions",
-            cause="Its cursor decides what it processes",
-            remedy="Leave partitions_def out",
-        )
+    sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
+    _ensure_sound(sources, table, write, merge_keys, asset_arguments)
     mode = parse_schema_mode(schema_mode)
-    keys = {key for key in (incremental_from, table) if isinstance(key, str)}
+    keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
 
-    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
-        def compute(context: dg.AssetExecutionContext) -> Materialized:
-            source, target = _table(context, incremental_from), _table(context, table)
-            name = context.asset_key.to_user_string()
-            reader = IncrementalReader(
-                source,
+    def readers_of(context: dg.AssetExecutionContext, target: DeltaTable) -> dict[str, IncrementalReader]:
+        return {
+            name: IncrementalReader(
+                _table(context, source),
                 target,
-                consumer=consumer,
+                consumer=_consumer(consumer, name, target),
                 bootstrap=bootstrap,
                 on_recreated=on_recreated,
                 max_versions=max_versions,
             )
+            for name, source in sources.items()
+        }
+
+    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
+        called = BatchFunction(function)
+
+        def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
+            target, name = _table(context, table), context.asset_key.to_user_string()
+            readers = readers_of(context, target)
             step = Step(
                 name,
                 target,
                 _MODES[write],
+                merge_keys=tuple(merge_keys or ()),
                 schema_mode=mode,
                 engine=engine,
                 options={
@@ -117,22 +142,82 @@ def delta_asset(
                     "user_metadata": read_run(context).user_metadata(name),
                 },
             )
-            with retry_conflicts(conflict_retries):
-                report = step.process(reader, lambda batch: function(context, batch))
-            return _materialized(context, report)
 
-        compute.__name__ = function.__name__
-        # Dagster looks at the annotations themselves, not at their text.
-        compute.__annotations__ = {"context": dg.AssetExecutionContext, "return": dg.MaterializeResult}
+            returned = Returned()
+
+            def rows(batches: Mapping[str, ChangeBatch]) -> object:
+                nonlocal returned
+                guarded = {name: replace(batch, is_appended=write == "append") for name, batch in batches.items()}
+                returned = called(context, guarded.get("", guarded), arguments)
+                return returned.rows
+
+            with retry_conflicts(conflict_retries):
+                report = step.process_all(readers, rows)
+            yield from _results(context, report, returned)
+
+        called.describe(compute)
         arguments = {"description": function.__doc__, **asset_arguments}
+        nothing: Any = dg.Nothing
         asset: dg.AssetsDefinition = dg.asset(
             kinds={"deltalake", *(kinds or ())},
             required_resource_keys={*keys, *(required_resource_keys or ())},
+            output_required=False,
+            dagster_type=nothing,
             **arguments,
         )(compute)
         return asset
 
     return decorate
+
+
+def _ensure_sound(
+    sources: Mapping[str, TableOrKey],
+    table: TableOrKey,
+    write: str,
+    merge_keys: Sequence[str] | None,
+    asset_arguments: Mapping[str, object],
+) -> None:
+    if write not in _MODES:
+        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(_MODES)}")
+    if (write == "merge") != bool(merge_keys) or isinstance(merge_keys, str):
+        raise InvalidRequestError(
+            "write='merge' and merge_keys go together",
+            remedy="Name the columns that identify a row, as a list, and pass write='merge'",
+        )
+    for name, reason in _NOT_TAKEN.items():
+        if name in asset_arguments:
+            raise InvalidRequestError(f"An incremental asset takes no {name}", cause=reason, remedy=f"Leave {name} out")
+    if not sources or ("" in sources and len(sources) > 1):
+        raise InvalidRequestError("incremental_from names no source", remedy="Give every source a name")
+    if write == "touched_partitions" and len(sources) > 1:
+        raise InvalidRequestError(
+            "write='touched_partitions' is about the partitions of one source",
+            remedy="Use 'merge', or 'dynamic' with the partitions recomputed from all sources",
+        )
+    for source in sources.values():
+        if _is_same_place(source, table):
+            raise InvalidRequestError(
+                "The source and the table of an incremental asset share a folder",
+                cause="It would process its own rows, or one table would lie inside the other",
+                remedy="Give each a folder of its own",
+            )
+
+
+def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    uris = [resource.table_uri for resource in (one, other)]
+    if any(isinstance(uri, dg.EnvVar) for uri in uris):
+        return False
+    first, second = (resource.table().uri.rstrip("/").split("/") for resource in (one, other))
+    return shares_folder(first, second)
+
+
+def _consumer(consumer: str | None, source: str, target: DeltaTable) -> str | None:
+    """The name of a cursor: of several in one table each is named after its source."""
+    if not source:
+        return consumer
+    return f"{consumer or target.uri.rstrip('/').rsplit('/', 1)[-1]}:{source}"
 
 
 def _table(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
@@ -144,11 +229,49 @@ def _table(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
     return resource.table()
 
 
-def _materialized(context: dg.AssetExecutionContext, report: StepReport) -> Materialized:
+def _results(context: dg.AssetExecutionContext, report: StepReport, returned: Returned) -> Iterator[object]:
+    """What a run tells Dagster: a materialization, or an observation where it committed nothing."""
+    metadata = {**_metadata(context, report), **returned.metadata}
+    version = None if report.version is None else data_version(report.snapshot())
+    if not report.skipped or _has_downstream_in_run(context) or returned.check_results:
+        yield dg.MaterializeResult(
+            metadata=metadata, data_version=version, tags=returned.tags, check_results=returned.check_results
+        )
+        return
+    tags = {} if version is None else {"dagster/data_version": version.value}
+    yield dg.AssetObservation(context.asset_key, metadata=metadata, tags=tags)
+    yield from _check_results_that_stand(context)
+
+
+def _has_downstream_in_run(context: dg.AssetExecutionContext) -> bool:
+    """Whether a step of this run waits for this asset: without an output it would be left out."""
+    graph = context.job_def.asset_layer.asset_graph
+    return bool(graph.get(context.asset_key).child_keys & set(context.job_def.asset_layer.selected_asset_keys))
+
+
+def _check_results_that_stand(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult]:
+    """The last results of the asset's own checks: the table is the one they looked at."""
+    for key in context.selected_asset_check_keys:
+        record = context.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+        found = None if record is None or record.event is None else record.event.dagster_event
+        if found is None or found.event_type_value != "ASSET_CHECK_EVALUATION":
+            yield dg.AssetCheckResult(
+                passed=False,
+                check_name=key.name,
+                severity=dg.AssetCheckSeverity.WARN,
+                description="Nothing new to check",
+            )
+            continue
+        last = found.asset_check_evaluation_data
+        yield dg.AssetCheckResult(
+            passed=last.passed, check_name=key.name, severity=last.severity, description=last.description
+        )
+
+
+def _metadata(context: dg.AssetExecutionContext, report: StepReport) -> Metadata:
     if report.version is None:
-        return dg.MaterializeResult(metadata={"delta/skipped": True, "delta/skip_reason": report.reason})
-    snapshot = report.snapshot()
-    metadata = report_metadata(report, snapshot, ".".join(context.asset_key.path))
+        return {"delta/skipped": True, "delta/skip_reason": report.reason}
+    metadata = report_metadata(report, report.snapshot(), ".".join(context.asset_key.path))
     for batch in report.batches:
         metadata |= {
             "delta/source_ending_version": batch.ending_version,
@@ -157,4 +280,7 @@ def _materialized(context: dg.AssetExecutionContext, report: StepReport) -> Mate
         }
         if batch.starting_version is not None:
             metadata["delta/source_starting_version"] = batch.starting_version
-    return dg.MaterializeResult(metadata=metadata, data_version=data_version(snapshot))
+    if len(report.batches) > 1:
+        ends = {batch.source.uri: batch.ending_version for batch in report.batches}
+        metadata["delta/source_versions"] = dg.JsonMetadataValue(ends)
+    return metadata

@@ -54,6 +54,7 @@ class ChangeBatch:
         txn: The cursor. Commit it with the data, in the same commit: `target.append(rows, txn=batch.txn)`. Of two
             workers that process overlapping batches at once one commits; the other's commit is skipped, or ends in
             ConcurrentTransactionError where its batch is longer: then ask for the next batch.
+        is_appended: What is made of the batch is added to the rows that are there.
     """
 
     source: DeltaTable
@@ -64,6 +65,7 @@ class ChangeBatch:
     snapshot: TableSnapshot
     feed: ChangeFeed | None
     txn: TxnId
+    is_appended: bool = False
 
     @property
     def changes(self) -> ChangeFeed:
@@ -96,7 +98,19 @@ class ChangeBatch:
         return partitions_as_predicate(self.partitions(), self.snapshot.schema) if columns else None
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
-        """All rows of the touched partitions as of `ending_version`: what a step reads that recomputes partitions."""
+        """All rows of the touched partitions as of `ending_version`: what a step reads that recomputes partitions.
+
+        Raises:
+            InvalidRequestError: The rows are to be added to those of earlier batches, which would double them.
+        """
+        if self.is_appended and self.feed is not None:
+            raise InvalidRequestError(
+                "batch.scan() has rows that earlier batches had, too, and appending would double them",
+                cause="It reads all rows of the touched partitions, or of a source without partitions all there are",
+                remedy="Append what is made of batch.changes (inserted rows after a bootstrap), or write by merge, "
+                "dynamic, touched_partitions or overwrite",
+                source=self.source.uri,
+            )
         return self.snapshot.scan(columns=columns, where=self.partition_predicate())
 
 

@@ -7,12 +7,13 @@ sure of it, and the report says what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 from typing import Literal as OneOf
 
 from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
+from delta_orch.log.write.commit_options import CommitOptions
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from delta_orch.protocol.types import StructType
     from delta_orch.writing.target import WriteOptions
 
-Mode = OneOf["append", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
+Mode = OneOf["append", "merge", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
 """What becomes of the rows that are there.
 
 - `append`: they stay.
+- `merge`: those with the same `Step.merge_keys` as a new row are updated; new rows without such a row are inserted.
 - `overwrite`: those that `Step.where` selects are replaced, or all. New rows must satisfy `where`.
 - `overwrite_partitions`: those in the partitions of the new rows are replaced.
 - `overwrite_touched`: those in the partitions that a batch of changes touched are replaced (`Step.process` only).
@@ -95,6 +97,7 @@ class Step:
         txns: Who writes, for the table. A step with none always writes.
         where: Selects rows: `overwrite` replaces them, `error` and `ignore` look for them. None selects all.
         creates_only: `error` and `ignore` look for a table instead of rows.
+        merge_keys: The columns that identify a row, for `merge`.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
         options: What a table is to be that the step creates, and what its commits say. No `txn`.
@@ -106,6 +109,7 @@ class Step:
     txns: tuple[TxnId, ...] = ()
     where: str | Expression | None = None
     creates_only: bool = False
+    merge_keys: tuple[str, ...] = ()
     schema_mode: str | None = None
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
@@ -163,6 +167,32 @@ class Step:
 
         found = find_txn_commit(self.table, txn)
         return StepReport(self.table, found.version, True, ALREADY_COMMITTED, (txn,), recovered=found)
+
+    def process_all(
+        self, readers: Mapping[str, IncrementalReader], rows: Callable[[Mapping[str, ChangeBatch]], object]
+    ) -> StepReport:
+        """Commit what `rows` makes of the next batch of each source that has news, together with all their cursors.
+
+        Args:
+            readers: Name → reader for this step's table, each with a consumer name of its own.
+            rows: Gives the rows of the batches, at least one, by the names of their readers.
+
+        Raises:
+            InvalidRequestError: As `process`; `overwrite_touched` has several sources.
+            DeltaError: As `process`. No cursor has moved.
+        """
+        if self.mode == "overwrite_touched" and len(readers) > 1:
+            raise InvalidRequestError(
+                f"{self.name} replaces the touched partitions, which are those of one source",
+                remedy="Merge, or overwrite the partitions of the rows",
+            )
+        batches = {name: batch for name, reader in readers.items() if (batch := reader.next_batch()) is not None}
+        if not batches:
+            version = self.table.version() if self.table.exists() else None
+            return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
+        steps = [self._for_batch(batch) for batch in batches.values()]
+        step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
+        return replace(step._commit(rows(batches)), batches=tuple(batches.values()))
 
     def _found_done(self, before: TableSnapshot) -> StepReport | None:
         """The report of a step that has nothing to compute. The commit looks at the identifiers once more."""
@@ -223,6 +253,12 @@ class Step:
         options: WriteOptions = {**self.options, "txn": self.txns}
         if self.mode in ("append", "error", "ignore"):
             result = table.append(data, schema_mode=self.schema_mode, engine=self.engine, **options)
+        elif self.mode == "merge":
+            ensure_table_for(table, data, self.engine, **self.options)
+            about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
+            result = table.upsert(
+                data, self.merge_keys, engine=self.engine, schema_mode=self.schema_mode, **cast(CommitOptions, about)
+            )
         else:
             ensure_table_for(table, data, self.engine, **self.options)
             result = table.overwrite(

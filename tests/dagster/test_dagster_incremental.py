@@ -43,7 +43,13 @@ class Pipeline:
 
     def run(self, **extras: Any) -> dict[str, Any]:
         result = dg.materialize([self.asset], instance=self.instance, **extras)
-        (event,) = result.asset_materializations_for_node("silver")
+        # A run without news reports an observation: downstream assets do not run for it.
+        events: list[Any] = [
+            *result.asset_materializations_for_node("silver"),
+            *result.asset_observations_for_node("silver"),
+        ]
+        (event,) = events
+        self.materialized = isinstance(event, dg.AssetMaterialization)
         return {name: value.value for name, value in event.metadata.items()}
 
     def silver(self) -> list[tuple[str, int]]:
@@ -78,6 +84,7 @@ def test_nothing_new_commits_nothing_and_computes_nothing(tmp_path: Path) -> Non
     assert metadata["delta/skip_reason"] == "nothing new in the source"
     assert metadata["delta/version"] == pipeline.target.version() == version
     assert len(pipeline.batches) == 1
+    assert not pipeline.materialized
 
 
 def test_the_cursor_is_in_the_commit_of_the_rows(tmp_path: Path) -> None:
@@ -201,10 +208,209 @@ def test_the_function_must_return_rows(tmp_path: Path) -> None:
         dg.materialize([silver])
 
 
-@pytest.mark.parametrize("arguments", [{"write": "merge"}, {"partitions_def": dg.StaticPartitionsDefinition(["a"])}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"write": "merge"},
+        {"write": "merge", "merge_keys": "id"},
+        {"write": "append", "merge_keys": ["id"]},
+        {"write": "upsert"},
+        {"partitions_def": dg.StaticPartitionsDefinition(["a"])},
+        {"io_manager_key": "x"},
+        {"output_required": True},
+        {"incremental_from": {}},
+        {"incremental_from": {"a": "x", "": "y"}},
+        {"incremental_from": {"a": "x", "c": "y"}, "write": "touched_partitions"},
+        {"incremental_from": "b"},
+        {
+            "incremental_from": DeltaTableResource(table_uri="lake/t"),
+            "table": DeltaTableResource(table_uri="lake/t/inner"),
+        },
+    ],
+    ids=str,
+)
 def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
-        delta_asset(incremental_from="a", table="b", **arguments)
+        delta_asset(**{"incremental_from": "a", "table": "b", **arguments})
+
+
+def test_functions_that_cannot_be_incremental() -> None:
+    def no_batch(context, rows, more): ...  # type: ignore[no-untyped-def]
+
+    def generator(context, batch):  # type: ignore[no-untyped-def]
+        yield 1
+
+    async def coroutine(context, batch): ...  # type: ignore[no-untyped-def]
+
+    for function in (no_batch, generator, coroutine):
+        with pytest.raises(InvalidRequestError, match="of an incremental asset"):
+            delta_asset(incremental_from="a", table="b")(function)
+
+
+def test_appending_all_rows_again_is_refused(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, partition_by=None)
+    pipeline.source.append(rows("a"))
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=pipeline.source.uri),
+        table=DeltaTableResource(table_uri=pipeline.target.uri),
+        write="append",
+    )
+    def silver(batch: ChangeBatch) -> Any:
+        return batch.scan().to_arrow()
+
+    pipeline.asset = silver
+    pipeline.run()
+    pipeline.source.append(rows("b"))
+    with pytest.raises(InvalidRequestError, match="would double them"):
+        pipeline.run()
+    assert pipeline.silver() == [("a", 1)]
+
+
+class Rates(dg.ConfigurableResource[Any]):
+    factor: int
+
+
+class Settings(dg.Config):
+    plus: int = 0
+
+
+def test_what_an_asset_takes(tmp_path: Path) -> None:
+    """Resources, config, inputs, metadata, tags, checks and deps, in one function without a context."""
+    source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
+    source.append(rows("a", value=1))
+
+    @dg.asset
+    def bonus() -> int:
+        return 100
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        table=DeltaTableResource(table_uri=target.uri),
+        write="overwrite",
+        deps=["elsewhere"],
+        code_version="7",
+        owners=["team:lake"],
+        automation_condition=dg.AutomationCondition.eager(),
+        check_specs=[dg.AssetCheckSpec("enough", asset="silver")],
+    )
+    def silver(batch: ChangeBatch, rates: Rates, config: Settings, bonus: int) -> Any:
+        values = batch.scan().to_arrow().column("value").to_pylist()
+        table = pa.table({"value": [value * rates.factor + config.plus + bonus for value in values]})
+        checked = dg.AssetCheckResult(passed=len(values) > 1, check_name="enough")
+        return dg.MaterializeResult(value=table, metadata={"mine": 1}, tags={"k": "v"}, check_results=[checked])
+
+    instance = dg.DagsterInstance.ephemeral()
+    run_config = dg.RunConfig(ops={"silver": Settings(plus=5)})
+
+    def run() -> Any:
+        return dg.materialize(
+            [bonus, silver], instance=instance, resources={"rates": Rates(factor=2)}, run_config=run_config
+        )
+
+    result = run()
+    assert target.snapshot().scan().to_arrow().to_pylist() == [{"value": 107}]
+    (event,) = result.asset_materializations_for_node("silver")
+    assert event.metadata["mine"].value == 1
+    assert (event.tags or {})["k"] == "v"
+    assert [check.passed for check in result.get_asset_check_evaluations()] == [False]
+    assert silver.code_versions_by_key[dg.AssetKey("silver")] == "7"
+    # Nothing new: the last results of the checks stand.
+    again = run()
+    assert again.success
+    assert again.asset_materializations_for_node("silver") == []
+    assert [check.passed for check in again.get_asset_check_evaluations()] == [False]
+
+
+def test_several_sources_and_one_commit(tmp_path: Path) -> None:
+    orders, payments, target = (DeltaTable(tmp_path / name) for name in ("orders", "payments", "state"))
+    seen: list[dict[str, int]] = []
+
+    @delta_asset(
+        incremental_from={
+            "orders": DeltaTableResource(table_uri=orders.uri),
+            "payments": DeltaTableResource(table_uri=payments.uri),
+        },
+        table=DeltaTableResource(table_uri=target.uri),
+        write="merge",
+        merge_keys=["id"],
+        bootstrap="changes",
+    )
+    def state(context, batch) -> Any:  # type: ignore[no-untyped-def]
+        seen.append({name: one.ending_version for name, one in batch.items()})
+        found = [one.changes.to_arrow().select(["id", "what"]) for one in batch.values()]
+        return pa.concat_tables(found)
+
+    def news(*ids: int, what: str) -> pa.Table:
+        return pa.table({"id": list(ids), "what": [what] * len(ids)})
+
+    def run() -> None:
+        assert dg.materialize([state]).success
+
+    orders.append(news(1, 2, what="ordered"))
+    payments.create(pa.schema([("id", pa.int64()), ("what", pa.string())]))
+    run()
+    payments.append(news(1, what="paid"))
+    run()
+    orders.append(news(3, what="ordered"))
+    payments.append(news(2, what="paid"))
+    run()
+    run()
+    assert seen == [{"orders": 0}, {"payments": 1}, {"orders": 1, "payments": 2}]
+    found = target.snapshot().scan().to_arrow().sort_by("id").to_pylist()
+    assert [(row["id"], row["what"]) for row in found] == [(1, "paid"), (2, "paid"), (3, "ordered")]
+    assert sorted(target.txns().values()) == [1, 2]
+
+
+def test_what_follows_in_the_same_run_runs(tmp_path: Path) -> None:
+    """Silver has no news, but gold has not seen its last version: it must not be left out."""
+    bronze, silver_table, gold_table = (DeltaTable(tmp_path / name) for name in ("bronze", "silver", "gold"))
+    bronze.append(rows("a"), partition_by=["day"])
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=bronze.uri),
+        table=DeltaTableResource(table_uri=silver_table.uri),
+        partition_by=["day"],
+    )
+    def silver(batch: ChangeBatch) -> Any:
+        return batch.scan().to_arrow()
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=silver_table.uri),
+        table=DeltaTableResource(table_uri=gold_table.uri),
+        write="overwrite",
+        deps=[silver],
+    )
+    def gold(batch: ChangeBatch) -> Any:
+        return batch.scan().to_arrow()
+
+    instance = dg.DagsterInstance.ephemeral()
+    first = dg.materialize([silver], instance=instance)
+    both = dg.materialize([silver, gold], instance=instance)
+    assert gold_table.exists()
+    (one,), (two,) = (result.asset_materializations_for_node("silver") for result in (first, both))
+    assert (one.tags or {})["dagster/data_version"] == (two.tags or {})["dagster/data_version"]
+
+
+@pytest.mark.filterwarnings("ignore:Parameter `include_sources`")
+def test_an_eager_asset_does_not_run_for_nothing(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a"), partition_by=["day"])
+
+    @dg.asset(deps=[pipeline.asset], automation_condition=dg.AutomationCondition.eager())
+    def after() -> None: ...
+
+    defs = dg.Definitions([pipeline.asset, after])
+    pipeline.run()
+    dg.materialize([pipeline.asset, after], instance=pipeline.instance)
+    first = dg.evaluate_automation_conditions(defs, pipeline.instance)
+    assert pipeline.run()["delta/skipped"] is True
+    second = dg.evaluate_automation_conditions(defs, pipeline.instance, cursor=first.cursor)
+    assert second.total_requested == 0
+    pipeline.source.append(rows("b"))
+    pipeline.run()
+    third = dg.evaluate_automation_conditions(defs, pipeline.instance, cursor=second.cursor)
+    assert third.total_requested == 1
 
 
 def test_a_step_that_another_worker_overtook_runs_again(tmp_path: Path) -> None:
