@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Unpack, cast
 
@@ -66,6 +66,42 @@ class DeltaTable(TableVerbs):
         self.store: LogStore = open_store(table_uri, storage_options)
         self.log = TableLog(self.store, TableSnapshot, after_commit)
         self._newest: TableSnapshot | None = None
+
+    @classmethod
+    def convert(
+        cls,
+        table_uri: str | PathLike[str],
+        partition_schema: object = None,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        progress: Callable[[int, int], None] | bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> CommitResult:
+        """Make the Parquet files below a directory a table, in place, with the statistics of their footers. See
+        `verbs.convert.convert`.
+
+        Args:
+            partition_schema: The columns that directories `name=value` stand for, in their order: `{"day": "date"}`, or
+                a schema as `create` takes it.
+            progress: A function that is told how many footers are read and how many there are, or True for a bar of
+                tqdm or rich. The footers are read twice: for the schema, then for the statistics.
+            options: `TableDefinition` but for `partition_by`, and `CommitOptions`.
+
+        Returns: `skipped` where a table with these partition columns is there already.
+
+        Raises:
+            InvalidRequestError: There are no Parquet files, a visible file is none, the directories do not fit
+                `partition_schema`, or another table lies among the files.
+            SchemaMismatchError: Files have types that cannot become one, or that no table has; the files are named.
+            TableExistsError: A table with other partition columns is there.
+            ConcurrentAppendError: Another writer made the directory a table meanwhile.
+            MissingDependencyError: A bar is asked for, and neither tqdm nor rich is installed.
+            StorageError: A file cannot be read. Of all of these: the directory is as before.
+        """
+        from delta_orch.verbs.convert import convert, progress_of
+
+        table = cls(table_uri, storage_options)
+        return convert(table.log, table._snapshot_or_none(), partition_schema, progress_of(progress), options)
 
     @property
     def uri(self) -> str:

@@ -339,8 +339,9 @@ def _bound_rule(data_type: DataType) -> BoundRule | None:
     }.get(data_type.name)
 
 
-def _integer_bound(raw: Statistic, _is_upper: bool, _type: pa.DataType) -> int | None:
-    return raw if isinstance(raw, int) else None
+def _integer_bound(raw: Statistic, _is_upper: bool, kind: pa.DataType) -> int | None:
+    # Of unsigned numbers, that others wrote, the raw bytes are given as if they had a sign.
+    return raw if isinstance(raw, int) and not pa.types.is_unsigned_integer(kind) else None
 
 
 def _float_bound(raw: Statistic, is_upper: bool, _type: pa.DataType) -> float | None:

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import StorageError
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.storage.base import os_errors
 from delta_orch.verbs.clone import clone
+from delta_orch.verbs.convert import convert
 from tests.harness.fault_matrix.tables import described, rows
 from tests.harness.row_deletion import delete_rows
 
@@ -59,7 +63,8 @@ def _alter(table: DeltaTable, change: Callable[[Any], Any]) -> Any:
 
 def _clone_onto(table: DeltaTable, *, shallow: bool) -> Any:
     """The table that meets the faults is the target; its source is another, of the same kind of store."""
-    source = DeltaTable("memory://fault-matrix-source")
+    is_memory = table.store.uri.startswith("memory:")
+    source = DeltaTable("memory://fault-matrix-source" if is_memory else f"{table.store.uri}-source")
     if not source.exists():
         source.append(rows("s", 8, 9), partition_by=["day"], properties={"delta.enableDeletionVectors": "true"})
         delete_rows(source, 0)
@@ -72,6 +77,16 @@ def _clone_onto(table: DeltaTable, *, shallow: bool) -> Any:
         properties=None,
         options={"txn": TXN},
     )
+
+
+def _convert(table: DeltaTable) -> Any:
+    """The file is put there first. That fails as every call does, and is not what is tried."""
+    filesystem, root = table.store.data_filesystem()
+    with os_errors("write", root):
+        filesystem.create_dir(f"{root}/day=a", recursive=True)
+        pq.write_table(rows("a", 1, 2).select(["id"]), f"{root}/day=a/x.parquet", filesystem=filesystem)
+    newest = table.snapshot() if table.exists() else None
+    return convert(table.log, newest, {"day": "string"}, None, {})
 
 
 def _history(table: DeltaTable) -> list[Any]:
@@ -153,6 +168,7 @@ VERBS = (
     _commit("restore, marked rows", "marked", lambda t: t.restore(version=0, txn=TXN)),
     _commit("clone onto, shallow", "plain", lambda t: _clone_onto(t, shallow=True)),
     _commit("clone onto, deep", "marked", lambda t: _clone_onto(t, shallow=False)),
+    Verb("convert", "none", _convert),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),

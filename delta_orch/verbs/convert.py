@@ -1,0 +1,247 @@
+"""`convert`: a directory of Parquet files becomes a table, in place."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import unquote
+
+import orjson
+
+from delta_orch.errors import (
+    InvalidPropertyError,
+    InvalidRequestError,
+    ProtocolViolationError,
+    SchemaMismatchError,
+    TableExistsError,
+)
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import SERIALIZABLE, parse_txns
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.partition_values import HIVE_NULL, parse_partition_value, serialize_partition_value
+from delta_orch.protocol.paths import LOG_DIRECTORY
+from delta_orch.protocol.type_text import parse_declared_type
+from delta_orch.protocol.types import StructField, StructType
+from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.table.column_mapping import ColumnMappingMode
+from delta_orch.table.type_widening import has_type_changes
+from delta_orch.verbs.create import parse_schema_argument
+from delta_orch.verbs.found_files import Progress, described_files, merged_schema, read_schemas
+from delta_orch.writing.target import TableDefinition, WriteOptions, new_target, split_options
+
+_MOST_NAMED = 5
+
+
+def convert(
+    log: TableLog,
+    newest: Snapshot | None,
+    partition_schema: object,
+    progress: Progress | None,
+    options: WriteOptions,
+) -> CommitResult:
+    """Commit the Parquet files below a directory as version 0 of a table. No file is changed or moved.
+
+    All files are taken whose names, and those of their directories, do not begin with `_` or a dot. Directories of
+    partitions are `name=value`, with Hive's escapes; `__HIVE_DEFAULT_PARTITION__` is null. The footers are read in
+    parallel, once for the schema and once for the statistics. Files that are added while this runs are not in the
+    table.
+
+    Returns: `skipped` where a table with these partition columns is there already.
+
+    Raises as `DeltaTable.convert`.
+    """
+    definition, commit = split_options(options)
+    if definition.get("partition_by") is not None:
+        raise InvalidRequestError("convert takes partition_schema, not partition_by", remedy="Give names with types")
+    if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
+        raise InvalidRequestError("A conversion is of the whole table", remedy="Pass transaction ids without scope")
+    partition_columns = parse_partition_schema(partition_schema)
+    commit = {**commit, "isolation_level": commit.get("isolation_level") or SERIALIZABLE}
+    if newest is not None:
+        _ensure_joins(newest, partition_columns)
+        return Transaction(log, newest, operation="CONVERT", **commit).skip()
+    store = log.store
+    files = sorted(_listed(store))
+    if not files:
+        raise InvalidRequestError(f"There are no Parquet files at {store.uri}", remedy="Give their directory")
+    partitions = _partition_values(files, partition_columns)
+    schema = merged_schema(read_schemas(store, files, progress))
+    for column in partition_columns:
+        if schema.find(column.name) is not None:
+            raise SchemaMismatchError(
+                f"The files hold the partition column {column.name} themselves",
+                cause="Its values in the files might be others than those of the directories",
+                remedy="Write the files again without the column",
+                column=column.name,
+            )
+    whole = StructType((*schema, *partition_columns))
+    target = new_target(store, whole, _with_features(definition, whole, partition_columns))
+    if target.table.column_mapping is not ColumnMappingMode.NONE:
+        raise InvalidPropertyError(
+            "Files that are there already cannot have mapped columns",
+            cause="They know their columns by name",
+            remedy="Convert first, then set delta.columnMapping.mode with alter()",
+            property="delta.columnMapping.mode",
+        )
+    # The history of types is that of the files, and not of another table.
+    target = replace(target, table=target.table.with_schema(whole))
+    transaction = Transaction(
+        log,
+        None,
+        operation="CONVERT",
+        operation_parameters={
+            "numFiles": len(files),
+            "partitionedBy": orjson.dumps([column.name for column in partition_columns]).decode(),
+            "collectStats": True,
+            "sourceFormat": "parquet",
+        },
+        **commit,
+    )
+    target.stage_creation(transaction)
+    # Whoever creates the table meanwhile may have taken the same files.
+    transaction.read_whole_table()
+    adds = described_files(store, files, partitions, target.write_spec(), progress)
+    transaction.add_files(adds, just_written=True)
+    transaction.set_operation_metrics({"numConvertedFiles": len(files)})
+    return transaction.commit()
+
+
+def parse_partition_schema(given: object) -> tuple[StructField, ...]:
+    """Partition columns as the caller names them: `{"day": "date"}`, or a schema in any shape that `create` takes.
+
+    Raises:
+        InvalidRequestError, SchemaMismatchError: They are none.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        columns = []
+        for name, data_type in given.items():
+            if not isinstance(name, str) or not isinstance(data_type, str):
+                raise InvalidRequestError(
+                    f"{given!r} are not partition columns", remedy='Pass {name: type}, for example {"day": "date"}'
+                )
+            columns.append(StructField(name, parse_declared_type(data_type)[0]))
+        return tuple(columns)
+    return tuple(StructField(field.name, field.data_type) for field in parse_schema_argument(given))
+
+
+def _with_features(
+    definition: TableDefinition, schema: StructType, partition_columns: Sequence[StructField]
+) -> TableDefinition:
+    properties = dict(definition.get("properties") or {})
+    if has_type_changes(schema):
+        properties["delta.feature.typeWidening"] = "supported"
+    names = [column.name for column in partition_columns]
+    return {**definition, "properties": properties, "partition_by": names}
+
+
+def _ensure_joins(newest: Snapshot, partition_columns: Sequence[StructField]) -> None:
+    asked = [column.name.lower() for column in partition_columns]
+    if asked != [name.lower() for name in newest.partition_columns]:
+        raise TableExistsError(
+            f"A table exists at {newest.store.uri}",
+            cause=f"It is partitioned by {', '.join(newest.partition_columns) or 'no column'}",
+            remedy="There is nothing to convert",
+            uri=newest.store.uri,
+        )
+
+
+def _listed(store: LogStore) -> list[FileMeta]:
+    """The files to convert, none of which is hidden."""
+    found = []
+    for file in store.list_recursive():
+        directories, _, name = file.path.rpartition("/")
+        if f"/{LOG_DIRECTORY}/" in file.path:
+            raise InvalidRequestError(
+                f"There is a Delta table in {file.path[: file.path.index(f'/{LOG_DIRECTORY}/')]}",
+                cause="Its files belong to it, and not all of them are live",
+                remedy="Convert a directory without other tables in it, or move that table away",
+                path=file.path,
+            )
+        if name.startswith(("_", ".")) or any(map(_is_hidden, directories.split("/"))):
+            continue
+        try:
+            file.path.encode()
+        except UnicodeEncodeError as e:
+            raise InvalidRequestError(
+                f"The name of the file {file.path!a} is not valid Unicode", cause=str(e), remedy="Rename it"
+            ) from None
+        found.append(file)
+    return found
+
+
+def _is_hidden(directory: str) -> bool:
+    return directory.startswith(".") or (directory.startswith("_") and "=" not in directory)
+
+
+def _partition_values(files: Sequence[FileMeta], columns: Sequence[StructField]) -> list[dict[str, str | None]]:
+    known: dict[str, dict[str, str | None]] = {}
+    for file in files:
+        directory = posixpath.dirname(file.path)
+        if directory not in known:
+            known[directory] = _values_of(directory, columns, file.path)
+    return [known[posixpath.dirname(file.path)] for file in files]
+
+
+def _values_of(directory: str, columns: Sequence[StructField], path: str) -> dict[str, str | None]:
+    """The partition values of a directory, as the log spells them."""
+    parts = directory.split("/") if directory else []
+    pairs = [part.partition("=") for part in parts]
+    named = [unquote(name) for name, separator, _ in pairs if separator]
+    if [name.lower() for name in named] != [column.name.lower() for column in columns]:
+        wanted = ", ".join(column.name for column in columns) or "no column"
+        types = ", ".join(f'"{name}": "string"' for name in named)
+        raise InvalidRequestError(
+            f"The directories of {path} do not name the partition columns",
+            cause=f"partition_schema has {wanted}, and the directories name {', '.join(named) or 'none'}",
+            remedy=f"Give their names with types, for example partition_schema={{{types}}}"
+            if named
+            else "Leave partition_schema out, or move the file",
+            path=path,
+        )
+    texts = [text for _, separator, text in pairs if separator]
+    return {column.name: _value(column, text, path) for column, text in zip(columns, texts, strict=True)}
+
+
+def _value(column: StructField, escaped: str, path: str) -> str | None:
+    if escaped == HIVE_NULL:
+        return None
+    text = unquote(escaped, errors="strict") if "%" in escaped else escaped
+    try:
+        value = parse_partition_value(text, column.data_type)
+    except ProtocolViolationError as e:
+        value, cause = None, str(e)
+    else:
+        cause = "An empty text is null in a table"
+    if value is None:
+        raise InvalidRequestError(
+            f"The directory of {path} gives {text!r} for the partition column {column.name}, "
+            f"which is no {column.data_type}",
+            cause=cause,
+            remedy="Give another type in partition_schema, or rename the directory",
+            path=path,
+            column=column.name,
+        )
+    return serialize_partition_value(value, column.data_type)
+
+
+def progress_of(given: object) -> Progress | None:
+    """What is told of the progress: a function of the caller's, or a bar of tqdm or rich.
+
+    Raises:
+        InvalidRequestError: It is neither a function nor a flag.
+        MissingDependencyError: A bar is asked for, and neither package is installed.
+    """
+    if given is None or given is False:
+        return None
+    if callable(given):
+        return given
+    if given is not True:
+        raise InvalidRequestError(f"progress must be a function or True, not {given!r}")
+    from delta_orch.verbs.progress_bar import progress_bar
+
+    return progress_bar()

@@ -1,0 +1,271 @@
+"""Parquet files that other programs wrote: what their footers say, as a table's schema and as files of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.footer_statistics import serialize_footer_statistics, statistics_of_files
+from delta_orch.engines.prefetch import map_ahead
+from delta_orch.errors import InvalidRequestError, MissingFileError, SchemaMismatchError, StorageError
+from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_map_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.paths import encode_path
+from delta_orch.protocol.types import (
+    BYTE,
+    DATE,
+    INTEGER,
+    SHORT,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
+from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.legacy_calendar import legacy_calendar
+from delta_orch.storage.parquet_footer import read_footer
+from delta_orch.table.type_widening import is_widening, with_type_change
+
+Progress = Callable[[int, int], None]
+"""Is told how many footers are read, and of how many."""
+
+T = TypeVar("T")
+_THREADS = 16
+# Parquet stores all of them as 32 bits: a reader that expects a wider one needs no history of the type.
+_OF_32_BITS = (BYTE, SHORT, INTEGER)
+_CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSchema:
+    """What columns a file has, and an example of such a file."""
+
+    schema: StructType
+    path: str
+
+
+def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress | None = None) -> list[FoundSchema]:
+    """The distinct schemas of files, in the order in which they are first found.
+
+    Raises:
+        InvalidRequestError: One is no Parquet file.
+        SchemaMismatchError: One has a column of a type that a Delta table cannot have.
+        StorageError: One cannot be read.
+    """
+    found: dict[StructType, str] = {}
+    for done, (file, schema) in enumerate(_footers(store, files, _schema_of), 1):
+        found.setdefault(schema, file.path)
+        if progress is not None:
+            progress(done, len(files))
+    return [FoundSchema(schema, path) for schema, path in found.items()]
+
+
+def _footers(
+    store: LogStore, files: Sequence[FileMeta], look: Callable[[pq.FileMetaData, str], T]
+) -> Iterator[tuple[FileMeta, T]]:
+    filesystem, root = store.data_filesystem()
+
+    def read(file: FileMeta) -> T:
+        try:
+            with filesystem.open_input_file(f"{root}/{file.path}") as source:
+                metadata = read_footer(source).metadata
+        except FileNotFoundError as e:
+            raise MissingFileError(f"The file {file.path} is not there", cause=str(e), path=file.path) from e
+        except pa.ArrowException as e:
+            raise InvalidRequestError(
+                f"{file.path} is not a Parquet file",
+                cause=str(e),
+                remedy="Move it away, or give it a name that begins with _ or a dot",
+                path=file.path,
+            ) from e
+        except OSError as e:
+            raise StorageError(f"The footer of {file.path} cannot be read", cause=str(e), path=file.path) from e
+        return look(metadata, file.path)
+
+    yield from map_ahead(read, files, _THREADS)
+
+
+def _schema_of(metadata: pq.FileMetaData, path: str) -> StructType:
+    leaves = count()
+    fields = [_as_read(field, metadata, leaves, path) for field in metadata.schema.to_arrow_schema()]
+    if next(leaves) != metadata.num_columns:
+        raise SchemaMismatchError(f"The columns of {path} cannot be told apart", path=path)
+    try:
+        schema = schema_from_arrow(pa.schema(fields))
+    except SchemaMismatchError as e:
+        raise SchemaMismatchError(f"The file {path} does not fit a Delta table", cause=e.problem, path=path) from e
+    folded = [name.lower() for name in schema.names]
+    if len(set(folded)) < len(folded):
+        raise SchemaMismatchError(f"Two columns of {path} differ in case alone", path=path)
+    return schema
+
+
+def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], path: str) -> pa.Field:
+    """The field with the type in which every client reads it: a time in 96 bits is an instant."""
+    kind = field.type
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
+        _as_read(pa.field(field.name, kind), metadata, leaves, path)
+        return field
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([_as_read(child, metadata, leaves, path) for child in kind]))
+    if pa.types.is_map(kind):
+        key = _as_read(kind.key_field, metadata, leaves, path)
+        return field.with_type(pa.map_(key, _as_read(kind.item_field, metadata, leaves, path)))
+    if hasattr(kind, "value_field"):
+        return field.with_type(pa.list_(_as_read(kind.value_field, metadata, leaves, path)))
+    leaf = metadata.schema.column(next(leaves))
+    if leaf.physical_type == "INT96":
+        return field.with_type(pa.timestamp("us", "UTC"))
+    if pa.types.is_float16(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
+        raise SchemaMismatchError(
+            f"The file {path} does not fit a Delta table",
+            cause=f"Column {leaf.path} has the type {kind}, which other clients cannot read",
+            remedy="Write the file again, with float or with timestamps in microseconds",
+            path=path,
+            column=leaf.path,
+        )
+    return field
+
+
+# One schema for all
+
+
+def merged_schema(found: Sequence[FoundSchema]) -> StructType:
+    """One schema that holds the rows of every file: columns by name without regard to case, in the order in which they
+    are first found, each of which may be null. A column that is narrower in some files becomes the widest type that is
+    there, and its history says so (PROTOCOL, "Type Widening").
+
+    Raises:
+        SchemaMismatchError: No type that is there holds the values of all; two files are named. Or the type of a column
+            is not known (null).
+    """
+    return _struct([(one.schema, one.path) for one in found], "")
+
+
+_Typed = tuple[DataType, str]
+_Change = tuple[DataType, DataType, str]
+
+
+def _struct(types: Sequence[tuple[StructType, str]], prefix: str) -> StructType:
+    names: dict[str, str] = {}
+    columns: dict[str, list[_Typed]] = {}
+    for schema, path in types:
+        for field in schema:
+            names.setdefault(field.name.lower(), field.name)
+            columns.setdefault(field.name.lower(), []).append((field.data_type, path))
+    fields = []
+    for folded, typed in columns.items():
+        changes: list[_Change] = []
+        name = names[folded]
+        column = StructField(name, _type(typed, f"{prefix}{name}", "", changes), True)
+        for before, after, place in changes:
+            column = with_type_change(column, before, after, place)
+        fields.append(column)
+    return StructType(tuple(fields))
+
+
+def _type(typed: Sequence[_Typed], column: str, place: str, changes: list[_Change]) -> DataType:
+    def inside(name: str, inner: Sequence[_Typed]) -> DataType:
+        return _type(inner, f"{column}.{name}", f"{place}.{name}" if place else name, changes)
+
+    structs = [(t, path) for t, path in typed if isinstance(t, StructType)]
+    if len(structs) == len(typed):
+        return _struct(structs, f"{column}.")
+    arrays = [(t, path) for t, path in typed if isinstance(t, ArrayType)]
+    if len(arrays) == len(typed):
+        return ArrayType(inside("element", [(t.element_type, path) for t, path in arrays]), True)
+    maps = [(t, path) for t, path in typed if isinstance(t, MapType)]
+    if len(maps) == len(typed):
+        return MapType(
+            inside("key", [(t.key_type, path) for t, path in maps]),
+            inside("value", [(t.value_type, path) for t, path in maps]),
+            True,
+        )
+    return _widest(typed, column, place, changes)
+
+
+def _widest(typed: Sequence[_Typed], column: str, place: str, changes: list[_Change]) -> DataType:
+    examples: dict[DataType, str] = {}
+    for data_type, path in typed:
+        examples.setdefault(data_type, path)
+    if list(examples) == [VOID]:
+        raise SchemaMismatchError(
+            f"The type of column {column} is not known",
+            cause=f"All its values are null, for example in {examples[VOID]}",
+            remedy="Write the files again, with a type for the column or without it",
+            column=column,
+        )
+    # A type is the wider the more of the others become it.
+    ordered = sorted(examples, key=lambda t: sum(_becomes(other, t) for other in examples))
+    for before, after in pairwise(ordered):
+        if not _becomes(before, after):
+            first, second = sorted((before, after), key=list(examples).index)
+            raise SchemaMismatchError(
+                f"Column {column} has types that cannot become one",
+                cause=f"It is {first} in {examples[first]}, and {second} in {examples[second]}",
+                remedy="Write one of the files again, with the type of the other",
+                column=column,
+                paths=[examples[first], examples[second]],
+            )
+        if not (before in _OF_32_BITS and after in _OF_32_BITS):
+            changes.append((before, after, place))
+    return ordered[-1]
+
+
+def _becomes(source: DataType, target: DataType) -> bool:
+    return source != target and is_widening(source, target)
+
+
+# Files of a log
+
+
+def described_files(
+    store: LogStore,
+    files: Sequence[FileMeta],
+    partitions: Sequence[dict[str, str | None]],
+    spec: WriteSpec,
+    progress: Progress | None = None,
+) -> pa.Table:
+    """The files as the log says them, with the statistics of their footers: columns of `ADD_SCHEMA`.
+
+    A bound is left out where a footer does not prove it: largest floats of writers that pass over NaN, dates and times
+    of old calendars, unsigned numbers.
+
+    Args:
+        files: Below the table's root, not URL-encoded.
+        partitions: The partition values of each, as the log spells them.
+    """
+    columns = statistics_of_files(spec)
+    plain = tuple(column for column in columns if column.data_type not in _CALENDAR_TYPES)
+
+    def statistics(metadata: pq.FileMetaData, _: str) -> str:
+        known = columns if legacy_calendar(metadata) is None else plain
+        return serialize_footer_statistics(metadata, known, says_tight=spec.statistics.says_tight)
+
+    stats = []
+    for done, (_, text) in enumerate(_footers(store, files, statistics), 1):
+        stats.append(text)
+        if progress is not None:
+            progress(done, len(files))
+    given = {
+        "path": string_array([encode_path(file.path) for file in files]),
+        "partition_values": string_map_array(list(partitions)),
+        "size": int64_array([file.size for file in files]),
+        "modification_time": int64_array([file.modification_time_ms for file in files]),
+        "data_change": bool_array([True] * len(files)),
+        "stats": string_array(stats),
+    }
+    arrays = [given[f.name] if f.name in given else pa.nulls(len(files), f.type) for f in ADD_SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=ADD_SCHEMA)
