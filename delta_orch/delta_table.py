@@ -101,7 +101,7 @@ class DeltaTable(TableVerbs):
         from delta_orch.verbs.convert import convert, progress_of
 
         table = cls(table_uri, storage_options)
-        return convert(table.log, table._snapshot_or_none(), partition_schema, progress_of(progress), options)
+        return convert(table.log, table._snapshot_or_none(options), partition_schema, progress_of(progress), options)
 
     @property
     def uri(self) -> str:
@@ -402,7 +402,7 @@ class DeltaTable(TableVerbs):
 
         rows = source.snapshot() if isinstance(source, DeltaTable) else source
         request = MergeRequest(rows, on, source_alias, target_alias, engine, schema_mode)
-        return Merge(lambda clauses: merge(self.log, self.snapshot(), request, clauses, options))
+        return Merge(lambda clauses: merge(self.log, self._read(options), request, clauses, options))
 
     def upsert(
         self,
