@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.errors import InvalidRequestError, MetadataChangedError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.verbs.merge.builder import Merge
     from delta_orch.writing.target import WriteOptions
 
 
@@ -90,6 +91,43 @@ class SnapshotWrites(Snapshot):
 
         log = self._begin(options)
         return update(log, self, set, where, engine, {**options, "read_version": self.version})
+
+    def merge(
+        self,
+        source: object,
+        on: str | Expression,
+        *,
+        source_alias: str = "source",
+        target_alias: str = "target",
+        engine: EngineChoice = "auto",
+        schema_mode: str | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> Merge:
+        """Update, delete and insert rows of this version by the rows of a source. It concerns the rows that these
+        match, or would have matched."""
+        from delta_orch.verbs.merge.builder import Merge
+        from delta_orch.verbs.merge.run import MergeRequest, merge
+
+        log = self._begin(options)
+        request = MergeRequest(source, on, source_alias, target_alias, engine, schema_mode)
+        given: CommitOptions = {**options, "read_version": self.version}
+        return Merge(lambda clauses: merge(log, self, request, clauses, given))
+
+    def upsert(
+        self,
+        source: object,
+        keys: Sequence[str],
+        *,
+        engine: EngineChoice = "auto",
+        schema_mode: str | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Update the rows of this version that the source has a row with the same keys for, and insert its other rows.
+        It concerns the rows with these keys."""
+        from delta_orch.verbs.merge.upsert import key_condition
+
+        merge = self.merge(source, key_condition(keys), engine=engine, schema_mode=schema_mode, **options)
+        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _begin(self, options: CommitOptions) -> TableLog:
         """The log to commit to.

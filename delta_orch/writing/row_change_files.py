@@ -42,6 +42,10 @@ MOST_MARKED = 0.5
 """A file of which a larger part of the rows would be marked is rewritten instead. What was measured is in
 docs/performance.md."""
 
+LEAST_REWRITTEN_BYTES = 8 * 1024 * 1024
+"""A smaller file is marked whatever the part: its dead rows cost a scan next to nothing until `optimize` comes, and a
+file that is written anew is a conflict for everybody who marks other rows of it."""
+
 
 @dataclass(slots=True)
 class _Touched:
@@ -205,6 +209,9 @@ class ChangedFiles:
             return False
         if self._write.tells_changes and not self._updated:
             # Marks tell a deletion by themselves; copies would make change files necessary.
+            return True
+        size = FileTable(self._files).size[file.number].as_py()
+        if size is not None and size < LEAST_REWRITTEN_BYTES:
             return True
         return count + len(file.gone) <= MOST_MARKED * (live + len(file.gone))
 

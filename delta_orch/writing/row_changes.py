@@ -121,9 +121,9 @@ class RowChanges:
         """Change the rows, and stage what comes of it. Nothing is staged where no row is touched.
 
         A file gets a deletion vector where the table takes them (`delta.enableDeletionVectors`) and no more than
-        `MOST_MARKED` of its rows are gone; it is removed where no row is left; otherwise it is written anew. Rows that
-        are only moved keep ids and commit versions, updated rows their ids. New rows obey the rules of the table.
-        Change data files are written where the files of the commit do not tell the changes by themselves.
+        `MOST_MARKED` of its rows are gone, or it is small; it is removed where no row is left; otherwise it is written
+        anew. Rows that are only moved keep ids and commit versions, updated rows their ids. New rows obey the rules of
+        the table. Change data files are written where the files of the commit do not tell the changes by themselves.
 
         Args:
             relation: See the module; None for none.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,6 +62,38 @@ def replace_partition(day: str, number: int) -> Verb:
     return verb
 
 
+def delete(where: str) -> Verb:
+    def verb(table: DeltaTable, **options: Any) -> Any:
+        return table.delete(where, **options)
+
+    return verb
+
+
+def update(where: str) -> Verb:
+    def verb(table: DeltaTable, **options: Any) -> Any:
+        return table.update({"by": f"'update {where}'"}, where, **options)
+
+    return verb
+
+
+def upsert(*ids: int) -> Verb:
+    def verb(table: DeltaTable, **options: Any) -> Any:
+        source = rows(f"upsert {ids}", *(("a", i) for i in ids))
+        # Each key is there twice: in both files of the day.
+        return table.upsert(source, ["day", "id"], **options)
+
+    return verb
+
+
+def insert_missing(number: int) -> Verb:
+    def verb(table: DeltaTable, **options: Any) -> Any:
+        source = rows(f"missing {number}", ("a", number))
+        on = "source.day = target.day AND source.id = target.id"
+        return table.merge(source, on, **options).when_not_matched_insert_all().execute()
+
+    return verb
+
+
 def optimize(table: DeltaTable, **options: Any) -> Any:
     return table.optimize(**options)
 
@@ -111,6 +143,23 @@ OPERATIONS: dict[str, Verb] = {
     "set domain y": set_domain("y"),
 }
 
+ROW_VERBS: dict[str, Verb] = {
+    "append": append,
+    "delete id = 1": delete("id = 1"),
+    "delete id = 2": delete("id = 2"),
+    "update id = 2": update("id = 2"),
+    "update id = 11": update("id = 11"),
+    "upsert 1, 6": upsert(1, 6),
+    "upsert 2, 7": upsert(2, 7),
+    "upsert 5": upsert(5),
+    "insert 5 if missing": insert_missing(5),
+    "replace id < 10": OPERATIONS["replace id < 10"],
+    "optimize": optimize,
+}
+"""What changes single rows. Days have ids in two files each: `id = 1` and `id = 2` are other rows of the same files."""
+
+ROW_TABLES = {"Single rows, with deletion vectors": True, "Single rows, without deletion vectors": False}
+
 ROW_OPERATIONS = {name for name in OPERATIONS if not name.startswith(("set ", "add ", "drop "))}
 
 
@@ -155,10 +204,12 @@ COMMITS, SKIPS, REFUSED = "✓", "skips", "refused"
 
 
 @cache
-def base_files() -> dict[str, bytes]:
-    """A table with two days, two files each."""
+def base_files(vectors: bool = False) -> dict[str, bytes]:
+    """A table with two days, two files each; with or without deletion vectors."""
     table = new_table()
     properties = {"delta.feature.domainMetadata": "supported", "delta.columnMapping.mode": "name"}
+    if vectors:
+        properties["delta.enableDeletionVectors"] = "true"
     table.append(BASE, partition_by=["day"], properties=properties)
     table.append(BASE)
     return {file.path: table.store.read_bytes(file.path) for file in table.store.list_recursive()}
@@ -243,7 +294,7 @@ def rows_after(*names: str) -> list[tuple[str, int, str]]:
     """The rows after operations on the base table, one after the other."""
     table = new_table(base_files())
     for name in names:
-        OPERATIONS[name](table)
+        (OPERATIONS | ROW_VERBS)[name](table)
     return rows_in(table)
 
 
@@ -260,6 +311,19 @@ def outcomes(first: str) -> Iterator[tuple[str, str, dict[str, str]]]:
         yield first, second, dict.fromkeys(LEVELS, by_level[LEVELS[0]]) | by_level
 
 
+def row_outcomes(
+    first: str, vectors: bool, levels: Sequence[str] = LEVELS
+) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """As `outcomes`, of what changes single rows, on a table that takes deletion vectors or one that rewrites files."""
+    for second in ROW_VERBS:
+        by_level = {}
+        for level in levels:
+            table = new_table(base_files(vectors))
+            by_level[level] = run(table, ROW_VERBS[first], ROW_VERBS[second], level)
+            _ensure_serial(table, first, second, level, by_level[level])
+        yield first, second, dict.fromkeys(LEVELS, by_level[levels[0]]) | by_level
+
+
 def _ensure_serial(table: DeltaTable, first: str, second: str, level: str, outcome: str) -> None:
     """The table is as if the operations had run one after the other: in the order of the log, unless a blind append
     may have moved."""
@@ -273,7 +337,7 @@ def _ensure_serial(table: DeltaTable, first: str, second: str, level: str, outco
 
 
 def render() -> str:
-    """The two tables of the document."""
+    """The tables of the document."""
     names = list(OPERATIONS)
     lines = [_row(["committed first ↓, overtaken →", *names]), _row(["---"] * (len(names) + 1))]
     for first in names:
@@ -284,6 +348,10 @@ def render() -> str:
     for first in firsts:
         cells = [run(new_table(), FIRST_WRITES[first], FIRST_WRITES[second], None) for second in firsts]
         lines.append(_row([first, *cells]))
+    for title, vectors in ROW_TABLES.items():
+        lines += ["", f"{title}:", "", _row(["committed first ↓, overtaken →", *ROW_VERBS])]
+        lines.append(_row(["---"] * (len(ROW_VERBS) + 1)))
+        lines += [_row([f, *(cell(by_level) for _, _, by_level in row_outcomes(f, vectors))]) for f in ROW_VERBS]
     return "\n".join(lines)
 
 

@@ -46,12 +46,20 @@ WRITES: dict[str, Callable[[TableSnapshot], Any]] = {
     "delete": lambda s: s.delete("day = 'a' AND id >= 2"),
     "delete, nothing there": lambda s: s.delete("day = 'a' AND id = 5"),
     "update": lambda s: s.update({"id": "id + 50"}, "day = 'a' AND id >= 2"),
+    "upsert": lambda s: s.upsert(rows(("a", 2), ("a", 5)), ["day", "id"]),
+    "merge": lambda s: (
+        s.merge(rows(("a", 2), ("a", 5)), "source.day = target.day AND source.id = target.id")
+        .when_matched_delete()
+        .when_not_matched_insert_all()
+        .execute()
+    ),
 }
 RIVALS: dict[str, Callable[[DeltaTable], Any]] = {
     "append": lambda t: t.append(rows(("a", 5))),
     "overwrite": lambda t: t.overwrite(rows(("a", 5))),
     "delete": lambda t: t.delete("id = 2"),
     "update": lambda t: t.update({"id": "5"}, "id = 2"),
+    "upsert": lambda t: t.upsert(rows(("a", 2), ("a", 5)), ["day", "id"]),
 }
 
 

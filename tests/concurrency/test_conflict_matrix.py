@@ -7,12 +7,15 @@ import pytest
 import tests.concurrency.conflict_matrix as conflict_matrix
 from tests.concurrency.conflict_matrix import (
     FIRST_WRITES,
+    LEVELS,
     OPERATIONS,
     PHASES,
+    ROW_TABLES,
     base_files,
     documented,
     new_table,
     outcomes,
+    row_outcomes,
     run,
 )
 
@@ -20,7 +23,7 @@ STARTING_ANEW = ("set owner", "set delta.appendOnly", "add column", "add feature
 
 
 def cells(first: str, table: int) -> dict[str, str]:
-    """One row of one of the two documented tables: second operation → cell."""
+    """One row of one of the documented tables: second operation → cell."""
     lines = [line for line in documented().splitlines() if line.startswith("|")]
     starts = [number for number, line in enumerate(lines) if line.startswith("| committed first")]
     head, *body = lines[starts[table] : [*starts, len(lines)][table + 1]]
@@ -48,6 +51,26 @@ def test_the_moment_makes_no_difference(first: str, phase: str) -> None:
         # What was overtaken once before and starts anew (an alteration) may find the other commit there already.
         usual = expected[second].partition(";")[0]
         assert outcome == usual or (second in STARTING_ANEW and outcome == "✓"), second
+
+
+# All of them, at every level, run where the document is written; here are those in which a row decides.
+ROW_SAMPLES = [
+    ("append", True, LEVELS),
+    ("delete id = 1", True, LEVELS[:1]),
+    ("upsert 2, 7", True, LEVELS[:1]),
+    ("insert 5 if missing", True, LEVELS[:1]),
+    ("update id = 2", False, LEVELS[:1]),
+]
+
+
+@pytest.mark.parametrize(("first", "vectors", "levels"), ROW_SAMPLES)
+def test_what_changes_single_rows(first: str, vectors: bool, levels: tuple[str, ...]) -> None:
+    table = 2 + list(ROW_TABLES.values()).index(vectors)
+    found = {second: by_level for _, second, by_level in row_outcomes(first, vectors, levels)}
+    expected = cells(first, table)
+    for second, by_level in found.items():
+        told = expected[second] if levels == LEVELS else expected[second].partition(";")[0]
+        assert conflict_matrix.cell(by_level) == told, second
 
 
 @pytest.mark.parametrize("first", FIRST_WRITES)

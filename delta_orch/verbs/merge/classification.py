@@ -37,6 +37,14 @@ class Clauses:
         return all(clause.kind is Kind.NOT_MATCHED for clause in self.all)
 
     @property
+    def changes_all_that_matters(self) -> bool:
+        """Whether the rows of the table that stay as they are make no difference: none of them keeps a source row from
+        being inserted."""
+        matched = self.of(Kind.MATCHED)
+        takes_every_match = bool(matched) and matched[-1].condition is None
+        return takes_every_match or not self.of(Kind.NOT_MATCHED)
+
+    @property
     def may_repeat(self) -> bool:
         """Whether a row of the table may have several source rows: what becomes of it does not depend on which."""
         matched = self.of(Kind.MATCHED)

@@ -153,6 +153,8 @@ class _Run:
         stored = replace(sides, target=snapshot.schema)
         found = find_candidates(engine, source, self._on, stored, snapshot.partition_columns)
         where, files = self._select(found)
+        if self._clauses.changes_all_that_matters:
+            write.transaction.read_rows(files)
         changes = RowChanges(write, files)
         classified = self._classify(changes, source, where)
         rows = stack.enter_context(engine.evaluated(classified.rows))
