@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from delta_orch.airflow.assets import delta_table_asset
+    from delta_orch.airflow.check_operator import DeltaCheckOperator
     from delta_orch.airflow.decorators import delta_task
     from delta_orch.airflow.failures import DELTA_RETRY_POLICY
     from delta_orch.airflow.hook import DeltaHook
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         DeltaOptimizeOperator,
         DeltaVacuumOperator,
     )
+    from delta_orch.airflow.row_operators import DeltaDeleteOperator, DeltaMergeOperator
     from delta_orch.airflow.sensors import (
         DeltaFreshnessSensor,
         DeltaPartitionSensor,
@@ -24,17 +26,23 @@ if TYPE_CHECKING:
         DeltaTxnSensor,
     )
     from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger
+    from delta_orch.airflow.whole_table_operators import DeltaCloneOperator, DeltaRestoreOperator
     from delta_orch.airflow.write_operator import DeltaWriteOperator
 
 __all__ = [
     "DELTA_RETRY_POLICY",
+    "DeltaCheckOperator",
     "DeltaCheckpointOperator",
+    "DeltaCloneOperator",
     "DeltaConditionTrigger",
+    "DeltaDeleteOperator",
     "DeltaFreshnessSensor",
     "DeltaHook",
     "DeltaIncrementalOperator",
+    "DeltaMergeOperator",
     "DeltaOptimizeOperator",
     "DeltaPartitionSensor",
+    "DeltaRestoreOperator",
     "DeltaRowSensor",
     "DeltaTableVersionSensor",
     "DeltaTxnSensor",
@@ -47,13 +55,18 @@ __all__ = [
 
 _HOME = {
     "DELTA_RETRY_POLICY": "failures",
+    "DeltaCheckOperator": "check_operator",
     "DeltaCheckpointOperator": "maintenance_operators",
+    "DeltaCloneOperator": "whole_table_operators",
     "DeltaConditionTrigger": "triggers",
+    "DeltaDeleteOperator": "row_operators",
     "DeltaFreshnessSensor": "sensors",
     "DeltaHook": "hook",
     "DeltaIncrementalOperator": "incremental_operator",
+    "DeltaMergeOperator": "row_operators",
     "DeltaOptimizeOperator": "maintenance_operators",
     "DeltaPartitionSensor": "sensors",
+    "DeltaRestoreOperator": "whole_table_operators",
     "DeltaRowSensor": "sensors",
     "DeltaTableVersionSensor": "sensors",
     "DeltaTxnSensor": "sensors",

@@ -65,10 +65,7 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
                 relative while the connection names no `table_root`.
             AirflowNotFoundException: There is no such connection (other than the default one).
         """
-        if self._settings is None:
-            settings = self._understood(self._find_connection())
-            self._mask(settings)
-            self._settings = settings.root, dict(settings.options)
+        self.storage_options()
         return self._open(table_uri)
 
     async def async_table(self, table_uri: TableLocation) -> DeltaTable:
@@ -81,6 +78,14 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
                 await amask_secret(secret)
             self._settings = settings.root, dict(settings.options)
         return self._open(table_uri)
+
+    def storage_options(self) -> dict[str, str] | None:
+        """The options for another table of the same connection."""
+        if self._settings is None:
+            settings = self._understood(self._find_connection())
+            self._mask(settings)
+            self._settings = settings.root, dict(settings.options)
+        return self._settings[1] or None
 
     def snapshot(self, reference: TableReference) -> TableSnapshot:
         """A version of a table: the one that a reference pins, else the newest.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.locations import is_template
+from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
 
@@ -66,9 +67,11 @@ class DeltaVacuumOperator(DeltaTableOperator):
             `delta.deletedFileRetentionDuration` by default. (templated)
         dry_run: Only report what would be deleted.
         enforce_retention: Refuse a retention shorter than the table's.
+        respect_consumers: Tables that incremental steps fill from this one: files that they still have to read are
+            kept, however long they lag behind. (templated)
     """
 
-    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "retention_hours")
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "retention_hours", "respect_consumers")
 
     def __init__(
         self,
@@ -76,12 +79,16 @@ class DeltaVacuumOperator(DeltaTableOperator):
         retention_hours: float | str | None = None,
         dry_run: bool = False,
         enforce_retention: bool = True,
+        respect_consumers: Sequence[TableLocation] = (),
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.retention_hours = retention_hours
         self.dry_run = dry_run
         self.enforce_retention = enforce_retention
+        if isinstance(respect_consumers, str):
+            raise self.refusal("has respect_consumers that is no list of tables")
+        self.respect_consumers = [checked_location(consumer) for consumer in respect_consumers]
         self.ensure_flag("dry_run", dry_run)
         self.ensure_flag("enforce_retention", enforce_retention)
         if retention_hours is not None and not is_template(retention_hours):
@@ -89,6 +96,11 @@ class DeltaVacuumOperator(DeltaTableOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         hours = None if self.retention_hours is None else _parse_hours(self.retention_hours)
+        if self.respect_consumers:
+            from delta_orch.pipeline.consumers import retention_hours_for
+
+            consumers = [self.hook.table(consumer) for consumer in self.respect_consumers]
+            hours = retention_hours_for(table, consumers, hours)
         result = table.vacuum(
             hours, self.dry_run, enforce_retention=self.enforce_retention, user_metadata=run.user_metadata()
         )

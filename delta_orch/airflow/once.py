@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.log.files.txn import TxnId
+    from delta_orch.log.write.commit_result import CommitResult
 
 
 class OnceWriter:
@@ -54,6 +55,12 @@ class OnceWriter:
         self._replaces_table = replaces_table
         self._work = work if run.map_index >= 0 and name is None else ""
 
+    def commit(self, name: str, verb: Callable[[tuple[TxnId, ...]], CommitResult]) -> StepReport:
+        """As `run`, for a verb of the table that takes the identifiers."""
+        return self._once(
+            Step(name, self._table), lambda step: step.already_done() or _report(self._table, verb(step.txns))
+        )
+
     def run(self, step: Step, rows: Callable[[], object]) -> StepReport:
         """The report of the step; `recovered` where an earlier attempt of this task had made its commit.
 
@@ -61,9 +68,12 @@ class OnceWriter:
             InvalidRequestError: What is recorded is not this task's, and writing would double or replace rows.
             DeltaError: As `Step.run`.
         """
+        return self._once(step, lambda step: step.run(rows))
+
+    def _once(self, step: Step, write: Callable[[Step], StepReport]) -> StepReport:
         txns = self._txns(self._run)
         if not txns:
-            return step.run(rows)
+            return write(step)
         before = snapshot_or_none(self._table)
         self._ensure_alone(txns[-1], before)
         attempts = Attempts(self._context)
@@ -74,10 +84,12 @@ class OnceWriter:
             return step.recover(replace(txns[-1], version=recorded))
         if verdict is not Verdict.LEAVE:
             attempts.begin(txns[-1].version, self._work, -1 if before is None else before.version)
-        report = replace(step, txns=txns).run(rows)
-        if report.skipped and report.reason == ALREADY_COMMITTED and self._idempotency == "run":
-            # Another process of this very attempt, which Airflow took for dead, came first.
-            return step.recover(txns[-1])
+        report = write(replace(step, txns=txns))
+        if report.skipped and report.skipped_txns and verdict is not Verdict.LEAVE:
+            unit = txns[-1]
+            if self._table.snapshot().txn_version(unit.app_id) == unit.version:
+                # Another process of this very attempt, which Airflow took for dead, came first.
+                return step.recover(unit)
         return report
 
     def _txns(self, run: TaskRun) -> tuple[TxnId, ...]:
@@ -118,6 +130,11 @@ class OnceWriter:
                     cause="Mapped tasks of one run replace the whole of one table",
                     remedy="Pass replace_where, partition_overwrite_mode='dynamic' or mode='append'",
                 )
+
+
+def _report(table: DeltaTable, result: CommitResult) -> StepReport:
+    stale = result.skipped_txns
+    return StepReport(table, result.version, result.skipped, ALREADY_COMMITTED if stale else None, stale, result)
 
 
 def work_of(operator: BaseOperator) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
+    from delta_orch.airflow.hook import TableReference
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.engines.base import Engine
@@ -24,7 +25,73 @@ MODES = ("append", "overwrite", "error", "ignore")
 PARTITION_OVERWRITE_MODES = ("static", "dynamic")
 
 
-class DeltaWriteOperator(DeltaStepOperator):
+class DeltaRowsOperator(DeltaStepOperator):
+    """Base of the operators whose rows a function returns, or a query yields. `DeltaWriteOperator` describes the
+    arguments."""
+
+    template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "sql", "tables", "identity")
+    template_fields_renderers = {  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+        **DeltaStepOperator.template_fields_renderers,
+        "sql": "sql",
+    }
+    template_ext: Sequence[str] = (".sql",)
+
+    def __init__(
+        self,
+        *,
+        sql: str | None = None,
+        tables: Mapping[str, TableReference] | None = None,
+        idempotency: str = "run",
+        identity: str | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.sql = sql
+        self.tables = tables
+        self.idempotency = idempotency
+        self.identity = identity
+        if (self.python_callable is None) == (sql is None):
+            raise self.refusal("takes python_callable or sql, exactly one of them")
+        self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
+        if tables is not None and sql is None:
+            raise self.refusal("has tables, which only sql uses")
+
+    def once(
+        self, context: Context, run: TaskRun, table: DeltaTable, *, adds: bool, replaces_table: bool = False
+    ) -> OnceWriter:
+        """Under the task's transaction."""
+        return OnceWriter(
+            context,
+            run,
+            table,
+            idempotency=cast("Idempotency", self.idempotency),
+            name=self.identity,
+            adds=adds,
+            replaces_table=replaces_table,
+            work=work_of(self),
+        )
+
+    def rows(self, context: Context, spark: SparkSession | None) -> object:
+        """What is to be written."""
+        if self.sql is None:
+            return self.call_user_function(context, spark)
+        engine = self._sql_engine(spark)
+        tables = self.tables or {}
+        relations = {name: engine.scan(self.hook.snapshot(uri).scan().plan()) for name, uri in tables.items()}
+        rows = engine.sql(self.sql, relations)
+        return rows if engine.name == "spark" else engine.to_reader(rows)
+
+    def _sql_engine(self, spark: SparkSession | None) -> Engine:
+        if spark is None and self.engine != "local":
+            spark = running_spark_session()
+            if spark is None and self.engine == "spark":
+                raise self.refusal("has engine='spark', but neither spark_conf nor a running Spark session")
+        from delta_orch.engines.select import local_engine, spark_engine
+
+        return local_engine() if spark is None else spark_engine(spark)
+
+
+class DeltaWriteOperator(DeltaRowsOperator):
     """Write the rows that a function returns, or that a query yields, in one commit.
 
     **Exactly once.** The commit carries a transaction id made of the DAG, the task, its map index and the run's
@@ -38,7 +105,8 @@ class DeltaWriteOperator(DeltaStepOperator):
     Args:
         python_callable: Yields the rows. Give this or `sql`.
         sql: A query in Spark SQL over `tables`; a name ending in `.sql` is read from file. (templated)
-        tables: Names used in `sql` → table URIs, opened with the same connection. (templated)
+        tables: Names used in `sql` → tables of the same connection; the XCom of a task is the version it committed.
+            (templated)
         op_args: Positional arguments. (templated)
         op_kwargs: Keyword arguments. (templated)
         mode: `append`; `overwrite`; `error` or `ignore` where the table exists (looked at before the function runs).
@@ -57,80 +125,46 @@ class DeltaWriteOperator(DeltaStepOperator):
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
     """
 
-    template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "sql", "tables", "replace_where", "identity")
+    template_fields: Sequence[str] = (*DeltaRowsOperator.template_fields, "replace_where")
     template_fields_renderers = {  # noqa: RUF012 (Airflow's own spelling of a class attribute)
-        **DeltaStepOperator.template_fields_renderers,
-        "sql": "sql",
+        **DeltaRowsOperator.template_fields_renderers,
         "replace_where": "sql",
     }
-    template_ext: Sequence[str] = (".sql",)
 
     def __init__(
         self,
         *,
-        sql: str | None = None,
-        tables: Mapping[str, str] | None = None,
         mode: str = "append",
         replace_where: str | None = None,
         partition_overwrite_mode: str = "static",
-        idempotency: str = "run",
-        identity: str | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
-        self.sql = sql
-        self.tables = tables
         self.mode = mode
         self.replace_where = replace_where
         self.partition_overwrite_mode = partition_overwrite_mode
-        self.idempotency = idempotency
-        self.identity = identity
         self._ensure_valid()
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         mode = "overwrite_partitions" if self.partition_overwrite_mode == "dynamic" else self.mode
         step = replace(self.step(run, table, cast("Mode", mode)), where=self.replace_where)
-        once = OnceWriter(
+        once = self.once(
             context,
             run,
             table,
-            idempotency=cast("Idempotency", self.idempotency),
-            name=self.identity,
             # What adds rows doubles them when it is done twice.
             adds=mode not in ("overwrite", "overwrite_partitions"),
             replaces_table=mode == "overwrite" and self.replace_where is None,
-            work=work_of(self),
         )
         with self.lazy_session(run) as session:
-            report = once.run(step, lambda: self._rows(context, session()))
+            report = once.run(step, lambda: self.rows(context, session()))
         if report.commit is None:
             self.log.info("Nothing is computed: %s", report.reason)
         return xcom_of(report)
 
-    def _rows(self, context: Context, spark: SparkSession | None) -> object:
-        if self.sql is None:
-            return self.call_user_function(context, spark)
-        engine = self._sql_engine(spark)
-        tables = self.tables or {}
-        relations = {name: engine.scan(self.hook.table(uri).snapshot().scan().plan()) for name, uri in tables.items()}
-        rows = engine.sql(self.sql, relations)
-        return rows if engine.name == "spark" else engine.to_reader(rows)
-
-    def _sql_engine(self, spark: SparkSession | None) -> Engine:
-        if spark is None and self.engine != "local":
-            spark = running_spark_session()
-            if spark is None and self.engine == "spark":
-                raise self.refusal("has engine='spark', but neither spark_conf nor a running Spark session")
-        from delta_orch.engines.select import local_engine, spark_engine
-
-        return local_engine() if spark is None else spark_engine(spark)
-
     def _ensure_valid(self) -> None:
-        if (self.python_callable is None) == (self.sql is None):
-            raise self.refusal("takes python_callable or sql, exactly one of them")
         for name, value, allowed in (
             ("mode", self.mode, MODES),
-            ("idempotency", self.idempotency, IDEMPOTENCY),
             ("partition_overwrite_mode", self.partition_overwrite_mode, PARTITION_OVERWRITE_MODES),
         ):
             self.ensure_choice(name, value, allowed)
@@ -143,5 +177,3 @@ class DeltaWriteOperator(DeltaStepOperator):
             raise self.refusal("has schema_mode='overwrite', which needs mode 'overwrite' of the whole table")
         if self.replace_where is not None and self.partition_overwrite_mode == "dynamic":
             raise self.refusal("has replace_where and dynamic partition overwrite, which exclude each other")
-        if self.tables is not None and self.sql is None:
-            raise self.refusal("has tables, which only sql uses")

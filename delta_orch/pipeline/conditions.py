@@ -69,7 +69,7 @@ class PartitionCondition(Condition):
 
         tests = [self._test(snapshot, name, value) for name, value in self.partitions.items()]
         where = resolve_predicate(conjunction(*tests), snapshot.schema)
-        return {} if _has_rows(snapshot, where, 1) else None
+        return {} if has_rows(snapshot, where, 1) else None
 
     def _test(self, snapshot: TableSnapshot, name: str, value: Value | Sequence[Value]) -> Expression:
         from delta_orch.expressions.nodes import Column, Comparison, In, IsNull, Literal
@@ -107,12 +107,15 @@ class RowCondition(Condition):
             raise InvalidRequestError(f"min_rows={self.min_rows!r} is not a number of rows", remedy="Pass at least 1")
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
-        where = None
-        if self.where is not None:
-            from delta_orch.expressions.resolve import resolve_predicate
+        return {} if has_rows(snapshot, self.predicate(snapshot), self.min_rows) else None
 
-            where = resolve_predicate(self.where, snapshot.schema)
-        return {} if _has_rows(snapshot, where, self.min_rows) else None
+    def predicate(self, snapshot: TableSnapshot) -> Expression | None:
+        """`where`, fitted to the table."""
+        if self.where is None:
+            return None
+        from delta_orch.expressions.resolve import resolve_predicate
+
+        return resolve_predicate(self.where, snapshot.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,8 @@ class ConditionWatch:
         return not self._table.log.has_version(seen)
 
 
-def _has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -> bool:
+def has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -> bool:
+    """Whether so many rows satisfy a resolved predicate. Statistics answer where they suffice."""
     from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows
     from delta_orch.pipeline.partitions import looks_only_at
 

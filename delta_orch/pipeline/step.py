@@ -126,9 +126,18 @@ class Step:
             DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error,
                 except that a step that replaces rows may have created it, empty.
         """
-        before = snapshot_or_none(self.table)
-        done = None if before is None else self._found_done(before)
+        done = self.already_done()
         return self._commit(rows()) if done is None else done
+
+    def already_done(self) -> StepReport | None:
+        """The report of a step that has nothing to compute: its work is recorded, or its mode finds data. None where
+        there is something to do.
+
+        Raises:
+            TableExistsError: Mode `error` found data.
+        """
+        before = snapshot_or_none(self.table)
+        return None if before is None else self._found_done(before)
 
     def process(
         self, reader: IncrementalReader, rows: Callable[[ChangeBatch], object], *, until_current: bool = False

@@ -1,0 +1,147 @@
+"""`DeltaCheckOperator`: what must hold for a version of a table, checked before others read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from delta_orch.airflow.locations import is_template
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
+from delta_orch.errors import ConstraintViolationError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+
+
+class DeltaCheckOperator(DeltaTableOperator):
+    """Check a version of a table, and fail the task with everything that does not hold. It commits nothing.
+
+    Args:
+        version: The version to check, by default the newest: `{{ ti.xcom_pull('load')['version'] }}` is what a task has
+            written. (templated)
+        columns: Column → its type as Delta spells it (`long`, `decimal(10,2)`); None for any. (templated)
+        exact_columns: There must be no others.
+        rows: Name of the check → a predicate in Spark SQL that every row satisfies; a null is no yes. (templated)
+        where: Only these rows are looked at by `rows` and `min_rows`. (templated)
+        min_rows: There are at least so many rows. (templated)
+        max_age: Data has changed within this time: a `timedelta`, or seconds.
+        max_health: Field of `TableHealth` → the largest number that is well: `{"num_small_files": 100}`.
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaTableOperator.template_fields,
+        "version",
+        "columns",
+        "rows",
+        "where",
+        "min_rows",
+    )
+    template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+
+    def __init__(
+        self,
+        *,
+        version: int | str | None = None,
+        columns: Mapping[str, str | None] | None = None,
+        exact_columns: bool = False,
+        rows: Mapping[str, str] | None = None,
+        where: str | None = None,
+        min_rows: int | str | None = None,
+        max_age: timedelta | float | None = None,
+        max_health: Mapping[str, int] | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.version = version
+        self.columns = columns
+        self.exact_columns = exact_columns
+        self.rows = rows
+        self.where = where
+        self.min_rows = min_rows
+        self.max_age = max_age
+        self.max_health = max_health
+        self.ensure_flag("exact_columns", exact_columns)
+        if not any(check is not None for check in (columns, rows, min_rows, max_age, max_health)):
+            raise self.refusal("checks nothing")
+        if exact_columns and columns is None:
+            raise self.refusal("has exact_columns, which needs columns")
+        if where is not None and rows is None and min_rows is None:
+            raise self.refusal("has where, which only rows and min_rows use")
+        for name in ("version", "min_rows"):
+            if not is_template(getattr(self, name)):
+                self._number(name)
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        snapshot = table.snapshot(version=self._number("version"))
+        problems = [*self._schema(snapshot), *self._state(table, snapshot), *self._rows(snapshot)]
+        if problems:
+            raise ConstraintViolationError(
+                f"Version {snapshot.version} of {table.uri} does not pass: {'; '.join(problems)}",
+                remedy="Correct what was written, or restore an older version",
+                version=snapshot.version,
+                problems=problems,
+            )
+        return {"table_uri": table.uri, "version": snapshot.version, "skipped": True, "passed": True}
+
+    def _schema(self, snapshot: TableSnapshot) -> list[str]:
+        if self.columns is None:
+            return []
+        problems = []
+        for name, wanted in self.columns.items():
+            field = snapshot.schema.find(name)
+            if field is None:
+                problems.append(f"there is no column {name}")
+            elif wanted is not None and str(field.data_type) != wanted:
+                problems.append(f"column {name} is {field.data_type}, not {wanted}")
+        if self.exact_columns:
+            named = {name.lower() for name in self.columns}
+            problems += [f"column {name} is unexpected" for name in snapshot.schema.names if name.lower() not in named]
+        return problems
+
+    def _state(self, table: DeltaTable, snapshot: TableSnapshot) -> list[str]:
+        from delta_orch.pipeline.conditions import FreshnessCondition
+        from delta_orch.pipeline.maintenance import read_table_health
+
+        problems = []
+        if self.max_age is not None:
+            age = self.max_age.total_seconds() if isinstance(self.max_age, timedelta) else self.max_age
+            if FreshnessCondition(age).met_by(table, snapshot) is None:
+                problems.append(f"its data has not changed for more than {age:g} s")
+        if self.max_health:
+            health = read_table_health(snapshot).as_metadata()
+            for name, limit in self.max_health.items():
+                if name not in health:
+                    problems.append(f"there is no health {name!r}: {', '.join(health)}")
+                elif health[name] > limit:
+                    problems.append(f"{name} is {health[name]}, above {limit}")
+        return problems
+
+    def _rows(self, snapshot: TableSnapshot) -> list[str]:
+        from delta_orch.pipeline.conditions import RowCondition, has_rows
+
+        problems = []
+        wanted = self._number("min_rows")
+        if wanted and not has_rows(snapshot, RowCondition(self.where, wanted).predicate(snapshot), wanted):
+            problems.append(f"there are fewer than {wanted} rows")
+        only = "" if self.where is None else f"({self.where}) AND "
+        for name, predicate in (self.rows or {}).items():
+            broken = RowCondition(f"{only}(NOT ({predicate}) OR ({predicate}) IS NULL)").predicate(snapshot)
+            if has_rows(snapshot, broken, 1):
+                problems.append(f"{name}: there are rows for which {predicate} is not true")
+        return problems
+
+    def _number(self, name: str) -> int | None:
+        value = getattr(self, name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = -1
+        if number < 0 or isinstance(value, bool | float):
+            raise self.refusal(f"has {name}={value!r}, which is no number")
+        return number

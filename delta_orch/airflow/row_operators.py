@@ -1,0 +1,184 @@
+"""Operators that change single rows: `DeltaMergeOperator`, `DeltaDeleteOperator`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from delta_orch.airflow.locations import is_template
+from delta_orch.airflow.once import OnceWriter, work_of
+from delta_orch.airflow.step_operator import ENGINES
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.airflow.write_operator import DeltaRowsOperator
+from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.files.txn import TxnId
+    from delta_orch.log.write.commit_result import CommitResult
+
+CLAUSES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    "when_matched_update": (frozenset({"set"}), frozenset({"set", "condition"})),
+    "when_matched_update_all": (frozenset(), frozenset({"condition", "except_columns"})),
+    "when_matched_delete": (frozenset(), frozenset({"condition"})),
+    "when_not_matched_insert": (frozenset({"values"}), frozenset({"values", "condition"})),
+    "when_not_matched_insert_all": (frozenset(), frozenset({"condition", "except_columns"})),
+    "when_not_matched_by_source_update": (frozenset({"set"}), frozenset({"set", "condition"})),
+    "when_not_matched_by_source_delete": (frozenset(), frozenset({"condition"})),
+}
+"""The clauses of `DeltaTable.merge`: the arguments each must have, and may have."""
+
+
+class DeltaMergeOperator(DeltaRowsOperator):
+    """Update, insert and delete rows by the rows that a function returns, or that a query yields, in one commit.
+
+    **Exactly once**, as `DeltaWriteOperator`. An upsert (`keys`) that is cleared is done again, which changes nothing
+    twice. Of clauses nobody can tell, so a merge by clauses counts as one that adds rows: a clearing after an attempt
+    that was never acknowledged leaves it, and a run of a DAG that was created anew is refused.
+
+    The table must exist. Source rows come as for `DeltaWriteOperator`.
+
+    Args:
+        keys: Upsert by these columns: rows with equal keys are replaced, others inserted. (templated)
+        on: Instead of `keys`: when a row of the table (`target`) and one of the source (`source`) belong together.
+            (templated)
+        clauses: With `on`: the clauses in their order, each `{"when_matched_update": {"set": {…}, "condition": "…"}}`,
+            by the names and arguments of `DeltaTable.merge`. (templated)
+        source_alias: What `on` and `clauses` call the source.
+        target_alias: What they call the table.
+        idempotency: `run`, `partition` or `off`, as `DeltaWriteOperator`.
+        identity: As `DeltaWriteOperator`. (templated)
+    """
+
+    template_fields: Sequence[str] = (*DeltaRowsOperator.template_fields, "keys", "on", "clauses")
+    template_fields_renderers = {  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+        **DeltaRowsOperator.template_fields_renderers,
+        "on": "sql",
+    }
+
+    def __init__(
+        self,
+        *,
+        keys: Sequence[str] | None = None,
+        on: str | None = None,
+        clauses: Sequence[Mapping[str, Mapping[str, object]]] = (),
+        source_alias: str = "source",
+        target_alias: str = "target",
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.keys = keys
+        self.on = on
+        self.clauses = clauses
+        self.source_alias = source_alias
+        self.target_alias = target_alias
+        if (keys is None) == (on is None):
+            raise self.refusal("takes keys or on, exactly one of them")
+        if keys is not None and not is_template(keys) and (isinstance(keys, str) or not keys):
+            raise self.refusal(f"has keys={keys!r}, which is no list of columns")
+        if keys is not None and clauses:
+            raise self.refusal("has clauses, which only on uses")
+        if on is not None and not clauses:
+            raise self.refusal("has on, but no clauses")
+        for clause in clauses:
+            self._ensure_clause(clause)
+        if self.schema_mode == "overwrite":
+            raise self.refusal("has schema_mode='overwrite', which a merge does not have")
+        for name in ("partition_by", "table_properties"):
+            if getattr(self, name) is not None:
+                raise self.refusal(f"has {name}, but a merge creates no table")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        once = self.once(context, run, table, adds=self.keys is None)
+        with self.lazy_session(run) as session:
+            report = once.commit(
+                f"Task {self.task_id}", lambda txns: self._merge(run, table, self.rows(context, session()), txns)
+            )
+        return xcom_of(report)
+
+    def _merge(self, run: TaskRun, table: DeltaTable, rows: object, txns: tuple[TxnId, ...]) -> CommitResult:
+        if rows is None:
+            raise self.refusal("has a function that returned None instead of rows")
+        options: dict[str, Any] = {"txn": txns, "user_metadata": run.user_metadata()}
+        common: dict[str, Any] = {"engine": self.engine, "schema_mode": self.schema_mode, **options}
+        if self.keys is not None:
+            return table.upsert(rows, list(self.keys), **common)
+        merge: Any = table.merge(
+            rows, cast("str", self.on), source_alias=self.source_alias, target_alias=self.target_alias, **common
+        )
+        for clause in self.clauses:
+            for name, arguments in clause.items():
+                merge = getattr(merge, name)(**arguments)
+        result: CommitResult = merge.execute()
+        return result
+
+    def _ensure_clause(self, clause: object) -> None:
+        if not isinstance(clause, Mapping) or len(clause) != 1:
+            raise self.refusal('has a clause that is no {"when_…": {…}}')
+        ((name, arguments),) = clause.items()
+        if name not in CLAUSES:
+            raise self.refusal(f"has a clause {name!r}; possible are {', '.join(CLAUSES)}")
+        needed, possible = CLAUSES[name]
+        if not isinstance(arguments, Mapping) or not needed <= arguments.keys() <= possible:
+            raise self.refusal(f"has a clause {name} whose arguments are not {', '.join(sorted(possible))}")
+
+
+class DeltaDeleteOperator(DeltaTableOperator):
+    """Delete rows, in one commit. Where no row matches, nothing is committed.
+
+    Args:
+        where: Which rows, in Spark SQL. (templated)
+        all_rows: Instead of `where`: delete every row.
+        engine: `auto`, `spark` or `local`.
+        idempotency: `run`, `partition` or `off`, as `DeltaWriteOperator`.
+        identity: As `DeltaWriteOperator`. (templated)
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "identity")
+    template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+
+    def __init__(
+        self,
+        *,
+        where: str | None = None,
+        all_rows: bool = False,
+        engine: str = "auto",
+        idempotency: str = "run",
+        identity: str | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.where = where
+        self.all_rows = all_rows
+        self.engine = engine
+        self.idempotency = idempotency
+        self.identity = identity
+        self.ensure_flag("all_rows", all_rows)
+        self.ensure_choice("engine", engine, ENGINES)
+        self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
+        if (where is None) != all_rows or (isinstance(where, str) and not where.strip()):
+            raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        if not self.all_rows and (not isinstance(self.where, str) or not self.where.strip()):
+            # A template without a value must not delete every row.
+            raise self.refusal("has a where that renders to nothing")
+        once = OnceWriter(
+            context,
+            run,
+            table,
+            idempotency=cast("Idempotency", self.idempotency),
+            name=self.identity,
+            adds=False,
+            work=work_of(self),
+        )
+        report = once.commit(
+            f"Task {self.task_id}",
+            lambda txns: table.delete(
+                self.where, engine=cast("Any", self.engine), txn=txns, user_metadata=run.user_metadata()
+            ),
+        )
+        return xcom_of(report)
