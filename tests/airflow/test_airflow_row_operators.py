@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tests.airflow.conftest import Runs
 
-HAS_MERGE = pytest.mark.skipif(not hasattr(DeltaTable, "merge"), reason="DeltaTable.merge is not in this checkout")
-
 
 def die_once(context: Any, result: Any) -> None:
     if context["ti"].try_number == 1:
@@ -100,7 +98,6 @@ def test_a_predicate_that_renders_to_nothing_deletes_nothing(runs: Runs, table: 
     assert len(content(tmp_path / "t")) == 3
 
 
-@HAS_MERGE
 @pytest.mark.parametrize(
     "arguments",
     [
