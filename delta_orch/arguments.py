@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -314,7 +314,7 @@ def _is_collection(value: Any) -> bool:
 
 def _members(value: Any) -> Iterable[Any]:
     """What can be looked at without using it up."""
-    return value if isinstance(value, Sequence | set | frozenset) else ()
+    return value if hasattr(value, "__len__") else ()
 
 
 def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> None:

@@ -56,14 +56,27 @@ class DeltaTable(TableVerbs):
     Args:
         table_uri: A path or a URI.
         storage_options: Options of the store, for example credentials. They never appear in errors or logs.
+        external_paths: Where data files outside the table's directory may lie, paths or URIs. A log may name such files
+            (a shallow clone does). None reads them from the table's own store: the file system, the bucket, the
+            container. Given, only what lies below one of them is read; `[]` reads none.
 
     Raises:
         UnsupportedStoreError: There is no store for the URI's scheme.
     """
 
     @checked
-    def __init__(self, table_uri: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        table_uri: str | PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        external_paths: Sequence[str | PathLike[str]] | None = None,
+    ) -> None:
         self.store: LogStore = open_store(table_uri, storage_options)
+        if external_paths is not None:
+            from delta_orch.storage.external_paths import parse_roots
+
+            self.store.external_paths = parse_roots(external_paths)
         self.log = TableLog(self.store, TableSnapshot, after_commit)
         self._newest: TableSnapshot | None = None
 

@@ -75,6 +75,7 @@ def _each(store: LogStore, paths: Sequence[str], look: Callable[[pq.FileMetaData
     filesystem, _ = store.data_filesystem()
 
     def read(path: str) -> T:
+        store.ensure_regular([path])
         with reading(path), filesystem.open_input_file(path) as source:
             return look(read_footer(source).metadata)
 

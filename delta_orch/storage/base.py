@@ -7,7 +7,9 @@ from __future__ import annotations
 import errno
 import io
 import logging
+import os
 import posixpath
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -77,6 +79,10 @@ class LogStore(ABC):
 
     root: str
     """The root's path in `data_filesystem()`'s file system."""
+
+    external_paths: tuple[str, ...] | None = None
+    """Where data files outside the root may lie, see `storage.external_paths`. None takes all of the table's own store:
+    the file system, the bucket, the container. Empty takes none."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
@@ -209,6 +215,17 @@ class LogStore(ABC):
         """The path of a data file for `data_filesystem()`'s file system, from an `add.path` as the log spells it.
 
         Decodes the URI encoding exactly once; absolute URIs (`file:/x`, `s3://…`, `/x`) stay absolute.
+
+        Raises:
+            ProtocolViolationError: A relative path that leaves the root, or one no file can have.
+            UnsupportedStoreError: Another store, or a place that `external_paths` does not open.
+        """
+
+    def ensure_regular(self, paths: Sequence[str]) -> None:  # noqa: B027 - objects are
+        """Check that nothing that `resolve` gave is a pipe, a device or a socket: opening one may wait for ever.
+
+        Raises:
+            StorageError: One is.
         """
 
     def _full(self, path: str) -> str:
@@ -340,14 +357,40 @@ def resolve_data_path(root: str, log_path: str) -> str:
     return f"{root}/{path}"
 
 
+def ensure_regular_file(path: str) -> None:
+    """Check that what lies at a local path is a file. Nothing is said where nothing is there.
+
+    Raises:
+        StorageError: It is a pipe, a device or a socket.
+    """
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - once a file
+    except OSError:
+        return  # opening it tells what is wrong
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise StorageError(
+            f"Cannot read {path}",
+            cause="It is not a file, but a pipe, a device or a socket",
+            remedy="Find out who has put it into the table's directory",
+            path=path,
+        )
+
+
 def in_another_store(store_uri: str, log_path: str) -> UnsupportedStoreError:
     """The error for a data file that the table's store cannot reach."""
     return UnsupportedStoreError(
-        f"The log names a data file in another store: {log_path.partition('?')[0]}",
+        f"The log names a data file in another store: {_public(log_path)}",
         cause=f"The table is at {store_uri}, and its files are read through that store only",
         remedy="Copy the files beside the table, or read it with an engine that opens every store",
-        path=log_path,
+        path=_public(log_path),
     )
+
+
+def _public(log_path: str) -> str:
+    """Without what may be secret in it."""
+    from delta_orch.storage.storage_options import public_uri
+
+    return public_uri(log_path)
 
 
 def _leaves_root(path: str) -> bool:

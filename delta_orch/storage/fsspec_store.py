@@ -4,6 +4,7 @@ fsspec does not promise."""
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -19,6 +20,7 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.storage.base import FileMeta, LogStore, in_another_store, is_passing, resolve_data_path
+from delta_orch.storage.external_paths import lies_in, outside, place_of
 from delta_orch.storage.patience import Patience, is_passing_status
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION
 
@@ -132,10 +134,19 @@ class FsspecStore(LogStore):
     def resolve(self, log_path: str) -> str:
         path = resolve_data_path(self.root, log_path)
         if path.startswith(f"{self._protocol}://"):
-            return str(_filesystem_class(self._protocol)._strip_protocol(path))
-        if "://" in log_path and not log_path.startswith("file:"):
+            if _authority(path) != _authority(self.uri):
+                # The file system speaks to one host, and would take the path for one of that.
+                raise in_another_store(self.uri, log_path)
+            full = str(_filesystem_class(self._protocol)._strip_protocol(path))
+        elif "://" in log_path and not log_path.startswith("file:"):
             raise in_another_store(self.uri, log_path)
-        return path
+        else:
+            full = path
+        if self.external_paths is not None and not lies_in(posixpath.normpath(full), [self.root]):
+            place = place_of(log_path if "://" in log_path else f"{self._protocol}://{_authority(self.uri)}/{full}")
+            if not lies_in(place, self.external_paths):
+                raise outside(self.uri, place)
+        return full
 
     @property
     def _filesystem(self) -> Fsspec:
@@ -181,6 +192,10 @@ class FsspecStore(LogStore):
             # The library's own text may hold a signed request: only its kind is shown.
             cause = (e.strerror if isinstance(e, OSError) else None) or type(e).__name__
             raise kind(f"Cannot {action} {self.uri}/{path}", cause=cause, path=path, **passing) from e
+
+
+def _authority(uri: str) -> str:
+    return uri.partition("://")[2].partition("/")[0]
 
 
 def _is_passing(error: Exception) -> bool:

@@ -20,7 +20,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from delta_orch.errors import FileExistsInStoreError, StorageError, StorageOutcomeUnknownError, UnsupportedStoreError
+from delta_orch.errors import (
+    FileExistsInStoreError,
+    ProtocolViolationError,
+    StorageError,
+    StorageOutcomeUnknownError,
+    UnsupportedStoreError,
+)
 from delta_orch.protocol.paths import LOG_DIRECTORY, is_absolute, parse_log_path
 from delta_orch.storage.base import (
     NO_HARD_LINKS,
@@ -28,6 +34,7 @@ from delta_orch.storage.base import (
     LogStore,
     StagedFile,
     StagedOutput,
+    ensure_regular_file,
     in_another_store,
     os_errors,
     resolve_data_path,
@@ -59,7 +66,9 @@ class LocalStore(LogStore):
         full = self._full(path)
         try:
             # A log may have thousands of small files: no Path and no buffer for each.
-            with io.FileIO(full) as file:
+            with io.FileIO(full, opener=_open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    ensure_regular_file(full)
                 return file.readall()
         except OSError as e:
             raise storage_error(e, "read", full) from e
@@ -68,6 +77,7 @@ class LocalStore(LogStore):
         import pyarrow as pa
 
         full = self._full(path)
+        ensure_regular_file(full)
         with os_errors("open", full):
             return pa.OSFile(full, "rb")
 
@@ -216,9 +226,34 @@ class LocalStore(LogStore):
 
     def resolve(self, log_path: str) -> str:
         path = resolve_data_path(self.root, log_path)
-        if not path.startswith("/") and is_absolute(log_path):
+        is_foreign = is_absolute(log_path)
+        if not path.startswith("/") and is_foreign:
             raise in_another_store(self.uri, log_path)
+        if ".." in path or self.external_paths is not None:
+            self._ensure_allowed(path, log_path, is_foreign=is_foreign)
         return path
+
+    def _ensure_allowed(self, path: str, log_path: str, *, is_foreign: bool) -> None:
+        """Check where a path really leads, past all links: `link/..` is not where it seems to be."""
+        from delta_orch.storage.external_paths import lies_in, outside
+
+        place = os.path.realpath(path)
+        if lies_in(place, [os.path.realpath(self.root)]):
+            return
+        if self.external_paths is not None:
+            if not lies_in(place, self.external_paths):
+                raise outside(self.uri, path)
+        elif not is_foreign and os.path.normpath(path) != path:
+            raise ProtocolViolationError(
+                f"The log names a data file outside the table: {log_path!r}",
+                cause="A link on the way leads out of the table's directory",
+                remedy="Look at the commit that added the file before trusting the table",
+                path=log_path,
+            )
+
+    def ensure_regular(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            ensure_regular_file(path)
 
 
 class _LocalStagedFile(StagedFile):
@@ -307,6 +342,11 @@ def _write_temporary(directory: str, data: bytes | memoryview) -> tuple[str, os.
 
 def _new_temporary(directory: str) -> str:
     return f"{directory}/.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opening a pipe waits for somebody who writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _create(path: str) -> int:

@@ -69,7 +69,14 @@ class MemoryStore(FlatStore):
         return object_filesystem(_EVERY_TABLE), self.root
 
     def resolve(self, log_path: str) -> str:
-        return resolve_data_path(self.root, log_path).removeprefix("memory://")
+        path = resolve_data_path(self.root, log_path).removeprefix("memory://")
+        if self.external_paths is not None:
+            from delta_orch.storage.external_paths import lies_in, outside, place_of
+
+            place = place_of(f"memory://{path}")
+            if not lies_in(place, (place_of(self.uri), *self.external_paths)):
+                raise outside(self.uri, place)
+        return path
 
     # Files by `<table name>/<path>`, as the data file system names them
 

@@ -12,9 +12,10 @@ import json
 import logging
 import mmap
 import os
+import posixpath
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -99,10 +100,11 @@ class ObjectStore(FlatStore):
 
     def __getstate__(self) -> dict[str, Sdk]:
         # What was made here stays here: another process connects for itself.
-        return {"location": self.location, "options": self.options}
+        return {"location": self.location, "options": self.options, "external_paths": self.external_paths}
 
     def __setstate__(self, state: dict[str, Sdk]) -> None:
         ObjectStore.__init__(self, state["location"], state["options"])
+        self.external_paths = state["external_paths"]
 
     # What each kind of store does in its own way; errors are those of its SDK
 
@@ -202,13 +204,35 @@ class ObjectStore(FlatStore):
     def resolve(self, log_path: str) -> str:
         path = resolve_data_path(self.root, log_path)
         if path.startswith("/"):
-            return self.location.bucket + path
-        if "://" not in log_path:
+            full = self.location.bucket + path
+        elif "://" not in log_path:
             return path
-        place = parse_location(path)
-        if place is None or place.kind is not self.location.kind or self._account_of(place) != self.location.account:
-            raise in_another_store(self.uri, log_path)
-        return place.fsspec_path
+        else:
+            place = parse_location(path)
+            if (
+                place is None
+                or place.kind is not self.location.kind
+                or self._account_of(place) != self.location.account
+            ):
+                raise in_another_store(self.uri, log_path)
+            full = place.fsspec_path
+        self._ensure_allowed(full)
+        return full
+
+    def _ensure_allowed(self, full: str) -> None:
+        """Check that a full path may be read: it lies in the bucket, or where the user has said."""
+        from delta_orch.storage.external_paths import lies_in, outside, place_of
+
+        inside = posixpath.normpath(full)
+        if self.external_paths is None:
+            if lies_in(inside, [self.location.bucket]):
+                return
+        elif lies_in(inside, [self.root]):
+            return
+        bucket, _, key = inside.partition("/")
+        place = replace(self.location, bucket=bucket, key=key).uri
+        if not lies_in(place_of(place), self.external_paths or ()):
+            raise outside(self.uri, place)
 
     def _account_of(self, place: ObjectLocation) -> str | None:
         # A table that does not name its account takes every account for its own.

@@ -83,6 +83,7 @@ class FailingStore(LogStore):
     def __init__(self, inner: LogStore) -> None:
         self.inner = inner
         self.uri = inner.uri
+        self.external_paths = inner.external_paths
         self.calls: list[StoreCall] = []
         self._rules: list[Rule] = []
         self._lock = threading.RLock()
@@ -186,6 +187,9 @@ class FailingStore(LogStore):
 
     def resolve(self, log_path: str) -> str:
         return self.inner.resolve(log_path)
+
+    def ensure_regular(self, paths: Sequence[str]) -> None:
+        self.inner.ensure_regular(paths)
 
     def watch(self, method: str, path: str, call_inner: Callable[[], T], start_name: str = "") -> T:
         """Count a call, and do what is due before and after it."""

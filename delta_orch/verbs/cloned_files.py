@@ -25,7 +25,7 @@ from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.protocol.paths import decode_path, encode_path, is_absolute
-from delta_orch.storage.base import LogStore, storage_error
+from delta_orch.storage.base import LogStore, ensure_regular_file, storage_error
 
 _COPIES_AT_ONCE = 8
 _PIECE_BYTES = 8 * 1024 * 1024
@@ -137,6 +137,8 @@ def _copy_all(
 
 def _copy(read_from: pafs.FileSystem, path: str, write_to: pafs.FileSystem, to: str) -> int:
     """Returns: How many bytes were copied."""
+    if isinstance(read_from, pafs.LocalFileSystem):
+        ensure_regular_file(path)
     try:
         reader = read_from.open_input_stream(path)
     except FileNotFoundError as e:

@@ -15,7 +15,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError, StorageError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, StorageError, UnsupportedStoreError
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
@@ -23,7 +23,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.deletion_vector import relative_path
-from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, encode_path
 from delta_orch.storage.base import LogStore
 from delta_orch.writing.target import existing_target
 
@@ -258,7 +258,12 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
         is_odd = pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE)
         plain.append(paths.filter(pc.invert(is_odd)))
         for odd in paths.filter(is_odd).to_pylist():
-            place = store.resolve(odd)
+            try:
+                place = store.resolve(odd)
+            except UnsupportedStoreError:
+                # Not this table's to read, and so not to delete: at most of the same name.
+                foreign.append(decode_path(odd).rpartition("/")[2])
+                continue
             places.append(place)
             place = posixpath.normpath(place)
             if place.startswith(root):

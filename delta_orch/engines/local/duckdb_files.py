@@ -34,6 +34,7 @@ from delta_orch.protocol.types import (
     StructType,
     types_of,
 )
+from delta_orch.storage.base import ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 if TYPE_CHECKING:
@@ -330,6 +331,7 @@ def _item(variable: str, index: int) -> str:
 
 
 def _read_footer(path: str) -> ParquetFooter:
+    ensure_regular_file(path)
     with reading(path), pa.OSFile(path, "rb") as source:
         return read_footer(source)
 

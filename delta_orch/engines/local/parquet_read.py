@@ -26,7 +26,7 @@ from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.arrow_types import field_to_arrow
 from delta_orch.protocol.types import DOUBLE, FLOAT, DecimalType, PrimitiveType, StructField, StructType, holds_variant
-from delta_orch.storage.base import LogStore
+from delta_orch.storage.base import LogStore, ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 from delta_orch.table.column_mapping import ColumnMappingMode
 
@@ -164,6 +164,8 @@ class FileReader:
     @contextmanager
     def _open(self, path: str, footer: ParquetFooter | None = None) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
         is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
+        if is_local:
+            ensure_regular_file(path)
         with self.filesystem.open_input_file(path) as file_source:
             source = pa.BufferReader(file_source.read()) if file_source.size() <= WHOLE_BYTES else file_source
             known, footer = footer is not None, footer or read_footer(source)

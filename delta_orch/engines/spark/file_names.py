@@ -153,6 +153,7 @@ def read_footer(store: LogStore, log_path: str) -> pq.ParquetFile:
     Raises MissingFileError, StorageError, TableError: The file is gone or cannot be read.
     """
     path = store.resolve(log_path)
+    store.ensure_regular([path])
     try:
         with store.data_filesystem()[0].open_input_file(path) as source:
             # INT96 has nanoseconds too, but Spark reads it.

@@ -137,11 +137,22 @@ def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
 
 
 def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
-    """Refuse paths that lead out of the table, by the store's own rule."""
-    # An encoded dot counts, too. Both are rare, so that each path is checked by itself.
-    suspicious = pc.match_substring_regex(paths, r"\.\.|%2[eE]")
+    """Refuse paths that lead out of the table, by the store's own rule, and what is no file.
+
+    Spark itself would open every scheme that Hadoop knows, `http` among them.
+    """
+    from delta_orch.storage.external_paths import lies_in, place_of
+
+    # An encoded dot counts, too. All are rare, so that each path is checked by itself.
+    suspicious = pc.match_substring_regex(paths, r"\.\.|%2[eE]|^/|^[A-Za-z][A-Za-z0-9+.-]*:")
+    if store.external_paths is not None:
+        suspicious = pc.is_valid(paths)
     for path in paths.filter(suspicious).to_pylist():
-        store.resolve(path)
+        if "://" not in path or not lies_in(place_of(path), store.external_paths or ()):
+            store.resolve(path)
+    if store.uri.startswith("file:"):
+        plain = [path for path in paths.to_pylist() if "://" not in path or path.startswith("file:")]
+        store.ensure_regular([store.resolve(path) for path in plain])
 
 
 def hadoop_root(store: LogStore) -> str:

@@ -102,6 +102,7 @@ def _read_stored(store: LogStore, descriptor: DeletionVectorDescriptor) -> bytes
             source = store.open_input(path)
         elif descriptor.storage_type == "p":
             path = store.resolve(descriptor.path_or_inline_dv)
+            store.ensure_regular([path])
             source = store.data_filesystem()[0].open_input_file(path)
         else:
             raise CorruptDeletionVectorError(
