@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.arrow_bounds import ensure_few_calls
 from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, IsNull, Literal, Not, StartsWith
 from delta_orch.expressions.protobuf_wire import Message, parse_message, signed
 from delta_orch.expressions.resolve import find_column, resolve_expression
@@ -46,6 +47,8 @@ _FILES = {
 }
 """The functions that are understood, and which of Substrait's files defines each."""
 
+_MAX_SUBSTRAIT = 100_000
+"""Calls in Substrait's form of an expression, which a tenth of a second reads."""
 _NAN = Literal(math.nan, DOUBLE)
 _EPOCH = datetime(1970, 1, 1)
 
@@ -73,8 +76,12 @@ def translate_arrow_expression(expression: pc.Expression, schema: StructType) ->
     Raises:
         InvalidExpressionError: It is not a predicate over the table's columns in their Arrow types.
     """
+    size = ensure_few_calls(expression)
     arrow_schema = schema_to_arrow(schema)
     _ensure_fits(expression, arrow_schema)
+    if size.substrait > _MAX_SUBSTRAIT:
+        _LOGGER.debug("An expression of pyarrow with %d operators leaves out no files", size.calls)
+        return Translation(None, False)
     message = _serialize(expression, arrow_schema)
     if message is None:
         return Translation(None, False)

@@ -8,7 +8,7 @@ evaluates. Semantics are those of Spark SQL: three-valued logic; NaN equals itse
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from delta_orch.protocol.types import DataType
 
@@ -20,6 +20,67 @@ class Expression:
     """Base of all nodes. They compare by value and can be pickled."""
 
     __slots__ = ()
+
+
+class _Composite(Expression):
+    """A node with operands. It is compared, hashed and printed without recursion, however deep it is."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if self.__class__ is not other.__class__:
+            return NotImplemented
+        return self is other or _parts(self) == _parts(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(_parts(self)))
+
+    def __repr__(self) -> str:
+        return "".join(_printed(self))
+
+
+def _parts(root: object) -> list[object]:
+    """A tree as a flat list, which tells it from every other tree: each node comes before its operands."""
+    found: list[object] = []
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _Composite):
+            found.append(type(node))
+            waiting.extend(getattr(node, name) for name in node.__match_args__)
+        elif isinstance(node, tuple):
+            found.append(len(node))
+            waiting.extend(node)
+        else:
+            found.append(node)
+    return found
+
+
+def _printed(root: object) -> list[str]:
+    found: list[str] = []
+    waiting: list[tuple[bool, object]] = [(True, root)]
+    while waiting:
+        is_node, node = waiting.pop()
+        pieces: list[tuple[bool, object]]
+        if not is_node:
+            found.append(str(node))
+            continue
+        if isinstance(node, _Composite):
+            pieces = [(False, f"{type(node).__name__}(")]
+            for number, name in enumerate(node.__match_args__):
+                pieces += [(False, f"{', ' if number else ''}{name}="), (True, getattr(node, name))]
+            pieces.append((False, ")"))
+        elif isinstance(node, tuple):
+            pieces = [(False, "(")]
+            for number, item in enumerate(node):
+                pieces += [(False, ", " if number else ""), (True, item)]
+            pieces.append((False, ",)" if len(node) == 1 else ")"))
+        else:
+            found.append(repr(node))
+            continue
+        waiting.extend(reversed(pieces))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +100,8 @@ class Literal(Expression):
     data_type: DataType | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison(_Composite):
     """`op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `<=>` (null-safe equality)."""
 
     op: str
@@ -48,37 +109,37 @@ class Comparison(Expression):
     right: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class In(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class In(_Composite):
     child: Expression
     values: tuple[Literal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IsNull(_Composite):
     child: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class StartsWith(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StartsWith(_Composite):
     """`child LIKE 'prefix%'`."""
 
     child: Expression
     prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class Not(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Not(_Composite):
     child: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class And(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class And(_Composite):
     children: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Or(_Composite):
     children: tuple[Expression, ...]
 
 
@@ -93,30 +154,30 @@ class Opaque(Expression):
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Coerced(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Coerced(_Composite):
     """A resolved predicate that Spark evaluates with a cast of a column, or that looks into an array or a map."""
 
     predicate: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Cast(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cast(_Composite):
     """A value in another type, under ANSI: one that does not fit raises. No text becomes one: a verb builds it."""
 
     value: Expression
     data_type: DataType
 
 
-@dataclass(frozen=True, slots=True)
-class MakeStruct(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MakeStruct(_Composite):
     """A struct of values, by name and never null. No text becomes one: a verb builds it."""
 
     fields: tuple[tuple[str, Expression], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice(Expression):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Choice(_Composite):
     """`CASE WHEN condition THEN value … END`: the value of the first condition that is true, null where none is. No
     text becomes one: a verb builds it of resolved parts."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from delta_orch.expressions.bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_WORDS, ensure_shallow, too_deep, too_long
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, StartsWith
 from delta_orch.expressions.spark_literals import (
     INTEGRAL_RANGES,
@@ -30,6 +31,8 @@ _TOKEN = r"""(?x)[ \t\r\n]*(?:
     |(?P<string>'[^'\\]*'(?!')|"[^"\\]*"(?!"))
     |(?P<symbol><=>|<=|>=|<>|!=|==|[=<>(),.]|-(?!-))
     |(?P<end>\Z))"""
+_LISTED_NUMBERS = r"\s*-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*+\s*\)"
+_LISTED_STRINGS = r"\s*'[^'\\]*+'(?:\s*,\s*'[^'\\]*+')*+\s*\)"
 _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
 _MAX_PARTS = 4
 RESERVED = frozenset({
@@ -57,11 +60,12 @@ def parse_expression(text: str) -> Expression:
     Raises:
         InvalidExpressionError: The text is not a predicate, or it holds what a predicate on a table must not hold: a
             subquery, a window, aggregate or generator function, a parameter, or a function whose answer is not fixed
-            (`rand()`, `current_date()`).
+            (`rand()`, `current_date()`). It is too long or nested too deeply (see `bounds`).
     """
     plain = parse_plain(text)
     if plain is not None:
         return plain
+    ensure_shallow(text)
     from delta_orch.expressions.spark_syntax import parse_predicate
 
     return parse_predicate(text)
@@ -76,6 +80,7 @@ def parse_value(text: str) -> Expression:
     plain = _whole(text, _Reader.operand)
     if plain is not None and not (isinstance(plain, Literal) and plain.data_type == TIMESTAMP):
         return plain
+    ensure_shallow(text)
     from delta_orch.expressions.spark_syntax import parse_scalar
 
     return parse_scalar(text)
@@ -118,12 +123,14 @@ def parse_plain(text: str) -> Expression | None:
 
 
 def _whole(text: str, rule: Callable[[_Reader], Expression]) -> Expression | None:
+    if len(text) > MAX_CHARACTERS:
+        raise too_long(f"It has {len(text)} characters; {MAX_CHARACTERS} are allowed")
     try:
         text.encode()
         reader = _Reader(text)
         found = rule(reader)
         return found if reader.kind == "end" else None
-    except (_NotPlain, RecursionError, UnicodeEncodeError):
+    except (_NotPlain, UnicodeEncodeError):
         return None
 
 
@@ -133,7 +140,7 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self._source = source
         self._match = re.compile(_TOKEN).match  # compiled at the first use, then known to `re`
-        self._position = 0
+        self._position = self._start = self._words = self._depth = 0
         self.kind = self.text = self.word = ""
         self.advance()
 
@@ -143,8 +150,12 @@ class _Reader:
         match = self._match(self._source, self._position)
         if match is None:
             raise _NotPlain
+        self._words += 1
+        if self._words > MAX_WORDS:
+            raise too_long(f"It has more than {MAX_WORDS} words and signs")
         self._position = match.end()
         self.kind = match.lastgroup or ""
+        self._start = match.start(self.kind)
         self.text = match[self.kind]
         self.word = self.text.upper() if self.kind == "word" else ""
         return before
@@ -174,14 +185,24 @@ class _Reader:
 
     def _negation(self) -> Expression:
         if self._take("NOT"):
-            return Not(self._negation())
+            self._enter()
+            negated = Not(self._negation())
+            self._depth -= 1
+            return negated
         if not self._take("("):
             return self._predicate()
+        self._enter()
         inner = self.disjunction()
+        self._depth -= 1
         self._expect(")")
         if self.kind != "end" and self.text != ")" and self.word not in ("AND", "OR"):
             raise _NotPlain  # `(a) = 1`
         return inner
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise too_deep()
 
     def _predicate(self) -> Expression:
         child = self.operand()
@@ -215,11 +236,31 @@ class _Reader:
 
     def _in(self, child: Expression) -> Expression:
         self._expect("(")
+        if (listed := self._listed()) is not None:
+            return In(child, listed)
         values = [self._constant()]
         while self._take(","):
             values.append(self._constant())
         self._expect(")")
         return In(child, tuple(values))
+
+    def _listed(self) -> tuple[Literal, ...] | None:
+        """The constants up to the parenthesis that closes a list, where all are plain numbers or plain strings."""
+        if self.kind == "string":
+            pattern = _LISTED_STRINGS
+        elif self.kind == "number" or self.text == "-":
+            pattern = _LISTED_NUMBERS
+        else:
+            return None
+        match = re.compile(pattern).match(self._source, self._start)
+        if match is None:
+            return None
+        self._position = match.end()
+        self.advance()
+        text = match[0][:-1]
+        if pattern == _LISTED_NUMBERS:
+            return tuple([Literal(int(number)) for number in text.split(",")])
+        return tuple([Literal(string) for string in text.split("'")[1::2]])
 
     def _constant(self) -> Literal:
         found = self.operand()
@@ -255,7 +296,7 @@ class _Reader:
         if "." in text:
             value = Decimal(text)
             return Literal(value if sign > 0 else value.copy_negate(), decimal_type_of(value))
-        if int(text) > INTEGRAL_RANGES[LONG][1]:
+        if len(text) > 19 or int(text) > INTEGRAL_RANGES[LONG][1]:
             raise _NotPlain
         return Literal(sign * int(text))
 

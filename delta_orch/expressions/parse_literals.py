@@ -42,6 +42,7 @@ Tree = Any
 
 # Python's default context would round to 28 digits.
 _EXACT = Context(prec=100)
+_MAX_NUMBER_CHARACTERS = 1000
 _INTEGRAL = {"TINYINT": BYTE, "SMALLINT": SHORT, "INT": INTEGER, "BIGINT": LONG}
 _OTHERS = {"BOOLEAN": BOOLEAN, "DOUBLE": DOUBLE, "FLOAT": FLOAT, "TEXT": STRING, "BINARY": BINARY}
 _TEMPORAL = {
@@ -87,6 +88,10 @@ def _is_plain_cast(tree: Tree) -> bool:
 
 
 def _number(text: str) -> Literal:
+    if len(text) > _MAX_NUMBER_CHARACTERS:
+        raise InvalidExpressionError(
+            f"The number {text[:20]}… has {len(text)} characters", cause="A decimal has 38 digits at most"
+        )
     if re.fullmatch(r"[0-9]+", text):
         value = int(text)
         if not _fits(value, LONG):
@@ -173,7 +178,7 @@ def _cast_string(text: str, tree: Tree) -> Literal | None:
 
 def _cast_number(text: str, tree: Tree) -> Literal | None:
     name = tree.to.this.name
-    if not re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+    if len(text) > _MAX_NUMBER_CHARACTERS or not re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
         return None
     if name in _INTEGRAL and re.fullmatch(r"-?\d+", text):
         return _integral(int(text), _INTEGRAL[name])

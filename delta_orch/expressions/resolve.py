@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
+from delta_orch.expressions.bounds import bounded, ensure_few_terms, ensure_shallow
 from delta_orch.expressions.fit_literal import compare_with_number, compare_with_timestamp, grid_of
 from delta_orch.expressions.nodes import (
     And,
@@ -66,6 +67,7 @@ from delta_orch.protocol.types import (
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NULL = Literal(None, BOOLEAN)
+_MANY_ALTERNATIVES = 64
 
 
 def resolve_expression(expression: Expression, schema: StructType) -> Expression:
@@ -76,9 +78,9 @@ def resolve_expression(expression: Expression, schema: StructType) -> Expression
     Raises:
         ColumnNotFoundError: A column is not in the schema; the message names the closest ones.
         InvalidExpressionError: Spark would refuse it too: types that cannot be compared, a string that is not a date, a
-            predicate that is not boolean.
+            predicate that is not boolean. It is too large or nested too deeply (see `bounds`).
     """
-    return _Resolver(schema).predicate(expression)
+    return ensure_few_terms(_Resolver(schema).predicate(bounded(expression)))
 
 
 def resolve_predicate(where: object, schema: StructType) -> Expression:
@@ -142,14 +144,14 @@ def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...]
 
     name = path[len(parents)]
     lowered = {candidate.lower(): candidate for candidate in names}
-    close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
-    where = f"the struct {'.'.join(parents)}" if parents else "the table"
+    close = [lowered[match] for match in difflib.get_close_matches(name[:200].lower(), lowered, n=3, cutoff=0.5)]
+    where = f"the struct {'.'.join(parents)[:200]}" if parents else "the table"
     if close:
         remedy = f"Did you mean {', '.join(close)}?"
     else:
         remedy = f"Columns of {where}: {', '.join(names[:20])}" if names else f"{'.'.join(parents)} is not a struct"
     return ColumnNotFoundError(
-        f"There is no column {name!r} in {where}", remedy=remedy, column=".".join(path), close_matches=close
+        f"There is no column {name[:200]!r} in {where}", remedy=remedy, column=".".join(path), close_matches=close
     )
 
 
@@ -160,9 +162,9 @@ class _Resolver:
     def predicate(self, node: Expression) -> Expression:
         match node:
             case And(children):
-                return conjunction(*map(self.predicate, children)) if children else Literal(True, BOOLEAN)
+                return conjunction(*_as_lists("!=", [self.predicate(child) for child in children]))
             case Or(children):
-                return disjunction(*map(self.predicate, children))
+                return disjunction(*_as_lists("=", [self.predicate(child) for child in children]))
             case Not(child):
                 return Not(self.predicate(child))
             case Literal():
@@ -203,6 +205,7 @@ class _Resolver:
         return Comparison("=", column, Literal(True, BOOLEAN))
 
     def _opaque(self, node: Opaque) -> Opaque:
+        ensure_shallow(node.sql)
         return Opaque(node.sql, tuple(dict.fromkeys(self._column(column)[0] for column in node.columns)))
 
     def _is_null(self, child: Expression) -> Expression:
@@ -298,15 +301,42 @@ class _Resolver:
         return _fit_in(column, data_type, node.values)
 
 
+def _as_lists(op: str, parts: list[Expression]) -> list[Expression]:
+    """Operands of OR (`op` is `=`) or of AND (`!=`), with many comparisons of one column as one list of values."""
+    if len(parts) <= _MANY_ALTERNATIVES:
+        return parts
+    found: dict[Expression, dict[Literal, None]] = {}
+    for part in parts:
+        match part:
+            case Comparison(operator, Column() as column, Literal(_, kind) as value) if operator == op and kind not in (
+                FLOAT,
+                DOUBLE,
+            ):
+                found.setdefault(column, {})[value] = None
+            case _:
+                found[part] = {}
+    return [_listed(op, part, tuple(values)) if values else part for part, values in found.items()]
+
+
+def _listed(op: str, column: Expression, values: tuple[Literal, ...]) -> Expression:
+    return In(column, values) if op == "=" else Not(In(column, values))
+
+
 def _boolean_literal(literal: Literal) -> Literal:
     if literal.value is not None and not isinstance(literal.value, bool):
         raise InvalidExpressionError(
-            f"The constant {literal.value!r} is not a predicate", remedy="Compare it with a column", value=literal.value
+            f"The constant {str(literal.value)[:200]!r} is not a predicate",
+            remedy="Compare it with a column",
+            value=literal.value,
         )
     return Literal(literal.value, BOOLEAN)
 
 
 def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...]) -> Expression:
+    if (typed := _typed_values(data_type, values)) is not None:
+        return In(column, typed)
+    if data_type == STRING and any(isinstance(value.value, int) for value in values):
+        return Coerced(In(column, values))
     kinds = [_literal_type(value) for value in values if value.value is not None]
     if any(kind in (FLOAT, DOUBLE) for kind in kinds) and data_type in INTEGRAL_RANGES | {
         FLOAT: (0, 0),
@@ -329,6 +359,21 @@ def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...]) ->
             others.append(comparison)
     unique = tuple(dict.fromkeys(fitted))
     return disjunction(*([In(column, unique)] if unique else []), *dict.fromkeys(others))
+
+
+def _typed_values(data_type: DataType, values: tuple[Literal, ...]) -> tuple[Literal, ...] | None:
+    """Integers for an integral column, or strings for one of text, each once; None for anything else."""
+    found = {value.value: None for value in values if value.data_type is None or value.data_type == data_type}
+    types = set(map(type, found))
+    if len(values) != sum(value.data_type is None or value.data_type == data_type for value in values):
+        return None
+    if data_type in INTEGRAL_RANGES and types == {int}:
+        low, high = INTEGRAL_RANGES[data_type]
+        if not (low <= min(found) and max(found) <= high):
+            return None
+    elif data_type != STRING or types != {str}:
+        return None
+    return tuple([Literal(value, data_type) for value in found])
 
 
 def _number_as_double(literal: Literal) -> Literal:

@@ -61,7 +61,7 @@ _DOUBLE = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?"
 
 def _not_a(text: str, data_type: DataType) -> InvalidExpressionError:
     return InvalidExpressionError(
-        f"The string {text!r} is not a valid {data_type}",
+        f"The string {text[:200]!r} is not a valid {data_type}",
         remedy=f"Write a value that Spark can cast to {data_type}",
         value=text,
         type=str(data_type),
@@ -81,7 +81,7 @@ def parse_spark_boolean(text: str) -> bool:
 def parse_spark_long(text: str) -> int:
     """As `CAST(text AS BIGINT)` under ANSI: no fraction, no exponent. Raises InvalidExpressionError."""
     trimmed = text.strip(_TRIMMED)
-    if re.fullmatch(r"[+-]?[0-9]+", trimmed):
+    if re.fullmatch(r"[+-]?0*[0-9]{1,19}", trimmed):
         value = int(trimmed)
         low, high = INTEGRAL_RANGES[LONG]
         if low <= value <= high:

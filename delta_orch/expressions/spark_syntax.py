@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.bounds import MAX_DEPTH, ensure_shallow, too_deep
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
 from delta_orch.expressions.parse_literals import Tree, parse_literal
 from delta_orch.expressions.spark_literals import like_prefix, quote_string
@@ -130,6 +131,7 @@ def _parse(text: str) -> Tree:
 def _syntax_tree(text: str) -> Tree:
     from sqlglot import exp
 
+    ensure_shallow(text)
     return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect="spark")
 
 
@@ -177,7 +179,7 @@ class _Splitter:
                 expression=self._text,
             )
         self._refuse_unstable_functions()
-        return self._predicate(0, len(self._tokens))
+        return self._predicate(0, len(self._tokens), 1)
 
     def ensure_row_value(self) -> None:
         """Check that the text may be the value of a row. Raises InvalidExpressionError."""
@@ -187,17 +189,19 @@ class _Splitter:
             )
         self._refuse_unstable_functions()
 
-    def _predicate(self, low: int, high: int) -> Expression:
+    def _predicate(self, low: int, high: int, depth: int) -> Expression:
+        if depth > MAX_DEPTH:
+            raise too_deep()
         while self._kinds[low:high] and self._kinds[low] == "L_PAREN" and self._closing.get(low) == high - 1:
             low, high = low + 1, high - 1
         alternatives = list(self._split(low, high, "OR"))
         if len(alternatives) > 1:
-            return disjunction(*(self._predicate(*part) for part in alternatives))
+            return disjunction(*(self._predicate(*part, depth + 1) for part in alternatives))
         parts = list(self._split(low, high, "AND"))
         if len(parts) > 1:
-            return conjunction(*(self._predicate(*part) for part in parts))
+            return conjunction(*(self._predicate(*part, depth + 1) for part in parts))
         if self._kinds[low:high] and self._kinds[low] == "NOT":
-            return Not(self._predicate(low + 1, high))
+            return Not(self._predicate(low + 1, high, depth + 1))
         return self._leaf(low, high)
 
     def _split(self, low: int, high: int, separator: str) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +32,7 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.spark_literals import natural_type
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type, round_to_float
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import OPERATORS
 from delta_orch.protocol.arrow_types import string_array, type_to_arrow
@@ -53,6 +54,7 @@ from delta_orch.protocol.types import (
     StructType,
 )
 
+_CHAIN = 64
 _EPOCH_DAY = date(1970, 1, 1)
 _EPOCH = datetime(1970, 1, 1)
 _FORMATS: dict[DataType, str] = {
@@ -80,14 +82,12 @@ def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
     """
     validity = None
     if any(value is None for value in values):
-        bits = sum(1 << index for index, value in enumerate(values) if value is not None)
-        validity = pa.py_buffer(bits.to_bytes((len(values) + 7) // 8, "little"))
+        validity = pa.py_buffer(_bits([value is not None for value in values]))
     if data_type == STRING:
         return string_array(values)
     arrow_type = type_to_arrow(data_type)
     if data_type == BOOLEAN:
-        bits = sum(1 << index for index, value in enumerate(values) if value)
-        data = bits.to_bytes((len(values) + 7) // 8, "little")
+        data = _bits(values)
     elif data_type == BINARY:
         present = [b"" if value is None else bytes(value) for value in values]
         ends = [0]
@@ -98,9 +98,21 @@ def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
     elif isinstance(data_type, DecimalType):
         data = b"".join(_unscaled(value, data_type).to_bytes(16, "little", signed=True) for value in values)
     else:
-        numbers = [0 if value is None else _number(value, data_type) for value in values]
+        numbers = (
+            values
+            if validity is None and data_type in INTEGRAL_RANGES
+            else [0 if value is None else _number(value, data_type) for value in values]
+        )
         data = struct.pack(f"<{len(values)}{_FORMATS[data_type]}", *numbers)
     return pa.Array.from_buffers(arrow_type, len(values), [validity, pa.py_buffer(data)])
+
+
+def _bits(values: Sequence[Constant]) -> bytes:
+    """One bit a value, lowest first, set where the value is true."""
+    return bytes(
+        sum(1 << index for index, value in enumerate(values[start : start + 8]) if value)
+        for start in range(0, len(values), 8)
+    )
 
 
 def _number(value: Constant, data_type: DataType) -> Constant:
@@ -173,11 +185,13 @@ class _Translator:
         return _compare(op, self._operand(left), self._operand(right))
 
     def _null_safe(self, left: Expression, right: Expression) -> pc.Expression:
-        a, b = self._operand(left), self._operand(right)
+        # The left side may be a predicate, with predicates inside: it is made once, or each level would double it.
+        if isinstance(right, Literal) and right.value is None:
+            return self._operand(left).is_null()
         equal = pc.coalesce(self._comparison("=", left, right), _scalar(False, BOOLEAN))
         if isinstance(right, Literal):
-            return a.is_null() if right.value is None else equal
-        return equal | (a.is_null() & b.is_null())
+            return equal
+        return equal | (self._operand(left).is_null() & self._operand(right).is_null())
 
     def _compare_floats(self, op: str, left: Expression, right: Expression) -> pc.Expression:
         a, b = self._operand(left), self._operand(right)
@@ -204,8 +218,9 @@ class _Translator:
         column = self._operand(child)
         present = [value for value in values if value.value is not None]
         answer = _scalar(False, BOOLEAN)
-        if present and self._type_of(child) in (FLOAT, DOUBLE):
-            answer = _fold(pc.Expression.__or__, [self._compare_floats("=", child, value) for value in present], False)
+        kind = self._type_of(child)
+        if present and kind in (FLOAT, DOUBLE):
+            answer = _is_one_of_floats(column, [float(value.value) for value in present], kind)
         elif present:
             kind = present[0].data_type or natural_type(present[0].value)
             answer = pc.is_in(column, value_set=literal_array([value.value for value in present], kind))
@@ -213,6 +228,14 @@ class _Translator:
         if len(present) < len(values):
             answer = answer | null
         return pc.if_else(column.is_null(), null, answer)
+
+
+def _is_one_of_floats(column: pc.Expression, values: Sequence[float], kind: DataType) -> pc.Expression:
+    """As Spark compares, where `is_in` compares bits: zeros are equal whatever their sign, and so are NaNs."""
+    exact = {value for value in values if kind == DOUBLE or round_to_float(value) == value}
+    listed = [*exact, *([-value for value in exact if value == 0])]
+    found = pc.is_in(column, value_set=literal_array(listed, kind))
+    return found | pc.is_nan(column) if any(math.isnan(value) for value in values) else found
 
 
 def _scalar(value: Constant, data_type: DataType) -> pc.Expression:
@@ -225,8 +248,9 @@ def _fold(
     if not parts:
         return _scalar(empty, BOOLEAN)
     while len(parts) > 1:
-        # Pairwise, so that a year of days is a shallow tree: Arrow walks it recursively.
-        parts = [operator(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+        # Arrow makes one deep tree of a chain of one operator, and walks it recursively. Another function ends a chain.
+        chains = [reduce(operator, parts[i : i + _CHAIN]) for i in range(0, len(parts), _CHAIN)]
+        parts = chains if len(chains) == 1 else [pc.coalesce(c, _scalar(None, BOOLEAN)) for c in chains]
     return parts[0]
 
 

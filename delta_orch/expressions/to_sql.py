@@ -44,6 +44,7 @@ from delta_orch.protocol.types import (
     DecimalType,
 )
 
+_CHAIN = 256
 _DUCKDB_TYPES: dict[DataType, str] = {
     BOOLEAN: "BOOLEAN", BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INTEGER", LONG: "BIGINT", FLOAT: "FLOAT",
     DOUBLE: "DOUBLE", STRING: "VARCHAR", BINARY: "BLOB", DATE: "DATE", TIMESTAMP: "TIMESTAMPTZ",
@@ -107,9 +108,9 @@ class _Printer:
             case Not(child):
                 return f"NOT ({self.print(child)})"
             case And(children):
-                return " AND ".join(f"({self.print(child)})" for child in children) or "TRUE"
+                return _chain(" AND ", [f"({self.print(child)})" for child in children]) or "TRUE"
             case Or(children):
-                return " OR ".join(f"({self.print(child)})" for child in children) or "FALSE"
+                return _chain(" OR ", [f"({self.print(child)})" for child in children]) or "FALSE"
             case Cast() | Choice() | MakeStruct() | Opaque() | Coerced() if self._evaluate is not None:
                 return self._evaluate(node)
             case Opaque(sql, _):
@@ -129,6 +130,13 @@ class _Printer:
     def _operand(self, node: Expression) -> str:
         text = self.print(node)
         return text if isinstance(node, Column | Literal) else f"({text})"
+
+
+def _chain(operator: str, parts: list[str]) -> str:
+    """The operands in groups of groups: a parser makes one deep tree of a long chain."""
+    while len(parts) > _CHAIN:
+        parts = [f"({operator.join(parts[start : start + _CHAIN])})" for start in range(0, len(parts), _CHAIN)]
+    return operator.join(parts)
 
 
 def _spark_starts_with(child: str, prefix: str) -> str:

@@ -54,9 +54,15 @@ def children_of(expression: Expression) -> tuple[Expression, ...]:
 
 
 def _walk(expression: Expression) -> Iterator[Expression]:
-    yield expression
-    for child in children_of(expression):
-        yield from _walk(child)
+    """Every node in the order of the text, without the constants of `In`."""
+    waiting = [expression]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, In):
+            waiting.append(node.child)
+        else:
+            waiting.extend(reversed(children_of(node)))
 
 
 def columns_of(expression: Expression) -> tuple[Column, ...]:

@@ -21,6 +21,7 @@ from delta_orch.engines.local.sql_types import (
     widen,
 )
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.bounds import too_deep
 from delta_orch.expressions.nodes import (
     Cast,
     Choice,
@@ -67,6 +68,7 @@ from delta_orch.protocol.types import (
 
 _COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MAX_CHARACTERS = 4_000_000
 _SELF = "\0self"
 _CAST_TYPES: dict[str, DataType] = {
     "BOOLEAN": BOOLEAN, "TINYINT": PrimitiveType("byte"), "SMALLINT": PrimitiveType("short"), "INT": INTEGER,
@@ -138,7 +140,10 @@ class Scalars:
         rule, arguments = _RULES.get(name, (None, ()))
         if rule is None or not has_only(tree, *arguments):
             raise unsupported(describe(tree))
-        return rule(self, tree)
+        found = rule(self, tree)
+        if len(found.sql) > _MAX_CHARACTERS:
+            raise too_deep()  # some rules write an operand several times
+        return found
 
     def column(self, tree: Tree) -> Typed:
         parts = tree.parts

@@ -22,7 +22,7 @@ from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Sp
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
-from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, schema_as_sent
+from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, predicate_sql, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression, Opaque
@@ -130,7 +130,7 @@ class SparkEngine:
         """The rows for which `where` is true; see `Engine.filter`."""
         ensure_zone_does_not_matter(self.host, [where], lambda: self.schema(relation))
         with spark_errors("run a query", is_analysis=True):
-            return self._analysed(self._pinned(relation).where(to_spark_sql(where)))
+            return self._analysed(self._pinned(relation).where(predicate_sql(where)))
 
     def project(self, relation: DataFrame, columns: Sequence[ComputedColumn]) -> DataFrame:
         """Exactly these columns; see `Engine.project`."""
@@ -151,7 +151,7 @@ class SparkEngine:
             lambda: join_schema({alias: self.schema(relation) for alias, relation in sides.items()}),
         )
         names = [quote_identifier(alias) for alias in sides]
-        text = f"SELECT {items} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {to_spark_sql(on)}"
+        text = f"SELECT {items} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {predicate_sql(on)}"
         return self.sql(text, sides)
 
     def aggregate(self, relation: DataFrame, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> DataFrame:
@@ -213,7 +213,7 @@ class SparkEngine:
 
         Raises MissingFileError: A file the log names is not there.
         """
-        with spark_errors("read the rows"):
+        with spark_errors("read the rows", is_query=True):
             if limit is not None:
                 relation = relation.limit(limit)
             schema = self.schema(relation)
@@ -226,12 +226,12 @@ class SparkEngine:
     def to_reader(self, relation: DataFrame) -> pa.RecordBatchReader:
         """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
         schema = self.schema(relation)
-        with spark_errors("read the rows"):
+        with spark_errors("read the rows", is_query=True):
             pinned = self.host.pinned(relation, STREAM_SETTINGS)
         sent, target = schema_as_sent(schema), schema_to_arrow(schema)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with spark_errors("read the rows"), self.host.settings(STREAM_SETTINGS):
+            with spark_errors("read the rows", is_query=True), self.host.settings(STREAM_SETTINGS):
                 for batch in self.host.arrow_batches(pinned, sent):
                     yield batch.cast(target) if sent.equals(target) else conform_batch(batch, target, lossless=True)
 

@@ -82,6 +82,15 @@ _PASSING = (
 """What Hadoop's file systems raise where their store is away, too busy or broken, after attempts of their own."""
 # What is left of the reason where Java only says that a directory could not be made.
 _LONG_NAME = re.compile(r"Mkdirs failed to create \S*?/[^/\s]{256,}")
+_PYSPARK = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect")
+_VALUE_ERRORS = (
+    "ArithmeticException",
+    "ArrayIndexOutOfBoundsException",
+    "DateTimeException",
+    "NumberFormatException",
+    "SparkRuntimeException",
+    "IllegalArgumentException",
+)
 _COLUMN_CONDITIONS = ("UNRESOLVED_COLUMN", "FIELD_NOT_FOUND")
 _EXPRESSION_CONDITIONS = (
     "PARSE_SYNTAX_ERROR",
@@ -96,7 +105,12 @@ _EXPRESSION_CONDITIONS = (
 
 @contextmanager
 def spark_errors(
-    action: str, *, checks: Sequence[str] = (), is_analysis: bool = False, needs_package: str | None = None
+    action: str,
+    *,
+    checks: Sequence[str] = (),
+    is_analysis: bool = False,
+    is_query: bool = False,
+    needs_package: str | None = None,
 ) -> Iterator[None]:
     """Translate what Spark raises inside the block.
 
@@ -104,6 +118,8 @@ def spark_errors(
         action: Completes "Spark could not …".
         checks: Names of the checks built into the rows, by the index in their message.
         is_analysis: Whether the block analyses SQL this package was given, so that an analysis error is the caller's.
+        is_query: Whether the block pulls the rows of a request, so that a value that an expression cannot take (a
+            division by zero, text that is no number) is the caller's.
         needs_package: Why the block runs this package in Python workers, as a sentence.
 
     Raises:
@@ -117,6 +133,8 @@ def spark_errors(
         raise
     except Exception as e:
         translated = _translate(e, action, checks, is_analysis, needs_package)
+        if translated is None and is_query and type(e).__name__ in _VALUE_ERRORS and type(e).__module__ in _PYSPARK:
+            translated = InvalidExpressionError(f"Spark could not {action}", cause=_first_line(str(e)))
         if translated is None:
             raise
         raise translated from e

@@ -16,7 +16,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.errors import DeltaError
+from delta_orch.errors import DeltaError, InvalidExpressionError
+from delta_orch.expressions.bounds import bounded
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.file_columns import FileTable
@@ -97,8 +98,15 @@ class PushedFilters:
 
     def parse(self, text: str) -> Expression | None:
         """The filters over the table's columns; None if none of them is understood."""
-        parts = [part for part in map(self._node, orjson.loads(text)) if part != _UNKNOWN]
-        return conjunction(*parts) if parts else None
+        try:
+            nodes = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return None  # nested too deeply for the parser
+        parts = [part for part in map(self._node, nodes) if part != _UNKNOWN]
+        try:
+            return bounded(conjunction(*parts)) if parts else None
+        except InvalidExpressionError:
+            return None
 
     def _node(self, node: FilterNode) -> Expression:
         match node:

@@ -23,9 +23,9 @@ from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by
 from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost
 from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
-from delta_orch.engines.spark.sql_text import field_of, same_values, timestamp_ntz_sql
+from delta_orch.engines.spark.sql_text import field_of, predicate_sql, same_values, timestamp_ntz_sql
 from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
-from delta_orch.expressions.nodes import Cast, Coerced, Expression, Opaque
+from delta_orch.expressions.nodes import Cast, Coerced, Expression, In, Opaque
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -77,7 +77,7 @@ def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
         )
         if plan.where is not None:
             ensure_zone_does_not_matter(host, [plan.where], lambda: plan.schema)
-            rows = host.unpinned(host.pinned(rows, ANALYSIS_SETTINGS).where(to_spark_sql(plan.where)))
+            rows = host.unpinned(host.pinned(rows, ANALYSIS_SETTINGS).where(predicate_sql(plan.where)))
         if plan.arrow_filter is not None:
             rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
         if plan.output is not None:
@@ -261,7 +261,7 @@ def _opaque_parts(expression: Expression) -> Iterator[Expression]:
     if isinstance(expression, Opaque | Coerced | Cast):
         yield expression
         return
-    for child in children_of(expression):
+    for child in () if isinstance(expression, In) else children_of(expression):
         yield from _opaque_parts(child)
 
 

@@ -11,7 +11,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from delta_orch.engines.file_schema import as_nullable
+from delta_orch.expressions.bounds import ensure_few_terms
+from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
+from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema_edit import with_fields, without_metadata
 from delta_orch.protocol.types import (
@@ -24,6 +27,8 @@ from delta_orch.protocol.types import (
     StructType,
 )
 
+_MAX_TERMS = 5_000
+_MAX_VALUES = 50_000
 _SENT_VARIANT = StructType((StructField("value", BINARY, False), StructField("metadata", BINARY, False)))
 
 
@@ -117,6 +122,15 @@ def _convert_struct(value: str, source: StructType, target: StructType, depth: i
 def timestamp_ntz_sql(micros: str) -> str:
     """SQL for microseconds since the epoch as a timestamp without time zone, whatever the session's time zone."""
     return f"timestampadd(MICROSECOND, {micros}, TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+
+
+def predicate_sql(where: Expression) -> str:
+    """A resolved predicate for Spark's parser, whose time and memory grow with the text.
+
+    Raises:
+        InvalidExpressionError: It has more comparisons or constants than Spark plans in a few seconds.
+    """
+    return to_spark_sql(ensure_few_terms(where, _MAX_TERMS, _MAX_VALUES))
 
 
 def escape_braces(text: str) -> str:

@@ -345,7 +345,8 @@ def _may_exceed(bounds: ColumnBounds, value: Constant) -> pa.BooleanArray:
 
 def _is_cut_prefix_of(upper: pa.StringArray, value: str) -> pa.BooleanArray:
     """Whether the maximum may be a cut string that goes on like the value: only then may rows reach or exceed it."""
-    prefixes = [value[:length] for length in range(_MIN_PREFIX_CHARACTERS, len(value) + 1)]
+    longest = pc.max(pc.utf8_length(upper)).as_py() or 0
+    prefixes = [value[:length] for length in range(_MIN_PREFIX_CHARACTERS, min(len(value), longest) + 1)]
     return pc.is_in(upper, value_set=string_array(prefixes))
 
 
