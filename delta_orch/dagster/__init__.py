@@ -1,10 +1,20 @@
-"""Delta tables in Dagster: an IO manager, a resource, a sensor, incremental and maintenance assets."""
+"""Delta tables in Dagster: an IO manager, a resource, a sensor, incremental and maintenance assets, checks."""
 
 from __future__ import annotations
 
 import dagster as dg
 
 from delta_orch._version import VERSION
+from delta_orch.dagster.checks import (
+    build_delta_cdc_lag_check,
+    build_delta_freshness_check,
+    build_delta_health_check,
+    build_delta_null_rate_check,
+    build_delta_row_count_check,
+    build_delta_schema_check,
+    build_delta_unique_check,
+    build_delta_writer_check,
+)
 from delta_orch.dagster.incremental import delta_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import build_delta_maintenance_assets
@@ -20,8 +30,16 @@ __all__ = [
     "DeltaSnapshot",
     "DeltaTableResource",
     "MaintenancePolicy",
+    "build_delta_cdc_lag_check",
+    "build_delta_freshness_check",
+    "build_delta_health_check",
     "build_delta_log_sensor",
     "build_delta_maintenance_assets",
+    "build_delta_null_rate_check",
+    "build_delta_row_count_check",
+    "build_delta_schema_check",
+    "build_delta_unique_check",
+    "build_delta_writer_check",
     "delta_asset",
 ]
 

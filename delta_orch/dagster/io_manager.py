@@ -43,6 +43,9 @@ from delta_orch.pipeline.step import Mode, Step, StepReport, schema_of_new_table
 PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
 
+_BY_SCOPE = ("append", "merge", "overwrite_partitions")
+"""Modes that look at no predicate: the scopes of the transaction ids keep their rows in the run's partitions."""
+
 MANY_FILES = 100
 """A run that writes more files than this for one partition logs a warning."""
 
@@ -71,8 +74,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     mode: str = Field(
         default="overwrite",
         description="overwrite: replace the run's partitions, or the table of an asset without partitions. append: add "
-        "rows. error, ignore: look before writing, and fail or do nothing where there is data already.",
+        "rows. merge: update the rows with the same merge_keys, insert the others. error, ignore: look before writing, "
+        "and fail or do nothing where there is data already.",
     )
+    merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for the mode merge.")
     partition_overwrite: str = Field(
         default="replace_where",
         description="What overwrite replaces. replace_where: the run's partitions, and every row must lie in them. "
@@ -136,7 +141,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """
         refuse_slips(context.definition_metadata, DEFINED_KEYS, "the definition")
         refuse_slips(context.output_metadata, WRITTEN_KEYS, "the output")
-        settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode)
+        settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode, self.merge_keys)
         place = table_place(context, settings)
         if obj is None:
             _report_nothing(context, place)
@@ -185,13 +190,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         mode: Mode = settings.mode
         if mode == "overwrite" and self.partition_overwrite == "dynamic":
             mode = "overwrite_partitions"
-        where = None if selection is None or mode in ("append", "overwrite_partitions") else selection.predicate(schema)
+        where = None if selection is None or mode in _BY_SCOPE else selection.predicate(schema)
         step = Step(
             f"Step {step_name(context)}",
             table,
             mode,
             txns=() if run is None else self._txns(context, run, settings, selection, scopes if tied else {}),
             where=where,
+            merge_keys=settings.merge_keys if mode == "merge" else (),
             schema_mode=self._schema_mode(context, settings, mode),
             engine=self.engine,
             options={
@@ -219,7 +225,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             idempotency,
             scopes=None if selection is None else {key: tied.get(key) for key in selection.keys},
             # A step that adds what it found; an older run that ends later must not lose it.
-            by_run=settings.mode == "append",
+            by_run=settings.mode in ("append", "merge"),
         )
 
     def _schema_mode(self, context: dg.OutputContext, settings: AssetSettings, mode: Mode) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows
@@ -43,6 +46,7 @@ def table_metadata(snapshot: Snapshot, table_name: str) -> Metadata:
         "dagster/storage_kind": STORAGE_KIND,
         "delta/version": snapshot.version,
         "delta/num_files": snapshot.num_files,
+        "delta/size_bytes": pc.sum(FileTable(snapshot.files(["size"])).size).as_py() or 0,
     }
     rows = count_rows(snapshot.files(ROW_COUNT_COLUMNS))
     if rows is not None:
@@ -61,11 +65,18 @@ def report_metadata(report: StepReport, snapshot: Snapshot, table_name: str) -> 
         metadata["delta/skip_reason"] = report.reason
     if report.commit is not None or report.skipped_txns:
         metadata["delta/operation_metrics"] = dg.JsonMetadataValue(report.metrics)
+        # Each a number of its own, as the UI plots them.
+        metadata |= {_plain_name(name): value for name, value in report.metrics.items() if isinstance(value, int)}
     if report.skipped_txns:
         metadata["delta/skipped_txns"] = dg.JsonMetadataValue([txn.app_id for txn in report.skipped_txns])
     if report.commit is not None and report.commit.rebased_versions:
         metadata["delta/rebased_versions"] = dg.JsonMetadataValue(list(report.commit.rebased_versions))
     return metadata
+
+
+def _plain_name(metric: str) -> str:
+    """`numOutputRows` as `delta/metrics/num_output_rows`."""
+    return "delta/metrics/" + re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", metric).lower()
 
 
 def partition_row_counts(snapshot: Snapshot, scopes: Mapping[str, Expression]) -> dict[str, int]:

@@ -22,7 +22,7 @@ A key that is one of these but for a slip of the pen is an error: passed over, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal as OneOf
@@ -33,10 +33,10 @@ import dagster as dg
 from delta_orch.errors import InvalidRequestError
 from delta_orch.table.schema_evolution import parse_schema_mode
 
-OutputMode = OneOf["overwrite", "append", "error", "ignore"]
+OutputMode = OneOf["overwrite", "append", "merge", "error", "ignore"]
 MODES = get_args(OutputMode)
 
-WRITTEN_KEYS = ("mode", "schema_mode", "commit_metadata")
+WRITTEN_KEYS = ("mode", "merge_keys", "schema_mode", "commit_metadata")
 """What output metadata may say."""
 DEFINED_KEYS = ("partition_expr", "partition_format", "partition_by", "schema", "table", *WRITTEN_KEYS)
 """What definition metadata may say."""
@@ -61,6 +61,7 @@ class AssetSettings:
     table: str | None = None
     schema_mode: str | None = None
     commit_metadata: Mapping[str, str] = field(default_factory=dict)
+    merge_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,28 @@ class InputSettings:
 
 
 def parse_settings(
-    definition: Mapping[str, object] | None, output: Mapping[str, object] | None, default_mode: str
+    definition: Mapping[str, object] | None,
+    output: Mapping[str, object] | None,
+    default_mode: str,
+    default_merge_keys: Sequence[str] = (),
 ) -> AssetSettings:
     """The settings of an asset.
 
     Raises:
-        InvalidRequestError: A key has a value of the wrong kind, or the mode is not known.
+        InvalidRequestError: A key has a value of the wrong kind, the mode is not known, or a merge has no keys.
     """
     defined, written = plain_metadata(definition), plain_metadata(output)
+    mode = parse_mode(written.get("mode", defined.get("mode", default_mode)))
+    keys = parse_columns({**defined, **written}.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
+    if mode == "merge" and not keys:
+        raise InvalidRequestError(
+            "mode 'merge' needs merge_keys",
+            cause="They say which row of the table a new row is about",
+            remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
+        )
     commit_metadata = {**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")}
     return AssetSettings(
-        mode=parse_mode(written.get("mode", defined.get("mode", default_mode))),
+        mode=mode,
         schema=_text(defined, "schema"),
         partition_expr=_by_dimension(defined, "partition_expr"),
         partition_format=_by_dimension(defined, "partition_format"),
@@ -93,6 +105,7 @@ def parse_settings(
         table=_text(defined, "table"),
         schema_mode=parse_schema_mode(_text({**defined, **written}, "schema_mode")),
         commit_metadata=commit_metadata,
+        merge_keys=keys,
     )
 
 
@@ -151,12 +164,6 @@ def _nearest(name: str, known: Mapping[str, str]) -> str | None:
 
 def parse_mode(mode: object) -> OutputMode:
     """A write mode, checked."""
-    if mode == "merge":
-        raise InvalidRequestError(
-            "mode 'merge' is not part of this release",
-            remedy=f"Use one of {', '.join(MODES)}; 'overwrite' replaces exactly the run's partitions",
-            mode=mode,
-        )
     if mode not in MODES:
         raise InvalidRequestError(f"mode {mode!r} does not exist", remedy=f"Use one of {', '.join(MODES)}", mode=mode)
     return cast(OutputMode, mode)

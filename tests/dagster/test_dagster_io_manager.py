@@ -547,7 +547,7 @@ def test_names_that_lead_elsewhere_are_refused(lake: Lake, part: str) -> None:
 # Modes
 
 
-@pytest.mark.parametrize("mode", ["merge", "upsert"])
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_modes_that_do_not_exist_are_refused_by_name(tmp_path: Path, mode: str) -> None:
     with pytest.raises(ValueError, match=mode):
         DeltaLakeIOManager(root_uri=str(tmp_path), mode=mode)
@@ -559,13 +559,58 @@ def test_choices_are_checked(tmp_path: Path, field: str) -> None:
         DeltaLakeIOManager(root_uri=str(tmp_path), **cast(dict[str, Any], {field: "nonsense"}))
 
 
-def test_merge_in_metadata_is_refused(lake: Lake) -> None:
+def test_a_merge_without_keys_is_refused(lake: Lake) -> None:
     @dg.asset(metadata={"mode": "merge"})
     def numbers() -> pa.Table:
         return pa.table({"n": [1]})
 
-    assert "merge" in str(lake.fails(numbers))
+    assert "merge_keys" in str(lake.fails(numbers))
     assert not lake.table("numbers").exists()
+
+
+def test_merge_by_keys(lake: Lake) -> None:
+    batches = [{"id": [1, 2, None], "v": ["a", "b", "n"]}, {"id": [2, 3, None], "v": ["B", "c", "N"]}]
+
+    @dg.asset(metadata={"mode": "merge", "merge_keys": ["id"]})
+    def items() -> pa.Table:
+        return pa.table(batches.pop(0))
+
+    lake.run(items)
+    result = lake.run(items)
+    assert {row["id"]: row["v"] for row in lake.rows("items")} == {1: "a", 2: "B", 3: "c", None: "N"}
+    assert len(lake.rows("items")) == 4
+    assert metadata_of(result, "items")["delta/operation_metrics"]["numTargetRowsUpdated"] == 2
+
+
+def test_merge_of_a_partition(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, mode="merge", merge_keys=["day", "id"])
+    ids = [[1, 2], [2, 3], [9]]
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def items(context: dg.AssetExecutionContext) -> pa.Table:
+        found = ids.pop(0)
+        return pa.table(
+            {"day": [context.partition_key] * len(found), "id": found, "run": [context.run.run_id] * len(found)}
+        )
+
+    first = lake.run(items, partition="2013-01-01").run_id
+    second = lake.run(items, partition="2013-01-01").run_id
+    other = lake.run(items, partition="2013-01-02").run_id
+    assert {(row["day"][-1:], row["id"], row["run"]) for row in lake.rows("items")} == {
+        ("1", 1, first),
+        ("1", 2, second),
+        ("1", 3, second),
+        ("2", 9, other),
+    }
+
+
+def test_a_merged_row_outside_the_partition_is_refused(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, mode="merge", merge_keys=["day", "key"])
+    good = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    bad = partitioned("day", lambda key: ["2013-01-05"], pa.string(), DAYS)
+    lake.run(good, partition="2013-01-01")
+    assert isinstance(lake.fails(bad, partition="2013-01-02"), ConstraintViolationError)
+    assert [row["day"] for row in lake.rows("events")] == ["2013-01-01"]
 
 
 def test_output_metadata_goes_before_definition_metadata_before_config(tmp_path: Path) -> None:

@@ -1,0 +1,355 @@
+"""Asset checks of a table. What the log can tell is not read from data files.
+
+Each builder makes one check. A table that does not exist fails it; a table that cannot be read is an error of the run.
+"""
+
+# No postponed annotations in this file: Dagster reads them as they are.
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+import dagster as dg
+
+from delta_orch.dagster.metadata import Metadata
+from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.expressions.column_names import resolve_column_names
+from delta_orch.expressions.nodes import Column, Expression, IsNull
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, count_rows, read_table_health
+from delta_orch.pipeline.run_identity import cdc_app_id
+from delta_orch.pipeline.step import snapshot_or_none
+from delta_orch.pipeline.tail import changes_data
+
+Asset: TypeAlias = dg.AssetsDefinition | dg.AssetKey | str | Sequence[str]
+
+_ERROR = dg.AssetCheckSeverity.ERROR
+_WARN = dg.AssetCheckSeverity.WARN
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: whether it passed, one sentence, and numbers for the plots of the UI."""
+
+    passed: bool
+    description: str
+    metadata: Metadata
+
+
+def build_delta_freshness_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    max_age: timedelta,
+    name: str = "freshness",
+    severity: dg.AssetCheckSeverity = _WARN,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """The last commit that changed data is no older than `max_age`. Compaction and properties make nothing fresh."""
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        for commit in _newest_first(delta, snapshot.version):
+            if changes_data(commit):
+                age = max(0.0, time.time() - (commit.timestamp_ms or 0) / 1000)
+                is_fresh = age <= max_age.total_seconds()
+                return Finding(
+                    is_fresh,
+                    f"Version {commit.version} changed data {timedelta(seconds=round(age))} ago.",
+                    {"delta/age_seconds": age, "delta/last_data_version": commit.version},
+                )
+        return Finding(False, "No commit that the log still holds changed data.", {})
+
+    return _check(asset, table, name, evaluate, severity, blocking, f"Data is no older than {max_age}.")
+
+
+def build_delta_schema_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    columns: Mapping[str, str],
+    allow_more_columns: bool = False,
+    name: str = "schema",
+    severity: dg.AssetCheckSeverity = _ERROR,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """The table has the declared columns: name → type, spelled as in errors and metadata (`long`, `array<string>`)."""
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        found = {field.name: str(field.data_type) for field in snapshot.schema}
+        missing = [f"{column} is missing" for column in columns if column not in found]
+        changed = [
+            f"{column} is {found[column]}, not {kind}"
+            for column, kind in columns.items()
+            if column in found and found[column] != kind
+        ]
+        more = [] if allow_more_columns else [f"{column} is new" for column in found if column not in columns]
+        drift = [*missing, *changed, *more]
+        return Finding(not drift, "; ".join(drift) or "The columns are those declared.", {"delta/drift": len(drift)})
+
+    return _check(asset, table, name, evaluate, severity, blocking, "The columns are those declared.")
+
+
+def build_delta_row_count_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    min_rows: int | None = None,
+    max_rows: int | None = None,
+    where: str | None = None,
+    name: str = "row_count",
+    severity: dg.AssetCheckSeverity = _ERROR,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """The number of rows lies within bounds. Without `where` the log tells it, unless a file has no statistics.
+
+    Raises:
+        InvalidRequestError: There is no bound.
+    """
+    if min_rows is None and max_rows is None:
+        raise InvalidRequestError("A check of the number of rows needs a bound", remedy="Pass min_rows or max_rows")
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        rows = None if where is not None else count_rows(snapshot.files(ROW_COUNT_COLUMNS))
+        if rows is None:
+            rows = _count(snapshot, where)
+        passed = (min_rows is None or rows >= min_rows) and (max_rows is None or rows <= max_rows)
+        return Finding(passed, f"There are {rows:,} rows.", {"delta/rows": rows})
+
+    bounds = f"{min_rows if min_rows is not None else 0} to {'any number of' if max_rows is None else max_rows} rows"
+    return _check(asset, table, name, evaluate, severity, blocking, f"There are {bounds}.")
+
+
+def build_delta_null_rate_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    max_null_rates: Mapping[str, float],
+    name: str = "null_rate",
+    severity: dg.AssetCheckSeverity = _ERROR,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """No column has more nulls than its share, 0 to 1, of the rows. Files whose statistics know of no null are not
+    opened.
+
+    Raises:
+        InvalidRequestError: No column, or a share outside of 0…1.
+    """
+    if not max_null_rates or not all(0 <= rate <= 1 for rate in max_null_rates.values()):
+        raise InvalidRequestError("max_null_rates maps columns to shares between 0 and 1")
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        rows = count_rows(snapshot.files(ROW_COUNT_COLUMNS))
+        total = _count(snapshot, None) if rows is None else rows
+        rates: dict[str, float] = {}
+        for column, resolved in zip(
+            max_null_rates, resolve_column_names(list(max_null_rates), snapshot.schema, "max_null_rates"), strict=True
+        ):
+            rates[column] = _count(snapshot, IsNull(Column((resolved,)))) / total if total else 0.0
+        high = [f"{column}: {rate:.2%}" for column, rate in rates.items() if rate > max_null_rates[column]]
+        described = f"Too many nulls: {', '.join(high)}" if high else "No column has too many nulls."
+        return Finding(not high, described, {f"delta/null_rate/{column}": rate for column, rate in rates.items()})
+
+    return _check(asset, table, name, evaluate, severity, blocking, "No column has too many nulls.")
+
+
+def build_delta_unique_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    keys: Sequence[str],
+    where: str | None = None,
+    name: str = "unique",
+    severity: dg.AssetCheckSeverity = _ERROR,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """No two rows have the same values in `keys`; nulls equal each other. Reads these columns, in DuckDB, which spills.
+
+    Raises:
+        InvalidRequestError: There is no key.
+    """
+    if not keys or isinstance(keys, str):
+        raise InvalidRequestError("A check of uniqueness needs keys", remedy='Name columns, such as keys=["id"]')
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        columns = resolve_column_names(list(keys), snapshot.schema, "keys")
+        quoted = ", ".join('"' + column.replace('"', '""') + '"' for column in columns)
+        rows = snapshot.scan(columns=columns, where=where).to_duckdb()
+        repeated = rows.aggregate(f"{quoted}, count(*) AS rows_with_them", quoted).filter("rows_with_them > 1")
+        ((count,),) = repeated.aggregate("count(*)").fetchall()
+        some = repeated.limit(_MOST_SHOWN).fetchall() if count else []
+        shown = [dict(zip(columns, row[:-1], strict=True)) for row in some]
+        described = f"{count:,} keys occur more than once, such as {shown}." if count else "Every key occurs once."
+        return Finding(not count, described, {"delta/repeated_keys": count})
+
+    return _check(asset, table, name, evaluate, severity, blocking, f"{', '.join(keys)} are unique.")
+
+
+def build_delta_health_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    policy: MaintenancePolicy | None = None,
+    max_deleted_rows_ratio: float = 0.1,
+    name: str = "health",
+    severity: dg.AssetCheckSeverity = _WARN,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """No maintenance is due: few small files, a short log since the last checkpoint, few rows marked as deleted."""
+    limits = policy or MaintenancePolicy()
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        health = read_table_health(snapshot)
+        ratio = _deleted_rows_ratio(snapshot)
+        due = [
+            text
+            for is_due, text in (
+                (limits.needs_optimize(health), f"{health.num_compactable_files} files could be compacted"),
+                (limits.needs_checkpoint(health), f"{health.commits_since_checkpoint} commits follow the checkpoint"),
+                (limits.needs_vacuum(health), f"{health.num_expired_tombstones} removed files have expired"),
+                (ratio > max_deleted_rows_ratio, f"{ratio:.1%} of the rows in files are marked as deleted"),
+            )
+            if is_due
+        ]
+        numbers = {f"delta/health/{key}": value for key, value in health.as_metadata().items()}
+        metadata = {**numbers, "delta/health/deleted_rows_ratio": ratio}
+        return Finding(not due, "; ".join(due) or "No maintenance is due.", metadata)
+
+    return _check(asset, table, name, evaluate, severity, blocking, "No maintenance is due.")
+
+
+def build_delta_cdc_lag_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    source: DeltaTableResource,
+    max_versions: int = 0,
+    consumer: str | None = None,
+    name: str = "cdc_lag",
+    severity: dg.AssetCheckSeverity = _WARN,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """The table has read its source but for at most `max_versions` commits that changed data.
+
+    Args:
+        consumer: The name of the cursor, as in `delta_asset`.
+    """
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        origin = source.table()
+        latest = snapshot_or_none(origin)
+        if latest is None:
+            return Finding(False, f"There is no source table at {origin.uri}.", {})
+        cursor_name = consumer or delta.uri.rstrip("/").rsplit("/", 1)[-1]
+        cursor = snapshot.txn_version(cdc_app_id(cursor_name, latest.metadata.id))
+        if cursor is None:
+            return Finding(
+                False, f"{cursor_name} has not read the source yet.", {"delta/source_version": latest.version}
+            )
+        behind = sum(changes_data(commit) for commit in _newest_first(origin, latest.version, cursor + 1))
+        return Finding(
+            behind <= max_versions,
+            f"{behind} commits of the source that changed data are not read yet.",
+            {"delta/versions_behind": behind, "delta/cursor": cursor, "delta/source_version": latest.version},
+        )
+
+    return _check(asset, table, name, evaluate, severity, blocking, "The source is read up to its last commits.")
+
+
+def build_delta_writer_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    last_versions: int = 100,
+    orchestrators: Sequence[str] = ("dagster",),
+    name: str = "writers",
+    severity: dg.AssetCheckSeverity = _WARN,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """Of the last commits all that changed data come from this package in one of the orchestrators: nobody else wrote
+    here."""
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        first = max(0, snapshot.version - last_versions + 1)
+        others = [
+            f"version {commit.version} ({(commit.commit_info or {}).get('operation', 'unknown operation')})"
+            for commit in _newest_first(delta, snapshot.version, first)
+            if changes_data(commit) and _orchestrator_of(commit) not in orchestrators
+        ]
+        described = f"Other writers: {', '.join(others[:_MOST_SHOWN])}." if others else "Nobody else wrote here."
+        return Finding(not others, described, {"delta/commits_of_others": len(others)})
+
+    return _check(asset, table, name, evaluate, severity, blocking, "Nobody else writes here.")
+
+
+def _check(
+    asset: Asset,
+    table: DeltaTableResource,
+    name: str,
+    evaluate: Callable[[TableSnapshot, DeltaTable], Finding],
+    severity: dg.AssetCheckSeverity,
+    blocking: bool,
+    description: str,
+) -> dg.AssetChecksDefinition:
+    def check() -> dg.AssetCheckResult:
+        delta = table.table()
+        snapshot = snapshot_or_none(delta)
+        if snapshot is None:
+            return dg.AssetCheckResult(
+                passed=False, severity=severity, description=f"There is no table at {delta.uri}."
+            )
+        found = evaluate(snapshot, delta)
+        return dg.AssetCheckResult(
+            passed=found.passed,
+            severity=severity,
+            description=found.description,
+            metadata={**found.metadata, "delta/version": snapshot.version},
+        )
+
+    check.__annotations__ = {"return": dg.AssetCheckResult}
+    made: dg.AssetChecksDefinition = dg.asset_check(asset=asset, name=name, description=description, blocking=blocking)(
+        check
+    )
+    return made
+
+
+def _newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[Commit]:
+    """The commits of a range that the log still holds, newest first, each read when it is asked for."""
+    for version in range(newest, oldest - 1, -1):
+        try:
+            commit = table.log.read_commit(version)
+        except VersionNotFoundError:
+            # Cleaned up, and all before it.
+            return
+        yield commit
+
+
+def _count(snapshot: TableSnapshot, where: str | Expression | None) -> int:
+    scan = snapshot.scan(columns=snapshot.schema.names[:1], where=where)
+    return sum(batch.num_rows for batch in scan.to_reader())
+
+
+def _deleted_rows_ratio(snapshot: TableSnapshot) -> float:
+    """Rows that deletion vectors mark, of the rows in files; 0 where statistics do not tell."""
+    import pyarrow.compute as pc
+
+    from delta_orch.log.files.file_columns import FileTable
+
+    files = snapshot.files(ROW_COUNT_COLUMNS)
+    rows = count_rows(files)
+    marked = pc.sum(pc.struct_field(FileTable(files).deletion_vector, "cardinality")).as_py() or 0
+    return marked / (rows + marked) if rows is not None and rows + marked else 0.0
+
+
+def _orchestrator_of(commit: Commit) -> object:
+    text = (commit.commit_info or {}).get("userMetadata")
+    try:
+        said = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return said.get("orchestrator") if isinstance(said, dict) else None

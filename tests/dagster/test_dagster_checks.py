@@ -1,0 +1,155 @@
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from delta_orch.dagster import (
+    DeltaTableResource,
+    MaintenancePolicy,
+    build_delta_cdc_lag_check,
+    build_delta_freshness_check,
+    build_delta_health_check,
+    build_delta_null_rate_check,
+    build_delta_row_count_check,
+    build_delta_schema_check,
+    build_delta_unique_check,
+    build_delta_writer_check,
+)
+from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.incremental import IncrementalReader
+
+
+@dg.asset
+def orders() -> None: ...
+
+
+class Checked:
+    """A table, and checks of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.table = DeltaTable(root / "orders")
+        self.resource = DeltaTableResource(table_uri=self.table.uri)
+
+    def run(self, build: Any, **arguments: Any) -> tuple[bool, str, dict[str, Any]]:
+        check = build(orders, self.resource, **arguments)
+        result = dg.materialize([orders, check])
+        (found,) = result.get_asset_check_evaluations()
+        return found.passed, found.description or "", {key: value.value for key, value in found.metadata.items()}
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Checked:
+    return Checked(tmp_path)
+
+
+ROWS = pa.table({"id": [1, 2, 2, None, None], "a.b": ["x", None, None, "y", "z"]})
+
+
+def test_a_table_that_is_not_there_fails(checked: Checked) -> None:
+    passed, description, _ = checked.run(build_delta_row_count_check, min_rows=0)
+    assert not passed
+    assert "no table" in description
+
+
+def test_rows_nulls_keys_and_columns(checked: Checked) -> None:
+    checked.table.append(ROWS)
+    assert checked.run(build_delta_row_count_check, min_rows=5, max_rows=5)[0]
+    assert not checked.run(build_delta_row_count_check, min_rows=6)[0]
+    assert checked.run(build_delta_row_count_check, max_rows=2, where="id = 2")[2]["delta/rows"] == 2
+    passed, description, numbers = checked.run(build_delta_null_rate_check, max_null_rates={"id": 0.4, "a.b": 0.3})
+    assert not passed
+    assert "a.b: 40.00%" in description
+    assert numbers["delta/null_rate/id"] == 0.4
+    assert checked.run(build_delta_null_rate_check, max_null_rates={"id": 0.4, "a.b": 0.4})[0]
+    passed, description, numbers = checked.run(build_delta_unique_check, keys=["ID"])
+    assert not passed
+    # Nulls equal each other.
+    assert numbers["delta/repeated_keys"] == 2
+    assert checked.run(build_delta_unique_check, keys=["id", "a.b"])[2]["delta/repeated_keys"] == 1
+    assert checked.run(build_delta_unique_check, keys=["id"], where="id = 1")[0]
+    columns = {"id": "long", "a.b": "string"}
+    assert checked.run(build_delta_schema_check, columns=columns)[0]
+    drift = checked.run(build_delta_schema_check, columns={"id": "integer", "gone": "string"})
+    assert drift[1] == "gone is missing; id is long, not integer; a.b is new"
+    assert checked.run(build_delta_schema_check, columns={"id": "long"}, allow_more_columns=True)[0]
+
+
+def test_freshness_is_of_data(checked: Checked) -> None:
+    checked.table.append(ROWS)
+    checked.table.append(ROWS)
+    assert checked.run(build_delta_freshness_check, max_age=timedelta(hours=1))[0]
+    checked.table.optimize()
+    passed, _, numbers = checked.run(build_delta_freshness_check, max_age=timedelta(0))
+    assert not passed
+    assert numbers["delta/last_data_version"] == 1
+
+
+def test_health(checked: Checked) -> None:
+    for _ in range(3):
+        checked.table.append(ROWS)
+    assert checked.run(build_delta_health_check)[0]
+    passed, description, numbers = checked.run(
+        build_delta_health_check, policy=MaintenancePolicy(min_compactable_files=2)
+    )
+    assert not passed
+    assert description == "3 files could be compacted"
+    assert numbers["delta/health/num_files"] == 3
+
+
+def test_cdc_lag(checked: Checked, tmp_path: Path) -> None:
+    source = DeltaTable(tmp_path / "source")
+    arguments = {"source": DeltaTableResource(table_uri=source.uri)}
+    checked.table.append(ROWS)
+    assert "no source" in checked.run(build_delta_cdc_lag_check, **arguments)[1]
+    source.append(ROWS)
+    assert "has not read" in checked.run(build_delta_cdc_lag_check, **arguments)[1]
+    batch = IncrementalReader(source, checked.table).next_batch()
+    assert batch is not None
+    checked.table.append(ROWS, txn=batch.txn)
+    assert checked.run(build_delta_cdc_lag_check, **arguments)[0]
+    source.append(ROWS)
+    source.optimize()
+    passed, _, numbers = checked.run(build_delta_cdc_lag_check, **arguments)
+    assert not passed
+    assert numbers["delta/versions_behind"] == 1
+    assert checked.run(build_delta_cdc_lag_check, max_versions=1, **arguments)[0]
+
+
+def test_other_writers(checked: Checked) -> None:
+    checked.table.append(ROWS, user_metadata='{"orchestrator": "dagster"}')
+    assert checked.run(build_delta_writer_check)[0]
+    checked.table.append(ROWS, user_metadata="by hand")
+    passed, description, _ = checked.run(build_delta_writer_check)
+    assert not passed
+    assert description == "Other writers: version 1 (WRITE)."
+    checked.table.append(ROWS, user_metadata='{"orchestrator": "dagster"}')
+    assert checked.run(build_delta_writer_check, last_versions=1)[0]
+
+
+def test_severity_and_blocking(checked: Checked) -> None:
+    check = build_delta_row_count_check(
+        orders, checked.resource, min_rows=1, severity=dg.AssetCheckSeverity.WARN, blocking=True, name="some"
+    )
+    (spec,) = check.check_specs
+    assert (spec.name, spec.blocking, spec.asset_key) == ("some", True, dg.AssetKey("orders"))
+    (found,) = dg.materialize([orders, check]).get_asset_check_evaluations()
+    assert found.severity is dg.AssetCheckSeverity.WARN
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments"),
+    [
+        (build_delta_row_count_check, {}),
+        (build_delta_null_rate_check, {"max_null_rates": {}}),
+        (build_delta_null_rate_check, {"max_null_rates": {"a": 40}}),
+        (build_delta_unique_check, {"keys": []}),
+        (build_delta_unique_check, {"keys": "id"}),
+    ],
+)
+def test_arguments_are_checked(checked: Checked, build: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        build(orders, checked.resource, **arguments)
