@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack
 
@@ -133,21 +133,31 @@ class TableVerbs:
         where: str | Expression | None = None,
         target_file_size_bytes: int | None = None,
         *,
+        zorder_by: Sequence[str] | None = None,
+        full: bool = False,
         max_deleted_rows_ratio: float = 0.05,
         engine: EngineChoice = "auto",
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
         """Merge small files, partition by partition, and leave deleted rows behind; what readers see does not change.
 
+        With `zorder_by`, rows near each other in these columns come to share files, so that filters over them leave out
+        more files. A table with clustering columns is clustered by them instead, as far as it is not yet.
+
         Args:
             where: A predicate over partition columns.
             target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
+            zorder_by: Columns, or fields of structs (`a.b`), that files have statistics of. All files of the partitions
+                are rewritten, each time.
+            full: Cluster every file of a clustered table anew, also those that are clustered already.
             max_deleted_rows_ratio: Files are rewritten, whatever their size, if deletion vectors mark more than this.
 
         Returns: `skipped` where there was nothing to merge.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
+            InvalidRequestError: `zorder_by` names a partition column, or one without statistics; or the table is
+                clustered; or it is not, and `full` is given.
             ConflictError: Another commit removed one of the files.
         """
         from delta_orch.verbs.optimize import optimize
@@ -160,6 +170,8 @@ class TableVerbs:
             max_deleted_rows_ratio,
             engine,
             options,
+            zorder_by,
+            full,
         )
 
     def purge(
@@ -183,7 +195,7 @@ class TableVerbs:
         """
         from delta_orch.verbs.purge import purge
 
-        return purge(self.log, self.snapshot(), where, engine, options)
+        return purge(self.log, self.snapshot(options.get("read_version")), where, engine, options)
 
     def vacuum(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.engines.row_sets import RowKey, RowSet
+    from delta_orch.engines.space_curve import Curve
     from delta_orch.storage.base import LogStore
 
 Relation = Any
@@ -128,6 +129,7 @@ class WriteSpec:
         defaults: Columns the relation lacks, with the value of every row.
         generated: Columns the relation lacks, computed once all others are there.
         identities: Identity columns the relation lacks.
+        keeps_order: The rows have been put in order: each file gets neighbours.
     """
 
     store: LogStore
@@ -150,6 +152,7 @@ class WriteSpec:
     defaults: tuple[ComputedColumn, ...] = ()
     generated: tuple[ComputedColumn, ...] = ()
     identities: tuple[IdentityValues, ...] = ()
+    keeps_order: bool = False
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -264,6 +267,18 @@ class Engine(Protocol):
             kind: The name of a text column, not null.
             file_number, row_position: The names of two columns of type long, as `with_row_addresses` makes them. Where
                 they are null, rows are only counted, under the file None.
+        """
+
+    def along_curve(
+        self, relation: Relation, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
+    ) -> Relation:
+        """All rows in an order in which rows near each other in the columns are near each other: along a curve through
+        them, or sorted where there is one. Which rows share a file is all that may depend on it.
+
+        Args:
+            columns: Resolved; of types that have an order, at most `space_curve.MAX_COLUMNS`.
+            num_rows: About how many rows there are; None where nobody knows.
+            num_files: Into how many parts an engine that writes in parallel cuts the order.
         """
 
     def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:

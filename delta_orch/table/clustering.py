@@ -111,7 +111,7 @@ def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path
                 f"The table is clustered by {quote_path(physical)}, which the table would no longer have",
                 remedy="Cluster by other columns first, or by none: cluster_by()",
             )
-        _ensure_bounded(path, type_at(schema, path))
+        ensure_bounded(path, type_at(schema, path))
         if path not in indexed:
             raise InvalidRequestError(
                 f"No statistics are collected for the clustering column {quote_path(path)}",
@@ -121,7 +121,8 @@ def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path
             )
 
 
-def _ensure_bounded(path: Path, data_type: DataType) -> None:
+def ensure_bounded(path: Path, data_type: DataType) -> None:
+    """Raise InvalidRequestError where files have no smallest and largest value of a column of that type."""
     if data_type in (BINARY, BOOLEAN, VARIANT, VOID) or isinstance(data_type, StructType | ArrayType | MapType):
         raise InvalidRequestError(
             f"A table cannot be clustered by {quote_path(path)} of type {data_type}",

@@ -69,7 +69,7 @@ def clone(
         )
     options = {**options, "isolation_level": options.get("isolation_level") or SERIALIZABLE}
     overrides = ensure_settable(property_texts(properties or {}), on_new_table=False)
-    before = _snapshot_or_none(target)
+    before = _snapshot_or_none(target, options.get("read_version"))
     transaction = Transaction(
         target,
         before,
@@ -108,9 +108,9 @@ def clone(
     return transaction.commit()
 
 
-def _snapshot_or_none(log: TableLog) -> Snapshot | None:
+def _snapshot_or_none(log: TableLog, version: int | None) -> Snapshot | None:
     try:
-        return log.snapshot()
+        return log.snapshot(version)
     except TableNotFoundError:
         return None
 

@@ -37,6 +37,8 @@ def optimize(
     max_deleted_rows_ratio: float,
     engine: EngineChoice,
     options: CommitOptions,
+    zorder_by: Sequence[str] | None = None,
+    full: bool = False,
 ) -> CommitResult:
     """Merge files smaller than the target size, partition by partition, in one commit that changes no row.
 
@@ -45,6 +47,9 @@ def optimize(
     appends never conflict; a concurrent commit that removes one of the merged files does. Where row tracking is
     enabled, rows keep their ids and commit versions. Run again, it finds nothing left to do unless the rewriting shrank
     files so far that two of them now fit together.
+
+    With `zorder_by`, and on a clustered table, files are rewritten so that rows near each other share a file: see
+    `verbs.curve_rewrite`.
 
     Args:
         where: A predicate over partition columns; other partitions are left alone.
@@ -74,6 +79,12 @@ def optimize(
         "zOrderBy": "[]",
         "auto": "false",
     }
+    if zorder_by or full or snapshot.clustering:
+        from delta_orch.verbs.curve_rewrite import rewrite_along_curve
+
+        return rewrite_along_curve(
+            log, snapshot, predicate, size, max_deleted_rows_ratio, zorder_by, full, parameters, engine, options
+        )
 
     def compact(write: Write) -> dict[str, int] | None:
         bins = plan_compaction(snapshot, predicate, size, max_deleted_rows_ratio)
@@ -97,7 +108,7 @@ def plan_compaction(
     Returns: The files of each bin, which are of one partition and become one file. A bin of a single file holds one
         with deleted rows, which are left behind.
     """
-    files, live_bytes, is_stale = _candidates(snapshot, where, max_deleted_rows_ratio)
+    files, live_bytes, is_stale = candidates(snapshot, where, max_deleted_rows_ratio)
     chosen = pc.or_(is_stale, pc.less(live_bytes, _long(target_file_size_bytes)))
     files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
@@ -127,7 +138,7 @@ def cut_bins(
     return tuple(in_order.slice(start, stop - start) for start, stop in bins)
 
 
-def _candidates(
+def candidates(
     snapshot: Snapshot, where: Expression | None, max_deleted_rows_ratio: float
 ) -> tuple[pa.Table, pa.Array, pa.Array]:
     """The files to choose from, the bytes of their rows that are not deleted, and whether too many are."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Measure, Relation, WriteSpec
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import local_engine
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.engines.row_sets import RowKey, RowSet
+    from delta_orch.engines.space_curve import Curve
 
 
 class RehearsalEngine:
@@ -70,6 +71,11 @@ class RehearsalEngine:
 
     def row_sets(self, relation: Relation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
         return self._engine.row_sets(relation, kind, file_number, row_position)
+
+    def along_curve(
+        self, relation: Relation, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
+    ) -> Relation:
+        return self._engine.along_curve(relation, columns, curve, num_rows=num_rows, num_files=num_files)
 
     def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
         return self._engine.sql(query, relations)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.base import JoinKind, JoinSide, Measure, WriteSpec
     from delta_orch.engines.local.file_writer import WrittenFile
     from delta_orch.engines.row_sets import RowKey, RowSet
+    from delta_orch.engines.space_curve import Curve
 
 
 class LocalEngine:
@@ -135,6 +136,13 @@ class LocalEngine:
         )
         return gather_row_sets(rows.to_reader(), kind, file_number, row_position)
 
+    def along_curve(
+        self, relation: LocalRelation, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
+    ) -> LocalRelation:
+        from delta_orch.engines.local.curve_order import along_curve
+
+        return along_curve(relation, [column.path for column in columns], curve, num_rows, num_files)
+
     def sql(self, query: str, relations: Mapping[str, LocalRelation]) -> LocalRelation:
         from delta_orch.engines.local.duckdb_query import query_relation
         from delta_orch.engines.local.sql_query import translate_query
@@ -146,7 +154,7 @@ class LocalEngine:
         from delta_orch.engines.local.write import DEFAULT_FILE_SIZE_BYTES, write_relation
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
-        files = write_relation(relation, spec, file_size_bytes=size)
+        files = write_relation(relation, spec, file_size_bytes=size, threads=1 if spec.keeps_order else None)
         return add_table(files, spec.partition_names)
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:

@@ -34,12 +34,12 @@ def spooled(relation: LocalRelation) -> Iterator[LocalRelation]:
             if writer is None:
                 path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delta-orch-rows-"))) / "rows.arrow"
                 options = pa.ipc.IpcWriteOptions(compression="lz4")
-                with _spilling():
+                with spilling():
                     writer = stack.enter_context(pa.ipc.new_stream(str(path), schema, options=options))
-            with _spilling():
+            with spilling():
                 writer.write_batch(batch)
         if writer is not None:
-            with _spilling():
+            with spilling():
                 writer.close()
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -52,7 +52,8 @@ def spooled(relation: LocalRelation) -> Iterator[LocalRelation]:
 
 
 @contextmanager
-def _spilling() -> Iterator[None]:
+def spilling() -> Iterator[None]:
+    """What goes wrong while rows are put aside becomes StorageError."""
     try:
         yield
     except OSError as e:

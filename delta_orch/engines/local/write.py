@@ -34,6 +34,7 @@ DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
 MIN_ROW_GROUP_BYTES = 1024 * 1024
 MAX_ROW_GROUP_ROWS = 1024 * 1024
+_LEAST_GROUP_BYTES = 8 * 1024
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 100
 _SLICE_ROWS = 1024 * 1024
@@ -52,7 +53,7 @@ def write_relation(
     checks = batch_checks(spec.schema, spec.checks, spec.lengths)
     fillers = _fillers(spec)
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
-    with _Sink(FileLayout.of(spec), file_size_bytes, threads) as sink:
+    with _Sink(FileLayout.of(spec), file_size_bytes, threads, keeps_order=spec.keeps_order) as sink:
         for batch in _slices(relation.open_batches()):
             rows = batch if batch.schema.equals(target) else conform_batch(batch, target, lossless=True)
             for fill in fillers:
@@ -113,12 +114,16 @@ class _Partition:
 class _Sink:
     """Where rows go. On an error, files already begun are left as orphans that no commit names."""
 
-    def __init__(self, layout: FileLayout, file_size_bytes: int | None, threads: int | None) -> None:
+    def __init__(
+        self, layout: FileLayout, file_size_bytes: int | None, threads: int | None, *, keeps_order: bool = False
+    ) -> None:
         self._layout = layout
         self._file_size_bytes = file_size_bytes
         self._given_threads = threads
         limit = MAX_ROW_GROUP_BYTES if file_size_bytes is None else file_size_bytes
-        self._group_bytes = max(MIN_ROW_GROUP_BYTES, min(MAX_ROW_GROUP_BYTES, limit))
+        # Rows in order are worth a file of their own, however few the caller wants in one.
+        least = _LEAST_GROUP_BYTES if keeps_order else MIN_ROW_GROUP_BYTES
+        self._group_bytes = max(least, min(MAX_ROW_GROUP_BYTES, limit))
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._buffered_bytes = 0
         self._finished: list[WrittenFile] = []

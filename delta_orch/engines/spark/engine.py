@@ -25,16 +25,19 @@ from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
 from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, predicate_sql, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import Expression, Opaque
+from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.schema_edit import type_at
 from delta_orch.protocol.types import StructType, holds_variant
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from delta_orch.engines.space_curve import Curve
 
 
 logger = logging.getLogger(__name__)
@@ -170,6 +173,16 @@ class SparkEngine:
         """Which rows of which files; see `Engine.row_sets`."""
         query = row_set_query(kind, file_number, row_position)
         return gather_bitmaps(self.to_reader(self.sql(query, {"rows": relation})))
+
+    def along_curve(
+        self, relation: DataFrame, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
+    ) -> DataFrame:
+        """All rows along a curve through some columns; see `Engine.along_curve`."""
+        from delta_orch.engines.spark.curve_order import along_curve
+
+        schema = self.schema(relation)
+        typed = [(column.path, type_at(schema, column.path)) for column in columns]
+        return self._analysed(along_curve(self._pinned(relation), typed, curve, num_rows, num_files))
 
     def sql(self, query: str, relations: Mapping[str, DataFrame]) -> DataFrame:
         """Run one Spark SQL query over named relations; views of the session stay as they are.

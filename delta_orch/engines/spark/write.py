@@ -162,7 +162,7 @@ def _clustered(rows: DataFrame, spec: WriteSpec, partition_columns: Sequence[str
     A rebalance, unlike a repartition, splits what is large and merges what is small, by the sizes that the shuffle
     has measured.
     """
-    if not spec.optimize_write or (not partition_columns and spec.target_file_size_bytes is None):
+    if spec.keeps_order or not spec.optimize_write or (not partition_columns and spec.target_file_size_bytes is None):
         return rows
     columns = ", ".join(map(quote_identifier, partition_columns))
     hint = f"REBALANCE({columns})" if columns else "REBALANCE"

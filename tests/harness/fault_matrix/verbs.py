@@ -163,6 +163,7 @@ VERBS = (
     _commit("remove domain", "rich", lambda t: t.remove_domain_metadata("mine", txn=TXN)),
     _commit("optimize", "plain", lambda t: t.optimize(txn=TXN)),
     _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
+    _commit("optimize, Z-order", "plain", lambda t: t.optimize(zorder_by=["id"], txn=TXN)),
     _commit("purge", "marked before", lambda t: t.purge(txn=TXN)),
     _commit("restore", "plain", lambda t: t.restore(version=2, txn=TXN)),
     _commit("restore, marked rows", "marked", lambda t: t.restore(version=0, txn=TXN)),

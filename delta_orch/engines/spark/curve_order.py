@@ -1,0 +1,65 @@
+"""Rows along a curve on Spark: range-partitioned by their place, and sorted by it in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from delta_orch.engines.space_curve import SAMPLED_ROWS, Curve, grid_of
+from delta_orch.engines.spark.errors import spark_errors
+from delta_orch.engines.spark.frames import value_to_frame
+from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.log.files.arrow_building import int64_range
+from delta_orch.protocol.types import DataType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CELL, _PLACE = "_delta_orch_cell", "_delta_orch_place"
+
+
+def along_curve(
+    frame: DataFrame,
+    columns: Sequence[tuple[tuple[str, ...], DataType]],
+    curve: Curve,
+    num_rows: int | None,
+    num_files: int,
+) -> DataFrame:
+    """See `Engine.along_curve`. The driver collects a sample of the columns alone.
+
+    The ranges of a column are told apart by a tree of comparisons, which Spark compiles. The places of the cells come
+    by a join with a small table.
+    """
+    names = [".".join(map(quote_identifier, path)) for path, _ in columns]
+    with spark_errors("order the rows"):
+        if len(names) == 1:
+            return frame.repartitionByRange(num_files, names[0]).sortWithinPartitions(names[0])
+        fraction = 1.0 if num_rows is None else min(1.0, SAMPLED_ROWS / max(num_rows, 1))
+        picked = frame.selectExpr(*(f"{name} AS `{i}`" for i, name in enumerate(names)))
+        sample: pa.Table = picked.sample(fraction, seed=0).limit(2 * SAMPLED_ROWS).toArrow()
+        grid = grid_of(sample, curve)
+        cell = "CAST(0 AS BIGINT)"
+        for name, (_, data_type), bounds in zip(names, columns, grid.bounds, strict=True):
+            texts = [to_spark_sql(Literal(value, data_type)) for value in bounds.to_pylist()]
+            cell = f"(shiftleft({cell}, {grid.bits}) | {_range(name, texts)})"
+        table = pa.Table.from_arrays([int64_range(0, len(grid.places)), pa.array(grid.places)], [_CELL, _PLACE])
+        places = value_to_frame(frame.sparkSession, table).hint("broadcast")
+        numbered = frame.selectExpr("*", f"{cell} AS {_CELL}").join(places, _CELL)
+        ordered = numbered.repartitionByRange(num_files, _PLACE).sortWithinPartitions(_PLACE)
+        return ordered.drop(_CELL, _PLACE)
+
+
+def _range(name: str, bounds: Sequence[str]) -> str:
+    """The number of the range that a value lies in, as SQL: 0 for null."""
+
+    def below(start: int, stop: int) -> str:
+        if start == stop:
+            return f"{start + 1}L"
+        middle = (start + stop) // 2
+        return f"IF({name} < {bounds[middle]}, {below(start, middle)}, {below(middle + 1, stop)})"
+
+    return f"IF({name} IS NULL, 0L, {below(0, len(bounds))})"

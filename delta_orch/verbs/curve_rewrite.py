@@ -1,0 +1,149 @@
+"""`optimize(zorder_by=…)`, and `optimize()` of a clustered table: rows near each other come to share files."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.select import EngineChoice
+from delta_orch.engines.space_curve import MAX_COLUMNS, Curve
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.column_names import ensure_sequence_of_names
+from delta_orch.expressions.nodes import Column, Expression
+from delta_orch.log.files.arrow_building import int64_array, one_chunk, string_array, string_map_array
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.partition_columns import file_partition_keys
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
+from delta_orch.table.clustering import ensure_bounded, indexed_columns, logical_paths
+from delta_orch.verbs.optimize import candidates, compaction_metrics
+from delta_orch.writing.ordered_rows import move_along_curve
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
+
+CLUSTERING_PROVIDER = "liquid"
+"""`clusteringProvider` of files that this package and the reference cluster: one goes on where the other ended."""
+_CUBE, _COLUMNS, _CURVE = "ZCUBE_ID", "ZCUBE_ZORDER_BY", "ZCUBE_ZORDER_CURVE"
+_FILE_COLUMNS = (*REMOVED_FILE_COLUMNS, "stats")
+
+
+def rewrite_along_curve(
+    log: TableLog,
+    snapshot: Snapshot,
+    where: Expression | None,
+    file_size_bytes: int,
+    max_deleted_rows_ratio: float,
+    zorder_by: Sequence[str] | None,
+    full: bool,
+    parameters: Mapping[str, object],
+    engine: EngineChoice,
+    options: CommitOptions,
+) -> CommitResult:
+    """Rewrite files so that each holds rows near each other in some columns, and filters over these leave out the
+    others. No row changes, and none loses its id.
+
+    With `zorder_by`, all files of the partitions are rewritten along a Z-curve, each time. A table with clustering
+    columns is clustered by them, along a Hilbert curve, or sorted where there is one: files that were not clustered
+    yet, with `full` all of them. New files say so by `clusteringProvider` and tags, as those of the reference do.
+
+    Raises as `optimize`.
+    """
+    clustering = logical_paths(snapshot.schema, snapshot.clustering or ())
+    if zorder_by:
+        if clustering:
+            raise InvalidRequestError(
+                "A clustered table has an order of its own",
+                cause=f"It is clustered by {', '.join(map(quote_path, clustering))}",
+                remedy="Leave zorder_by out, or cluster by other columns: table.alter().cluster_by(…)",
+            )
+        paths: Sequence[Path] = _zorder_columns(snapshot, zorder_by)
+    else:
+        paths = clustering
+    if full and not clustering:
+        raise InvalidRequestError("full is for clustered tables", remedy="Leave it out, or cluster the table first")
+    columns = [Column(path) for path in paths]
+    names = orjson.dumps([".".join(path) for path in paths]).decode()
+    said = {**parameters, "zOrderBy": names} if zorder_by else {**parameters, "clusterBy": names, "isFull": full}
+
+    def rewrite(write: Write) -> dict[str, int] | None:
+        if zorder_by:
+            files = snapshot.files(_FILE_COLUMNS, where).combine_chunks()
+            groups = _by_partition(files, snapshot)
+        else:
+            files = _to_cluster(snapshot, names, max_deleted_rows_ratio, full=full)
+            groups = [files] if files.num_rows else []
+        if not groups:
+            return None
+        curve: Curve = "zorder" if zorder_by else "hilbert"
+        marks = None if zorder_by else _marks(names)
+        adds, removed = move_along_curve(write, groups, columns, curve, file_size_bytes, marks)
+        return compaction_metrics(adds, removed) | {"numFilesSkipped": snapshot.num_files - removed.num_rows}
+
+    return run_plan(log, snapshot, WritePlan("OPTIMIZE", said, rewrite, options, engine=engine))
+
+
+def _zorder_columns(snapshot: Snapshot, names: Sequence[str]) -> list[Path]:
+    ensure_sequence_of_names(names, "zorder_by")
+    paths = [resolve_path(snapshot.schema, name) for name in names]
+    if len(set(paths)) < len(paths) or len(paths) > MAX_COLUMNS:
+        raise InvalidRequestError(
+            "zorder_by names a column twice" if len(set(paths)) < len(paths) else "zorder_by names too many columns",
+            remedy=f"Name each column once, and at most {MAX_COLUMNS}: two or three do best",
+        )
+    indexed = set(indexed_columns(snapshot.schema, snapshot.properties))
+    for path in paths:
+        if path[0] in snapshot.partition_columns:
+            raise InvalidRequestError(
+                f"{quote_path(path)} is a partition column",
+                cause="All rows of a partition have one value of it",
+                remedy="Leave it out of zorder_by",
+                column=".".join(path),
+            )
+        ensure_bounded(path, type_at(snapshot.schema, path))
+        if path not in indexed:
+            raise InvalidRequestError(
+                f"No statistics are collected for {quote_path(path)}",
+                cause="It is beyond delta.dataSkippingNumIndexedCols, or not among delta.dataSkippingStatsColumns",
+                remedy="Change that property: without statistics the order would leave out no file",
+                column=".".join(path),
+            )
+    return paths
+
+
+def _by_partition(files: pa.Table, snapshot: Snapshot) -> list[pa.Table]:
+    if not files.num_rows or not snapshot.partition_columns:
+        return [files] if files.num_rows else []
+    keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
+    keyed = pa.table({"key": keys, "row": int64_array(range(files.num_rows))}).sort_by("key")
+    counts = pc.value_counts(keyed.column("key").combine_chunks()).field("counts").to_pylist()
+    ordered = files.take(keyed.column("row"))
+    groups, start = [], 0
+    for count in counts:
+        groups.append(ordered.slice(start, count))
+        start += count
+    return groups
+
+
+def _to_cluster(snapshot: Snapshot, names: str, max_deleted_rows_ratio: float, *, full: bool) -> pa.Table:
+    """The files that are not clustered, and those with many deleted rows; with `full` all, unless they are clustered by
+    these columns in one go already."""
+    files = snapshot.files(_FILE_COLUMNS).combine_chunks()
+    _, _, is_stale = candidates(snapshot, None, max_deleted_rows_ratio)
+    is_open = pc.or_(one_chunk(FileTable(files).clustering_provider.is_null()), is_stale)
+    if not full:
+        return files.filter(is_open)
+    tags = [dict(tags or ()) for tags in FileTable(files).tags.to_pylist()]
+    cubes = {tag.get(_CUBE) for tag in tags}
+    is_done = len(cubes) == 1 and None not in cubes and all(tag.get(_COLUMNS) == names for tag in tags)
+    return files.filter(is_open) if is_done else files
+
+
+def _marks(names: str) -> dict[str, pa.Array]:
+    tags = {_CUBE: str(uuid.uuid4()), _COLUMNS: names, _CURVE: "hilbert"}
+    return {"clustering_provider": string_array([CLUSTERING_PROVIDER]), "tags": string_map_array([tags])}

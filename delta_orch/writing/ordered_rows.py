@@ -1,0 +1,63 @@
+"""Rows that are moved into files together with their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.expressions.nodes import Column
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.scan.scan import scan_of_files
+from delta_orch.writing.moved_rows import RowCopies, stage_moved
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write
+
+if TYPE_CHECKING:
+    from delta_orch.engines.space_curve import Curve
+
+
+def move_along_curve(
+    write: Write,
+    groups: Sequence[pa.Table],
+    columns: Sequence[Column],
+    curve: Curve,
+    file_size_bytes: int,
+    marks: dict[str, pa.Array] | None = None,
+) -> tuple[pa.Table, pa.Table]:
+    """Write the rows of each group of files, in the order of a curve through some columns, into new files; what readers
+    see does not change.
+
+    Args:
+        groups: Files of one partition each, `REMOVED_FILE_COLUMNS` and `stats`.
+        marks: Columns of `ADD_SCHEMA` that new files get, with one value.
+
+    Returns: The files that were added and those that were removed.
+    """
+    assert write.snapshot is not None
+    copies = RowCopies(write.snapshot)
+    spec = replace(copies.spec(write.target.write_spec()), keeps_order=True, target_file_size_bytes=file_size_bytes)
+    made = []
+    for files in groups:
+        counts = record_counts(files)
+        rows = write.engine.scan(copies.plan(scan_of_files(write.snapshot, files.select(REMOVED_FILE_COLUMNS))))
+        ordered = write.engine.along_curve(
+            rows,
+            columns,
+            curve,
+            num_rows=None if counts.null_count else pc.sum(counts).as_py(),
+            num_files=max(1, -(-(pc.sum(FileTable(files).size).as_py() or 0) // file_size_bytes)),
+        )
+        made.append(write.engine.write(ordered, spec))
+    adds = pa.concat_tables(made)
+    for name, value in (marks or {}).items():
+        index = adds.schema.get_field_index(name)
+        repeated = value.take(pa.array([0] * adds.num_rows, pa.int64()))
+        adds = adds.set_column(index, ADD_SCHEMA.field(name), repeated)
+    removed = pa.concat_tables(groups).select(REMOVED_FILE_COLUMNS)
+    stage_moved(write.transaction, adds, removed)
+    copies.note_in(write.transaction)
+    return adds, removed
