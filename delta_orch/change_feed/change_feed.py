@@ -38,6 +38,8 @@ from delta_orch.table.column_mapping import physical_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from delta_orch.change_feed.latest import LatestChanges
+
 CHANGE_TYPE = StructField("_change_type", STRING)
 COMMIT_VERSION = StructField("_commit_version", LONG)
 COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
@@ -115,6 +117,20 @@ class ChangeFeed:
         """
         relations = [engine.scan(plan) for plan in self.plans()]
         return relations[0] if len(relations) == 1 else engine.union(relations)
+
+    def latest(self, keys: Sequence[str]) -> LatestChanges:
+        """What became of each key in the range: its rows as the last version that has changed them leaves them, or one
+        row with `_change_type` `delete`. The source of a merge that brings a copy of the table up to date.
+
+        Args:
+            keys: Columns that tell rows apart. Null is a key like any other.
+
+        Raises:
+            ColumnNotFoundError, InvalidRequestError: There is no such column, or none is named.
+        """
+        from delta_orch.change_feed.latest import latest_changes
+
+        return latest_changes(self.schema, self.table_schema, keys, self.to_relation)
 
     def plans(self) -> list[ScanPlan]:
         """Scans whose rows are the changes. What is constant in a file travels as a partition value of it, so that an

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
-from delta_orch.expressions.parse import parse_plain, parse_row_value
+from delta_orch.expressions.parse import parse_plain, parse_row_value, parse_value
 from delta_orch.expressions.resolve import find_column, fit_comparison, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, quote_identifier
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
@@ -110,7 +110,7 @@ def column_path(name: object) -> Path:
     parsed = parse_plain(name) if isinstance(name, str) else None
     if isinstance(name, str) and not isinstance(parsed, Column):
         # A name with characters of its own, as column mapping allows.
-        parsed = parse_plain(quote_identifier(name)) if "`" not in name else None
+        parsed = parse_plain(quote_identifier(name)) if "`" not in name else parse_value(name)
     if not isinstance(parsed, Column):
         raise InvalidRequestError(
             f"{name!r} names no column", remedy="Write a column, or a field of a struct such as st.a", column=str(name)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from delta_orch.change_feed.change_feed import ChangeFeed
+from delta_orch.change_feed.latest import LatestChanges
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
@@ -24,7 +25,7 @@ def open_source(engine: Engine, source: object) -> Relation:
     """
     if isinstance(source, Snapshot):
         source = Scan(source, None, None)
-    if isinstance(source, Scan | ChangeFeed):
+    if isinstance(source, Scan | ChangeFeed | LatestChanges):
         return source.to_relation(engine)
     if not engine.accepts(source):
         raise InvalidRequestError(
@@ -47,7 +48,7 @@ def settled(engine: Engine, source: object, rows: Relation) -> Iterator[Relation
 
 
 def _is_settled(source: object) -> bool:
-    if isinstance(source, pa.Table | pa.RecordBatch | Snapshot | Scan | ChangeFeed):
+    if isinstance(source, pa.Table | pa.RecordBatch | Snapshot | Scan | ChangeFeed | LatestChanges):
         return True
     names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(source).__mro__}
     return not names.isdisjoint(_SETTLED)

@@ -1,0 +1,92 @@
+"""What became of each key: the last of its changes in a range of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
+from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.column_names import resolve_column_names
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
+from delta_orch.expressions.tree import conjunction
+from delta_orch.protocol.types import LONG, STRING, StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RANK = "_delta_orch_rank"
+_IS_THERE = "_delta_orch_is_there"
+# A version that removes and adds rows of a key leaves what it adds.
+_RANK_SQL = "_commit_version * 2 + CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE 0 END"
+_THERE_SQL = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE 0 END"
+
+
+@dataclass(frozen=True, slots=True)
+class LatestChanges:
+    """The last change of each key, as a source for a merge that brings another table up to date.
+
+    A key whose last version has rows of it gives these rows, `_change_type` `insert` or `update_postimage`: one, where
+    keys are unique. A key that is gone gives one row, `_change_type` `delete`, with its keys and nulls; that is also
+    what is left of a key that an update has changed to another one.
+
+    Attributes:
+        schema: The columns of the change feed.
+        keys: The key columns, as the table spells them.
+    """
+
+    schema: StructType
+    keys: tuple[str, ...]
+    _rows: Callable[[Engine], Relation]
+
+    def to_relation(self, engine: Engine) -> Relation:
+        """The rows as a relation of any engine. Raises as `ChangeFeed.to_relation`."""
+        names = self.schema.names
+        mentioned = (Column(("_commit_version",)), Column(("_change_type",)))
+        rows = engine.project(
+            self._rows(engine),
+            [
+                *(ComputedColumn(name, Column((name,))) for name in names),
+                ComputedColumn(_RANK, Opaque(_RANK_SQL, mentioned)),
+                ComputedColumn(_IS_THERE, Opaque(_THERE_SQL, mentioned[1:])),
+            ],
+        )
+        keys = [ComputedColumn(key, Column((key,))) for key in self.keys]
+        last = engine.aggregate(rows, keys, [Measure(_RANK, "max", Column((_RANK,)))])
+        same: list[Expression] = [Comparison("<=>", Column(("a", key)), Column(("b", key))) for key in self.keys]
+        is_last = conjunction(*same, Comparison("=", Column(("a", _RANK)), Column(("b", _RANK))))
+        taken = [ComputedColumn(name, Column(("a", name))) for name in (*names, _IS_THERE)]
+        found = engine.join(JoinSide("a", rows), JoinSide("b", last), is_last, "semi", taken)
+        there, gone = (
+            engine.filter(found, Comparison("=", Column((_IS_THERE,)), Literal(number, LONG))) for number in (1, 0)
+        )
+        of_commit = [Measure(name, "max", Column((name,))) for name in ("_commit_version", "_commit_timestamp")]
+        once = engine.aggregate(gone, keys, of_commit)
+        told = [ComputedColumn(name, Column((name,))) for name in (*self.keys, *(m.name for m in of_commit))]
+        deleted = engine.project(once, [*told, ComputedColumn("_change_type", Literal("delete", STRING))])
+        return engine.union([engine.conform(there, self.schema), engine.conform(deleted, self.schema)])
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory, columns of `schema`."""
+        engine = local_engine()
+        return engine.to_arrow(self.to_relation(engine))
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream."""
+        engine = local_engine()
+        return engine.to_reader(self.to_relation(engine))
+
+    def to_spark(self, spark: object) -> object:
+        """The rows as a lazy Spark DataFrame."""
+        return self.to_relation(spark_engine(spark))
+
+
+def latest_changes(
+    schema: StructType, table: StructType, keys: Sequence[str], rows: Callable[[Engine], Relation]
+) -> LatestChanges:
+    """See `ChangeFeed.latest`."""
+    if not isinstance(keys, str) and not keys:
+        raise InvalidRequestError("latest needs at least one key", remedy='Name its columns, such as keys=["id"]')
+    return LatestChanges(schema, resolve_column_names(keys, table, "keys"), rows)

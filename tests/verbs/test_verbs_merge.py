@@ -1,0 +1,317 @@
+"""MERGE and upsert: sources, what is refused before anything is written, what the log says, files that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable, TxnId, identity_column, literal
+from delta_orch.errors import ConstraintViolationError, DeltaError, InvalidExpressionError, SchemaMismatchError
+from delta_orch.verbs.merge.builder import Merge
+from tests.certain import directory
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    """Two files: ids 1 and 2, and 3 and 4."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows_of((1, "a"), (2, "b")))
+    table.append(rows_of((3, "c"), (4, "d")))
+    return table
+
+
+def rows_of(*rows: tuple[int | None, str | None]) -> pa.Table:
+    ids, values = [row[0] for row in rows], [row[1] for row in rows]
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.string())})
+
+
+def content(table: DeltaTable) -> list[Row]:
+    rows: list[Row] = table.snapshot().scan().to_arrow().to_pylist()
+    return sorted(rows, key=str)
+
+
+def commit_info(table: DeltaTable) -> Row:
+    name = f"_delta_log/{table.version():020}.json"
+    info: Row = orjson.loads((directory(table) / name).read_bytes().split(b"\n")[0])["commitInfo"]
+    return info
+
+
+def upserted(*rows: tuple[int | None, str | None]) -> list[Row]:
+    base: dict[int | None, str | None] = {1: "a", 2: "b", 3: "c", 4: "d"}
+    return sorted(({"id": i, "v": v} for i, v in {**base, **dict(rows)}.items()), key=str)
+
+
+SOURCES: dict[str, Callable[[pa.Table], Any]] = {
+    "reader": lambda rows: rows.to_reader(),
+    "batch": lambda rows: rows.to_batches()[0],
+    "pandas": lambda rows: rows.to_pandas(),
+    "polars": lambda rows: pytest.importorskip("polars").from_arrow(rows),
+    "lazy": lambda rows: pytest.importorskip("polars").from_arrow(rows).lazy(),
+    "duckdb": lambda rows: pytest.importorskip("duckdb").from_arrow(rows),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_of_source_is_taken(table: DeltaTable, kind: str) -> None:
+    result = table.upsert(SOURCES[kind](rows_of((2, "B"), (9, "Z"))), ["id"])
+    assert content(table) == upserted((2, "B"), (9, "Z"))
+    assert result.metrics["numSourceRows"] == 2
+
+
+def test_a_table_a_snapshot_and_a_scan_are_sources(table: DeltaTable, tmp_path: Path) -> None:
+    other = DeltaTable(tmp_path / "other")
+    other.append(rows_of((2, "B")))
+    other.append(rows_of((9, "Z")))
+    table.upsert(other.snapshot(version=0), ["id"])
+    assert content(table) == upserted((2, "B"))
+    table.upsert(other.snapshot().scan(where="id = 9"), ["id"])
+    assert content(table) == upserted((2, "B"), (9, "Z"))
+    other.delete()
+    assert table.upsert(other, ["id"]).skipped
+
+
+def test_a_table_merged_into_itself_has_no_several_matches(table: DeltaTable) -> None:
+    merge = table.merge(table, "target.id = source.id")
+    result = merge.when_matched_update({"v": "concat(source.v, '!')"}).when_not_matched_insert_all().execute()
+    assert result.metrics["numTargetRowsUpdated"] == 4
+    assert [row["v"] for row in content(table)] == ["a!", "b!", "c!", "d!"]
+
+
+def test_null_keys_of_an_upsert_are_equal(table: DeltaTable) -> None:
+    for value in ("x", "y"):
+        table.upsert(rows_of((None, value)), ["id"])
+    assert content(table) == upserted((None, "y"))
+
+
+def test_duplicates_that_match_nothing_are_all_inserted(table: DeltaTable) -> None:
+    merge = table.merge(rows_of((9, "x"), (9, "x"), (1, "no")), "target.id = source.id")
+    result = merge.when_not_matched_insert_all().execute()
+    assert result.metrics["numTargetRowsInserted"] == 2
+    assert result.metrics["numTargetFilesRemoved"] == 0
+
+
+def test_several_matches_are_named_and_change_nothing(table: DeltaTable) -> None:
+    rows = rows_of((1, "x"), (1, "y"), (3, "z"))
+    with pytest.raises(ConstraintViolationError, match=r"'target\.id': 1") as caught:
+        table.upsert(rows, ["id"])
+    assert caught.value.context["rows"] == [{"target.id": 1}]
+    with pytest.raises(ConstraintViolationError):
+        table.merge(rows, "target.id = source.id").when_matched_delete("source.v = 'x'").when_not_matched_insert_all(
+            "source.v = 'nothing'"
+        ).execute()
+    assert content(table) == upserted()
+    # Only one pair is taken where all clauses are about matched rows; and which row deletes does not matter.
+    table.merge(rows, "target.id = source.id").when_matched_delete("source.v = 'x'").execute()
+    assert [row["id"] for row in content(table)] == [2, 3, 4]
+    table.merge(rows_of((2, "x"), (2, "y")), "target.id = source.id").when_matched_delete().execute()
+    assert [row["id"] for row in content(table)] == [3, 4]
+
+
+REFUSED: dict[str, Callable[[Merge], object]] = {
+    "no clause": lambda m: m,
+    "unreachable": lambda m: m.when_matched_delete().when_matched_update_all(),
+    "unreachable insert": lambda m: m.when_not_matched_insert_all().when_not_matched_insert_all("source.id > 1"),
+    "random condition": lambda m: m.when_matched_delete("rand() > 0.5"),
+    "random value": lambda m: m.when_matched_update({"v": "uuid()"}),
+    "subquery": lambda m: m.when_matched_delete("source.id IN (SELECT 1)"),
+    "aggregate": lambda m: m.when_matched_update({"v": "max(source.v)"}),
+    "window": lambda m: m.when_matched_update({"v": "max(source.v) OVER ()"}),
+    "ambiguous": lambda m: m.when_matched_delete("id = 1"),
+    "unknown": lambda m: m.when_matched_delete("source.nothing = 1"),
+    "unknown column": lambda m: m.when_matched_update({"nothing": "1"}),
+    "source column assigned": lambda m: m.when_matched_update({"source.v": "'x'"}),
+    "assigned twice": lambda m: m.when_matched_update({"v": "'x'", "V": "'y'"}),
+    "not a predicate": lambda m: m.when_matched_delete("source.id"),
+    "target in insert": lambda m: m.when_not_matched_insert({"id": "target.id"}),
+    "target in insert condition": lambda m: m.when_not_matched_insert_all("target.id = 1"),
+    "source in by source": lambda m: m.when_not_matched_by_source_update({"v": "source.v"}),
+    "source in by source condition": lambda m: m.when_not_matched_by_source_delete("source.id = 1"),
+    "cast": lambda m: m.when_matched_update({"id": "source.v"}),
+    "constant": lambda m: m.when_matched_update({"id": "'x'"}),
+    "excluded column": lambda m: m.when_matched_update_all(except_columns=["nothing"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused_before_anything_is_written(table: DeltaTable, case: str) -> None:
+    files = sorted(directory(table).rglob("*"))
+    merge = table.merge(rows_of((1, "x"), (9, "z")), "target.id = source.id")
+    REFUSED[case](merge)
+    with pytest.raises(DeltaError) as caught:
+        merge.execute()
+    assert caught.value.code != "DELTA_ERROR"
+    assert sorted(directory(table).rglob("*")) == files
+
+
+def test_a_source_with_columns_too_few_or_twice_is_refused(table: DeltaTable) -> None:
+    with pytest.raises(SchemaMismatchError, match="It has no v"):
+        table.upsert(rows_of((1, "x")).select(["id"]), ["id"])
+    twice = pa.table({"id": [1], "ID": [2], "v": ["x"]})
+    with pytest.raises(DeltaError, match="two columns 'id' and 'ID'"):
+        table.upsert(twice, ["id"])
+    with pytest.raises(DeltaError, match="are both"):
+        table.merge(
+            rows_of((1, "x")), "x.id = X.id", source_alias="x", target_alias="X"
+        ).when_matched_delete().execute()
+    assert content(table) == upserted()
+
+
+def test_conditions_of_rows_that_have_a_clause_already_are_not_evaluated(table: DeltaTable) -> None:
+    rows = pa.table({"id": [1, 2], "d": [0, 4]})
+    merge = table.merge(rows, "target.id = source.id").when_matched_delete("source.d = 0")
+    merge.when_matched_update({"v": "cast(1 as string)"}, "10 / source.d > 2").execute()
+    assert content(table) == [{"id": 2, "v": "1"}, {"id": 3, "v": "c"}, {"id": 4, "v": "d"}]
+
+
+def test_odd_names_and_quotes(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create(
+        pa.schema([("a b", pa.int64()), ("x.y", pa.string()), ("é`", pa.struct([("In side", pa.string())]))]),
+        properties={"delta.columnMapping.mode": "name"},
+    )
+    rows = pa.table({"A B": [1, 2], "x.y": ["it's", "q"], "é`": [{"In side": "a"}, {"In side": "b"}]})
+    table.append(rows.rename_columns(["a b", "x.y", "é`"]).slice(0, 1))
+    merge = table.merge(
+        rows, "`The T`.`a b` = s.`A B` AND concat(s.`x.y`, '''') <> 'it''s'", source_alias="s", target_alias="The T"
+    )
+    merge.when_matched_update({"`é```.`IN side`": "concat(`The T`.`x.y`, 'don''t', s.`é```.`in SIDE`)"})
+    merge.when_not_matched_insert_all().execute()
+    found = sorted(table.snapshot().scan().to_arrow().to_pylist(), key=str)
+    assert [row["é`"]["In side"] for row in found] == ["it'sdon'ta", "b"]
+
+
+def test_files_are_left_out_by_the_keys_of_the_source(table: DeltaTable) -> None:
+    for rows in (rows_of((2, "B")), rows_of((2, "C"), (9, "z"))):
+        metrics = table.upsert(rows, ["id"]).metrics
+        assert (metrics["numTargetFilesBeforeSkipping"], metrics["numTargetFilesAfterSkipping"]) == (2, 1)
+        table.restore(version=1)
+    merge = table.merge(rows_of((2, "C"), (3, "z")), "target.id = source.id AND target.v >= 'c'")
+    metrics = merge.when_matched_update_all().execute().metrics
+    assert metrics["numTargetFilesAfterSkipping"] == 1
+
+
+def test_a_merge_that_changes_nothing_commits_nothing(table: DeltaTable) -> None:
+    assert table.merge(rows_of((9, "z")), "target.id = source.id").when_matched_delete().execute().skipped
+    assert table.merge(rows_of((1, "z")), "target.id = source.id").when_not_matched_insert_all().execute().skipped
+    assert table.upsert(rows_of(), ["id"]).skipped
+    assert table.version() == 1
+
+
+def test_the_commit_says_what_the_reference_says(table: DeltaTable) -> None:
+    merge = table.merge(rows_of((1, "x"), (9, "z")), "t.id = s.id", source_alias="s", target_alias="t")
+    merge.when_matched_update({"v": literal("y")}, "s.v = 'x'").when_matched_delete().when_not_matched_insert_all()
+    merge.when_not_matched_by_source_delete("t.id = 4").execute()
+    info = commit_info(table)
+    assert info["operation"] == "MERGE"
+    assert info["operationParameters"] == {
+        "predicate": '["t.id = s.id"]',
+        "matchedPredicates": '[{"predicate":"s.v = \'x\'","actionType":"update"},{"actionType":"delete"}]',
+        "notMatchedPredicates": '[{"actionType":"insert"}]',
+        "notMatchedBySourcePredicates": '[{"predicate":"t.id = 4","actionType":"delete"}]',
+    }
+    metrics = info["operationMetrics"]
+    told = ("Inserted", "Updated", "MatchedUpdated", "Deleted", "NotMatchedBySourceDeleted", "MatchedDeleted")
+    assert [metrics[f"numTargetRows{name}"] for name in told] == ["1", "1", "1", "1", "1", "0"]
+    assert content(table) == [{"id": i, "v": v} for i, v in ((1, "y"), (2, "b"), (3, "c"), (9, "z"))]
+
+
+def test_txn_and_dry_run(table: DeltaTable) -> None:
+    preview = table.upsert(rows_of((1, "x")), ["id"], dry_run=True).preview
+    assert preview is not None and preview.version == 2 and table.version() == 1
+    assert not table.upsert(rows_of((1, "x")), ["id"], txn=TxnId("job", 1)).skipped
+    # A source that would fail is not even opened.
+    assert table.merge(object(), "target.id = source.id", txn=TxnId("job", 1)).when_matched_delete().execute().skipped
+
+
+def test_defaults_generated_and_identity_columns_and_rules(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    table.create(schema, properties={"delta.feature.allowColumnDefaults": "supported"})
+    table.alter().set_default("v", "7").add_constraint("small", "v < 100").commit()
+    table.append(pa.table({"id": [1], "v": [1]}))
+    rows = pa.table({"id": [1, 2], "v": [50, 60]})
+    merge = table.merge(rows, "target.id = source.id").when_matched_update({"v": "DEFAULT"})
+    merge.when_not_matched_insert({"id": "source.id"}).execute()
+    assert content(table) == [{"id": 1, "v": 7}, {"id": 2, "v": 7}]
+    with pytest.raises(ConstraintViolationError, match="small"):
+        table.merge(rows, "target.id = source.id").when_matched_update({"v": "source.v * 2"}).execute()
+    assert content(table) == [{"id": 1, "v": 7}, {"id": 2, "v": 7}]
+
+
+def test_identity_columns_keep_and_take_values(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create([identity_column("n"), *_columns("id bigint, v string")])
+    table.append(rows_of((1, "a"), (2, "b")))
+    numbers = {row["id"]: row["n"] for row in content(table)}
+    table.upsert(rows_of((2, "B"), (3, "c")), ["id"])
+    found = {row["id"]: row["n"] for row in content(table)}
+    assert {i: found[i] for i in (1, 2)} == numbers and len(set(found.values())) == 3
+    with pytest.raises(DeltaError, match="identity column"):
+        merge = table.merge(rows_of((1, "x")), "target.id = source.id").when_not_matched_insert(
+            {"n": "1", "id": "source.id"}
+        )
+        merge.execute()
+
+
+def _columns(text: str) -> list[Any]:
+    from delta_orch import column
+
+    return [column(name, kind) for name, kind in (part.split() for part in text.split(", "))]
+
+
+def test_generated_columns_are_computed_anew(tmp_path: Path) -> None:
+    from delta_orch import column
+
+    table = DeltaTable(tmp_path / "t")
+    table.create([column("id", "bigint"), column("v", "bigint"), column("g", "bigint", generated_as="v * 2")])
+    table.append(pa.table({"id": [1, 2], "v": [1, 2]}))
+    table.upsert(pa.table({"id": [2, 3], "v": [20, 30]}), ["id"])
+    assert [row["g"] for row in content(table)] == [2, 40, 60]
+    with pytest.raises(ConstraintViolationError):
+        table.upsert(pa.table({"id": [2], "v": [20], "g": [1]}), ["id"])
+
+
+def test_schema_evolution_by_all_columns_and_by_assignments(table: DeltaTable) -> None:
+    wide = pa.table({"id": [2, 9], "v": ["B", "z"], "w": [1, 2], "unused": [0, 0]})
+    with pytest.raises(InvalidExpressionError):
+        table.merge(wide, "target.id = source.id").when_matched_update({"v": "w"}).when_not_matched_by_source_update(
+            {"v": "source.w"}
+        ).execute()
+    merge = table.merge(wide, "target.id = source.id", schema_mode="merge").when_matched_update({"w": "source.w"})
+    merge.execute()
+    assert table.snapshot().schema.names == ("id", "v", "w")
+    table.merge(wide, "target.id = source.id", schema_mode="merge").when_not_matched_insert_all().execute()
+    assert table.snapshot().schema.names == ("id", "v", "w", "unused")
+    assert [row["w"] for row in content(table)] == [None, 1, None, None, 2]
+
+
+@pytest.mark.parametrize("feed", ["true", "false"])
+def test_the_latest_changes_bring_a_copy_up_to_date(table: DeltaTable, tmp_path: Path, feed: str) -> None:
+    origin = DeltaTable(tmp_path / "origin")
+    origin.create(rows_of().schema, properties={"delta.enableChangeDataFeed": feed})
+    origin.append(rows_of((1, "A"), (2, "B"), (5, "e"), (None, "n")))
+    origin.update({"v": literal("b2")}, "id = 2")
+    origin.delete("id = 5")
+    origin.update({"id": "10"}, "id = 1")
+    origin.append(rows_of((5, "again")))
+    origin.delete("id = 2")
+    changes = origin.changes(starting_version=1, require_change_data_feed=False).latest(["ID"])
+    kinds = {row["id"]: row["_change_type"] for row in changes.to_arrow().to_pylist()}
+    assert {key: kind == "delete" for key, kind in kinds.items()} == {
+        1: True,
+        2: True,
+        5: False,
+        10: False,
+        None: False,
+    }
+    table.delete("id > 2")
+    merge = table.merge(changes, "target.id <=> source.id").when_matched_delete("source._change_type = 'delete'")
+    merge.when_matched_update_all().when_not_matched_insert_all("source._change_type <> 'delete'").execute()
+    assert content(table) == content(origin)
