@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz torture dagster airflow clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture dagster airflow clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -37,6 +37,9 @@ interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta o
 fuzz: setup ## Damage tables and read them all, pass every wrong argument (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark, ARGUMENTS="--calls 1000")
 	@$(BIN)/python -m tests.harness.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
 	@$(BIN)/python -m tests.harness.fuzz.arguments $(ARGUMENTS)
+
+scenarios: setup ## Random pipelines on a Dagster instance against a plain model (SCENARIOS="--cases 20 --seed 7")
+	@$(BIN)/python -m tests.dagster.scenarios $(SCENARIOS)
 
 torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on S3 (TORTURE="--seconds 60")
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)

@@ -18,6 +18,7 @@ from delta_orch.dagster.checks import (
 from delta_orch.dagster.incremental import delta_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import build_delta_maintenance_assets
+from delta_orch.dagster.observation import build_delta_observations, report_existing_partitions
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor
 from delta_orch.delta_table import TableSnapshot as DeltaSnapshot
@@ -36,11 +37,13 @@ __all__ = [
     "build_delta_log_sensor",
     "build_delta_maintenance_assets",
     "build_delta_null_rate_check",
+    "build_delta_observations",
     "build_delta_row_count_check",
     "build_delta_schema_check",
     "build_delta_unique_check",
     "build_delta_writer_check",
     "delta_asset",
+    "report_existing_partitions",
 ]
 
 # Public, but not marked as exported.

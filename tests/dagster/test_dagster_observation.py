@@ -1,0 +1,66 @@
+from datetime import date
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from delta_orch.dagster import DeltaTableResource, build_delta_observations, report_existing_partitions
+from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-10")
+
+
+# Of Dagster itself, where it runs an observation in process.
+@pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`")
+def test_observations_follow_the_data(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "orders")
+    (asset,) = build_delta_observations({"orders": DeltaTableResource(table_uri=table.uri)}, key_prefix="raw")
+    instance = dg.DagsterInstance.ephemeral()
+    key = dg.AssetKey(["raw", "orders"])
+
+    def observe() -> tuple[str, int]:
+        job = dg.Definitions([asset], jobs=[dg.define_asset_job("look", [key])]).resolve_job_def("look")
+        result = job.execute_in_process(instance=instance)
+        (observation,) = result.asset_observations_for_node("raw__orders")
+        assert observation.asset_key == key
+        rows = observation.metadata["dagster/row_count"].value
+        assert isinstance(rows, int)
+        return observation.tags["dagster/data_version"], rows
+
+    with pytest.raises(TableNotFoundError):
+        observe()
+    table.append(pa.table({"n": [1]}))
+    table.append(pa.table({"n": [2]}))
+    table_id = table.snapshot().metadata.id
+    assert observe() == (f"{table_id}:1", 2)
+    table.optimize()
+    assert observe() == (f"{table_id}:1", 2)
+    table.append(pa.table({"n": [3]}))
+    assert observe() == (f"{table_id}:3", 3)
+
+
+def test_partitions_that_are_there(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "orders")
+    days = [date(2013, 1, 2), date(2013, 1, 3), date(2012, 12, 31), None]
+    table.append(pa.table({"day": days, "n": range(4)}), partition_by=["day"])
+    instance = dg.DagsterInstance.ephemeral()
+    resource = DeltaTableResource(table_uri=table.uri)
+    for _ in range(2):
+        assert report_existing_partitions(instance, "orders", resource, DAYS) == ("2013-01-02", "2013-01-03")
+    assert instance.get_materialized_partitions(dg.AssetKey("orders")) == {"2013-01-02", "2013-01-03"}
+    with pytest.raises(InvalidRequestError, match="midnight"):
+        report_existing_partitions(instance, "hours", resource, dg.HourlyPartitionsDefinition("2013-01-01-00:00"))
+    assert not instance.get_materialized_partitions(dg.AssetKey("hours"))
+
+
+def test_a_table_without_partitions_is_refused(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "orders")
+    table.append(pa.table({"n": [1]}))
+    with pytest.raises(InvalidRequestError, match="not partitioned"):
+        report_existing_partitions(
+            dg.DagsterInstance.ephemeral(), "orders", DeltaTableResource(table_uri=table.uri), DAYS
+        )
+    with pytest.raises(InvalidRequestError, match="No table"):
+        build_delta_observations({})
