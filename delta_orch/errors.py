@@ -53,6 +53,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+from delta_orch.redaction import redacted
+
 
 class DeltaError(Exception):
     """Root of the tree.
@@ -77,7 +79,9 @@ class DeltaError(Exception):
         self.problem = problem
         self.cause = cause or None
         self.remedy = remedy or None
-        self.context = context
+        self.context: dict[str, Any] = {
+            name: redacted(value) if isinstance(value, str) else value for name, value in context.items()
+        }
         if "retryable" in context:
             self.retryable = bool(context["retryable"])
         super().__init__(" ".join(_sentence(part) for part in (problem, cause, remedy) if part))
@@ -96,6 +100,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202
 
 def _printable(part: str) -> str:
     """A part of a message, in which names and values of others cannot steer a terminal or break its encoding."""
+    part = redacted(part)
     if part.isascii() and part.isprintable():
         return part
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", part)

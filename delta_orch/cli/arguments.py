@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
+from delta_orch.redaction import redacted
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -112,7 +113,7 @@ ISOLATION = argument("--isolation", "LEVEL", _LEVELS)
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+        raise UsageError(redacted(message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,22 @@ def run(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status)
 
 
+def _hide_options(arguments: list[str]) -> None:
+    """What is given as a storage option is not repeated by any message, also where the command line is wrong."""
+    from delta_orch.redaction import hide
+
+    for before, text in zip(["", *arguments], arguments, strict=False):
+        is_option = before in ("-o", "--storage-option") or text.startswith(("-o", "--storage-option="))
+        if is_option:
+            # A shape that is wrong is as secret as one that is right.
+            hide(text.removeprefix("--storage-option=").removeprefix("-o").partition("=")[2] or text)
+
+
 def _run(arguments: list[str]) -> int:
     import logging
 
     logging.getLogger("delta_orch").addHandler(logging.NullHandler())
+    _hide_options(arguments)
     as_json = "--json" in arguments
     try:
         status = _dispatch(arguments)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,9 @@ from delta_orch.errors import (
 )
 from delta_orch.storage.base import FileMeta, LogStore, in_another_store, is_passing, resolve_data_path
 from delta_orch.storage.external_paths import lies_in, outside, place_of
+from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
-from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION
+from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, public_uri, secret_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,9 +51,11 @@ class FsspecStore(LogStore):
         options = dict(storage_options or {})
         self._single_writer = str(options.pop(SINGLE_WRITER_OPTION, "false")).lower() == "true"
         self._options = options
+        hide_in_logs(secret_texts(options))
         self._protocol = uri.partition("://")[0]
-        self.uri = uri.rstrip("/")
-        self.root = _filesystem_class(self._protocol)._strip_protocol(self.uri).rstrip("/")
+        # A query may hold a signature: it is part of where the table is, and not of what it is called.
+        self.uri = public_uri(uri).rstrip("/")
+        self.root = _filesystem_class(self._protocol)._strip_protocol(uri.rstrip("/")).rstrip("/")
         self._made: tuple[int, Fsspec] | None = None
 
     def __getstate__(self) -> dict[str, Fsspec]:
@@ -114,9 +117,11 @@ class FsspecStore(LogStore):
         return self.put(path, bytes(data))
 
     def put(self, path: str, data: bytes) -> FileMeta:
-        with self._errors("write", path):
+        def write() -> None:
             self._filesystem.makedirs(self._full(path).rpartition("/")[0], exist_ok=True)
             self._filesystem.pipe_file(self._full(path), bytes(data))
+
+        self._ask("write", path, write)
         written = self.head(path)
         if written is None:
             raise StorageError(f"Cannot write {self.uri}/{path}", cause="It was gone right after it was written")
@@ -174,24 +179,22 @@ class FsspecStore(LogStore):
         patience = Patience()
         while True:
             try:
-                with self._errors(action, path):
-                    return request()
-            except StorageError as e:
-                if not e.retryable or not patience.wait():
-                    raise
+                return request()
+            except DeltaError:
+                raise
+            except Exception as e:  # noqa: BLE001 - each file system of fsspec raises what its library raises
+                error = self._error(e, action, path)
+                # The library's own text may hold a signed request.
+                cause = None if shows_secret(e) else e
+            # Raised here, it does not carry the other error as its context.
+            if not error.retryable or not patience.wait():
+                raise error from cause
 
-    @contextmanager
-    def _errors(self, action: str, path: str) -> Iterator[None]:
-        try:
-            yield
-        except DeltaError:
-            raise
-        except Exception as e:  # each file system of fsspec raises what its library raises
-            kind = FileMissingInStoreError if isinstance(e, FileNotFoundError) else StorageError
-            passing: dict[str, Any] = {"retryable": True} if _is_passing(e) else {}
-            # The library's own text may hold a signed request: only its kind is shown.
-            cause = (e.strerror if isinstance(e, OSError) else None) or type(e).__name__
-            raise kind(f"Cannot {action} {self.uri}/{path}", cause=cause, path=path, **passing) from e
+    def _error(self, error: Exception, action: str, path: str) -> StorageError:
+        kind = FileMissingInStoreError if isinstance(error, FileNotFoundError) else StorageError
+        passing: dict[str, Any] = {"retryable": True} if _is_passing(error) else {}
+        cause = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        return kind(f"Cannot {action} {self.uri}/{path}", cause=cause, path=path, **passing)
 
 
 def _authority(uri: str) -> str:
@@ -214,17 +217,19 @@ def _filesystem_class(protocol: str) -> Fsspec:
     try:
         return fsspec.get_filesystem_class(protocol)
     except ImportError as e:
+        cause = str(e)
+    except ValueError:
+        cause = ""
+    # Raised here, as fsspec's error repeats what may be a location with a password.
+    if cause:
         raise MissingDependencyError(
-            f"Cannot open {protocol}:// tables",
-            cause=str(e),
-            remedy="Install the fsspec package for this protocol",
-        ) from e
-    except ValueError as e:
-        raise UnsupportedStoreError(
-            f"There is no store for {protocol}:// locations",
-            remedy="Use a local path, file:, memory: or a protocol that fsspec knows",
-            store=protocol,
-        ) from e
+            f"Cannot open {protocol}:// tables", cause=cause, remedy="Install the fsspec package for this protocol"
+        )
+    raise UnsupportedStoreError(
+        f"There is no store for {protocol}:// locations",
+        remedy="Use a local path, file:, memory: or a protocol that fsspec knows",
+        store=protocol,
+    )
 
 
 def _file_meta(path: str, info: Mapping[str, Fsspec]) -> FileMeta:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-_HIDDEN = "***"
+from delta_orch.redaction import hide, is_hidden, redacted, without_secrets
+
 # Filters are not inherited: these are the loggers themselves that see requests, options or answers.
 _LOGGERS = (
     "botocore.auth",
@@ -59,38 +60,27 @@ _LOGGERS = (
 
 
 class _Redaction(logging.Filter):
-    def __init__(self) -> None:
-        super().__init__()
-        # Only ever added to, one atomic operation each: no lock is needed, none can be held across a fork.
-        self.secrets: dict[str, None] = {}
-
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if (shown := self.redacted(message)) != message:
+        if (shown := without_secrets(message)) != message:
             record.msg, record.args = shown, ()
         if record.exc_info:
             text = logging.Formatter().formatException(record.exc_info)
-            if (shown := self.redacted(text)) != text:
+            if (shown := without_secrets(text)) != text:
                 record.exc_info, record.exc_text = None, shown
         return True
-
-    def redacted(self, text: str) -> str:
-        # The longest first: one may be a part of another.
-        for secret in sorted(self.secrets.copy(), key=len, reverse=True):
-            text = text.replace(secret, _HIDDEN)
-        return text
 
 
 _REDACTION = _Redaction()
 
 
 def hide_in_logs(secrets: Iterable[str]) -> None:
-    """Cut these values out of what the stores' libraries log from now on, in this process."""
-    new = [secret for secret in secrets if secret not in _REDACTION.secrets]
+    """Cut these values out of what the stores' libraries log from now on, in this process, and out of errors."""
+    new = [secret for secret in secrets if not is_hidden(secret)]
     if not new:
         return
     for secret in new:
-        _REDACTION.secrets.setdefault(secret)
+        hide(secret)
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTION)
 
@@ -105,7 +95,7 @@ def shows_secret(error: BaseException) -> bool:
             continue
         seen.add(id(current))
         text = f"{current} {current!r} {current.args!r}"
-        if _REDACTION.redacted(text) != text:
+        if without_secrets(text) != text or redacted(text) != text:
             return True
         pending += [current.__cause__, current.__context__]
     return False

@@ -346,18 +346,19 @@ class ObjectStore(FlatStore):
         while True:
             try:
                 return request()
+            except StorageError:
+                raise
             except self.sdk_errors as e:
-                if isinstance(e, StorageError):
-                    raise
                 failure = self._failure(e)
                 if failure.kind is FailureKind.MISSING and action not in ("read", "look at", "delete"):
                     failure = self.missing_bucket(full)
                 may_again = failure.is_passing and (is_idempotent or failure.kind is not FailureKind.UNKNOWN)
                 if not may_again or not patience.wait():
-                    raise self._error(failure, action, full, may_change=may_change) from (
-                        None if shows_secret(e) else e
-                    )
+                    cause = None if shows_secret(e) else e
+                    break
             _LOGGER.debug("Trying again to %s %s: %s", action, full, failure.cause)
+        # Raised here, it does not carry the other error as its context.
+        raise self._error(failure, action, full, may_change=may_change) from cause
 
     def answered(self, status: int, answer: object) -> Failure:
         """What an answer means that says no more than its HTTP status."""

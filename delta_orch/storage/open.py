@@ -45,6 +45,13 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
         )
     scheme = _SCHEME.match(table_uri)
     if scheme is None:
+        if "://" in table_uri and not table_uri.startswith(("/", ".", "~")):
+            # Taken for a path, a chained URL would show its credentials in the name of a directory.
+            raise InvalidRequestError(
+                "The location is neither a path nor a URI of one scheme",
+                cause="Chained URLs (`simplecache::s3://…`) are not supported",
+                remedy="Give a path or a URI such as file:///data/t or s3://bucket/t",
+            )
         return LocalStore(table_uri)
     match scheme[1].lower():
         case "file" | "local":

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
+from delta_orch.redaction import redacted
 
 
 class StoreKind(Enum):
@@ -175,14 +176,7 @@ def ensure_no_credentials(uri: str) -> None:
 
 def public_uri(uri: str) -> str:
     """A URI without what may be secret in it: `user:password@`, the query and the fragment."""
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
-        return re.split(r"[?#]", uri, maxsplit=1)[0]
-    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
-    user, at, after = rest.rpartition("@")
-    if at and (":" in user or "/" in user):
-        rest = after
-    return f"{scheme}://{rest}"
+    return re.split(r"[?#]", redacted(uri), maxsplit=1)[0].replace("***@", "")
 
 
 def _join(root: str, key: str) -> str:
@@ -381,7 +375,7 @@ def parse_options(kind: StoreKind, given: Mapping[str, OptionValue] | None) -> S
             secrets.update(_texts(value), _texts(parsed))
             secrets.difference_update(_harmless(kind, parsed))
         elif isinstance(parsed, Mapping):
-            secrets.update(_secret_texts(parsed))
+            secrets.update(secret_texts(parsed))
         if not option.path:
             continue
         if (other := filled.setdefault(option.path, name)) != name:
@@ -424,16 +418,16 @@ def _texts(value: OptionValue) -> set[str]:
     if isinstance(value, str):
         return {value}
     if isinstance(value, Mapping):
-        return _secret_texts(value)
+        return secret_texts(value)
     return set()
 
 
-def _secret_texts(value: Mapping[str, OptionValue]) -> set[str]:
+def secret_texts(value: Mapping[str, OptionValue]) -> set[str]:
     """The values whose names sound secret, at any depth."""
     found: set[str] = set()
     for name, inner in value.items():
         if isinstance(inner, Mapping):
-            found |= _secret_texts(inner)
+            found |= secret_texts(inner)
         elif isinstance(inner, str) and any(word in str(name).lower() for word in _SECRET_WORDS):
             found.add(inner)
     return found

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError, MissingDependencyError, UnsupportedStoreError
 from delta_orch.storage import open as opening
+from delta_orch.storage.external_paths import parse_roots
 from delta_orch.storage.fsspec_store import FsspecStore
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
@@ -161,7 +163,9 @@ def test_a_store_whose_library_is_missing_says_what_to_install(
     ],
 )
 def test_s3_resolve(log_path: str, expected: str) -> None:
-    assert open_store("s3://bucket/t").resolve(log_path) == expected
+    # Another bucket is another place, which the user must open: by default it is refused now.
+    store = DeltaTable("s3://bucket/t", external_paths=["s3://bucket", "s3://elsewhere"]).store
+    assert store.resolve(log_path) == expected
 
 
 @pytest.mark.parametrize("log_path", ["gs://bucket/x", "abfss://c@acc.dfs.core.windows.net/x", "hdfs://nn/x"])
@@ -172,6 +176,10 @@ def test_files_in_another_kind_of_store_are_refused(log_path: str) -> None:
 
 def test_files_in_another_storage_account_are_refused() -> None:
     store = open_store("abfss://c@acc.dfs.core.windows.net/t", {"account_key": "a2V5"})
+    # So is another container, unless the user opens it.
+    with pytest.raises(UnsupportedStoreError, match="external_paths"):
+        store.resolve("abfss://d@acc.dfs.core.windows.net/x")
+    store.external_paths = parse_roots(["abfss://d@acc.dfs.core.windows.net"])
     assert store.resolve("abfss://d@acc.dfs.core.windows.net/x") == "d/x"
     with pytest.raises(UnsupportedStoreError, match="another store"):
         store.resolve("abfss://c@other.dfs.core.windows.net/x")

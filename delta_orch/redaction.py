@@ -1,0 +1,58 @@
+"""What must never be shown: passwords and keys in locations, signatures of queries, values that a user gave as secrets.
+
+Every error passes through here when it is made, and so do the log records of the stores' libraries and what the command
+line prints.
+"""
+
+from __future__ import annotations
+
+import re
+
+_HIDDEN = "***"
+_SHORTEST = 8
+"""Shorter secrets may be words of a message."""
+
+# `s3://KEY:SECRET@bucket`, also with too few slashes; a host with a port is no password.
+_USER = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/{1,3})[^/\s'\":]*:(?!\d+/)[^\s'\"]*@")
+# Of `http:` nothing behind the question mark is worth showing.
+_QUERY = re.compile(r"(https?:/{1,3}[^\s'\"?#]*)[?#][^\s'\"]*", re.IGNORECASE)
+# Signatures and keys of queries and connection strings. `/key=1/` is a partition.
+_NAMED = re.compile(
+    r"([?&;](?:[\w.-]*(?:signature|secret|password|passwd|pwd|credential|token|accesskey|access_key|account_?key|sas_?key"
+    r"|api_?key)[\w.-]*|sig|key)=|\b(?:AccountKey|SharedAccessSignature|SharedAccessKey)=)[^\s&;,'\"]+",
+    re.IGNORECASE,
+)
+_MAY_HOLD = re.compile(r"[@?#&;=]")
+
+_SECRETS: dict[str, None] = {}
+"""Values that must not be shown. Only ever added to, one atomic operation each: no lock can be held across a fork."""
+
+
+def hide(secret: str) -> None:
+    """Never show this value from now on, in this process."""
+    _SECRETS.setdefault(secret)
+
+
+def is_hidden(secret: str) -> bool:
+    """Whether `hide` knows the value."""
+    return secret in _SECRETS
+
+
+def without_secrets(text: str, shortest: int = 1) -> str:
+    """A text without the values that `hide` was given, but for those shorter than `shortest`."""
+    # The longest first: one may be a part of another.
+    for secret in sorted(_SECRETS.copy(), key=len, reverse=True):
+        if len(secret) >= shortest and secret in text:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def redacted(text: str) -> str:
+    """A text that may be shown."""
+    if _SECRETS:
+        text = without_secrets(text, _SHORTEST)
+    if _MAY_HOLD.search(text) is None:
+        return text
+    text = _USER.sub(rf"\1{_HIDDEN}@", text)
+    text = _QUERY.sub(rf"\1?{_HIDDEN}", text)
+    return _NAMED.sub(rf"\1{_HIDDEN}", text)

@@ -1,0 +1,141 @@
+"""A secret placed anywhere in the input appears nowhere: not in errors, what they carry, logs, or the table."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import delta_orch
+from delta_orch import DeltaTable
+from delta_orch.cli.main import run
+from delta_orch.errors import DeltaError, StorageError
+from delta_orch.redaction import redacted
+
+SECRETS = st.text("abcXYZ019+=_-", min_size=10, max_size=30).map(lambda text: f"Q7{text}")
+LOCATIONS = [
+    "s3://AKIA:{}@bucket/t", "s3:/AKIA:{}@bucket/t", "s3://{}:pw@bucket/t", "https://host.invalid/t?sig={}",
+    "https://u:{}@host.invalid/t", "http:/u:{}@host.invalid/t", "file://u:{}@host/t", "simplecache::s3://AKIA:{}@b/t",
+    "filecache::https://h.invalid/x?token={}", "abfss://c:{}@a.dfs.core.windows.net/t", "az://c/t?sv=1&sig={}",
+    "gs://b/t#{}", "hdfs://u:{}@h/t", "sftp://u:{}@h/t", "nosuch://u:{}@h/t", "ftp://u:{}@h.invalid/t?x={}",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _at_once() -> Iterator[None]:
+    delta_orch.configure(retry_seconds=0)
+    yield
+    delta_orch.configure(retry_seconds=None)
+
+
+def everything(error: BaseException | None) -> str:
+    """All that can be seen of an error."""
+    seen = ""
+    while error is not None:
+        seen += f"{error} {error!r} {error.args!r} {getattr(error, 'context', '')!r}"
+        seen += "".join(traceback.format_exception_only(error))
+        error = error.__cause__ or error.__context__
+    return seen
+
+
+def watched(work: Callable[[], Any]) -> str:
+    """What work shows: errors, logs."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    shown = ""
+    try:
+        shown += repr(work())
+    except DeltaError as e:
+        shown += everything(e) + everything(pickle.loads(pickle.dumps(e)))
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    return shown + stream.getvalue()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(secret=SECRETS, template=st.sampled_from(LOCATIONS))
+def test_locations(tmp_path: Path, secret: str, template: str) -> None:
+    uri = template.replace("{}", secret)
+    table = DeltaTable(tmp_path / "t")
+    for work in (
+        lambda: (DeltaTable(uri), DeltaTable(uri).uri, DeltaTable(uri).store),
+        lambda: DeltaTable(tmp_path / "t", external_paths=[]).store.resolve(uri),
+        lambda: table.store.resolve(uri),
+    ):
+        shown = watched(work)
+        assert secret not in shown
+        assert quote(secret, safe="") not in shown
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(secret=SECRETS, name=st.sampled_from(["secret", "key", "sas_token", "password", "nonsense"]))
+def test_options(secret: str, name: str) -> None:
+    for uri in ("s3://bucket.invalid/t", "az://c/t", "gs://b/t", "sftp://h.invalid/t"):
+        assert secret not in watched(lambda u=uri: DeltaTable(u, {name: secret}))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["snapshot", "s3://AKIA:{}@bucket/t"],
+        ["snapshot", "https://h.invalid/t?sig={}", "--nonsense"],
+        ["snapshot", "memory://x", "-o", "secret={}", "--nonsense"],
+        ["snapshot", "memory://x", "--storage-option=password={}", "more"],
+        ["snapshot", "memory://x", "-o", "{}"],
+        ["snapshot", "memory://x", "-o", "a=1", "s3://u:{}@b"],
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_command_line(capfd: pytest.CaptureFixture[str], arguments: list[str], form: list[str]) -> None:
+    secret = "Q7wJalrXUtnFEMIK7MDENG"
+    with pytest.raises(SystemExit):
+        run([*(a.replace("{}", secret) for a in arguments), *form])
+    assert secret not in "".join(capfd.readouterr())
+
+
+def test_what_a_library_says_is_dropped_with_its_context() -> None:
+    from delta_orch.storage.fsspec_store import FsspecStore
+
+    class Talkative:
+        def cat_file(self, path: str) -> bytes:
+            raise OSError(5, "GET https://h/x?sig=Q7wJalrXUtnFEMI failed", "https://h/x?sig=Q7wJalrXUtnFEMI")
+
+    import os
+
+    store = FsspecStore("memory://x")
+    store._made = (os.getpid(), Talkative())
+    with pytest.raises(StorageError) as caught:
+        store.read_bytes("a")
+    assert "Q7wJalrXUtnFEMI" not in everything(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The data file key=1/token=x/part-0.parquet is not there", "s3://bucket/a=b/c", "abfss://c@a.dfs.x/t",
+        "http://127.0.0.1:9000/bucket/a@b", "Column a: b@c", "file:///data/a b/x.parquet", "10:30@noon", "id = 'a@b'",
+    ],
+)  # fmt: skip
+def test_what_is_not_secret_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
+def test_commits_hold_no_secret(tmp_path: Path) -> None:
+    table = DeltaTable(f"file://{tmp_path}/t")
+    table.append(pa.table({"id": [1]}))
+    assert "sig=" not in table.store.read_bytes("_delta_log/00000000000000000000.json").decode()
