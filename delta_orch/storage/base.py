@@ -335,7 +335,10 @@ def resolve_data_path(root: str, log_path: str) -> str:
 
     Raises:
         ProtocolViolationError: A relative path that leaves the table's directory, or one no file can have.
+        UnsupportedStoreError: A file on another host.
     """
+    if log_path.startswith("file://") and not log_path.startswith(("file:///", "file://localhost/")):
+        raise in_another_store(root, log_path)
     path = decode_path(canonical_path(log_path))
     if not path or "\0" in path:
         raise ProtocolViolationError(

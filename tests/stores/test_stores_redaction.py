@@ -67,7 +67,7 @@ def watched(work: Callable[[], Any]) -> str:
     return shown + stream.getvalue()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(secret=SECRETS, template=st.sampled_from(LOCATIONS))
 def test_locations(tmp_path: Path, secret: str, template: str) -> None:
     uri = template.replace("{}", secret)
