@@ -23,7 +23,7 @@ from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
 from delta_orch.table.clustering import ensure_bounded, indexed_columns, logical_paths
-from delta_orch.verbs.optimize import candidates, compaction_metrics
+from delta_orch.verbs.file_bins import candidates, compaction_metrics
 from delta_orch.writing.ordered_rows import move_along_curve
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 

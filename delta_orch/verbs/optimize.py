@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,22 +11,17 @@ from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
-from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
-from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
-from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
+from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins, long_scalar
+from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
 
 DEFAULT_TARGET_FILE_SIZE_BYTES = 128 * 1024 * 1024
 """Where neither the caller nor `delta.targetFileSize` says otherwise."""
-
-# Ratios of rows are compared in whole numbers.
-_PARTS = 1_000_000
 
 
 def optimize(
@@ -109,100 +104,7 @@ def plan_compaction(
         with deleted rows, which are left behind.
     """
     files, live_bytes, is_stale = candidates(snapshot, where, max_deleted_rows_ratio)
-    chosen = pc.or_(is_stale, pc.less(live_bytes, _long(target_file_size_bytes)))
+    chosen = pc.or_(is_stale, pc.less(live_bytes, long_scalar(target_file_size_bytes)))
     files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
     return cut_bins(files, keys, live_bytes, target_file_size_bytes, pc.indices_nonzero(is_stale).to_pylist())
-
-
-def cut_bins(
-    files: pa.Table, partition_keys: pa.Array, live_bytes: pa.Array, limit_bytes: int, stale: Collection[int]
-) -> tuple[pa.Table, ...]:
-    """Files in bins of one partition, of at least two files or one of the `stale`, and of at most the limit. Pure.
-
-    Args:
-        stale: Positions in `files`.
-    """
-    if not files.num_rows:
-        return ()
-    keyed = pa.table(
-        {"partition": partition_keys, "live_bytes": live_bytes, "row": int64_array(range(files.num_rows))}
-    ).sort_by([("partition", "ascending"), ("live_bytes", "ascending"), ("row", "ascending")])
-    # Sorted, the files of a bin are neighbours: each is a slice, nothing is copied twice.
-    in_order = files.combine_chunks().take(keyed.column("row"))
-    partitions = keyed.column("partition").combine_chunks().dictionary_encode()
-    marked = frozenset(stale)
-    moved = frozenset(place for place, row in enumerate(keyed.column("row").to_pylist()) if row in marked)
-    sizes = keyed.column("live_bytes").to_pylist()
-    bins = pack_bins(partitions.indices.to_pylist(), sizes, limit_bytes, moved)
-    return tuple(in_order.slice(start, stop - start) for start, stop in bins)
-
-
-def candidates(
-    snapshot: Snapshot, where: Expression | None, max_deleted_rows_ratio: float
-) -> tuple[pa.Table, pa.Array, pa.Array]:
-    """The files to choose from, the bytes of their rows that are not deleted, and whether too many are."""
-    # `where` looks at partition columns alone, so what may match does.
-    if not snapshot.configuration.supports("deletionVectors"):
-        files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
-        return files, one_chunk(FileTable(files).size), all_booleans(False, files.num_rows)
-    files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()
-    size, none = one_chunk(FileTable(files).size), _long(0)
-    deleted = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), none)
-    # One that does not say how many rows it has (none may, with a deletion vector) counts as full.
-    rows = pc.coalesce(record_counts(files), none)
-    live_bytes = pc.if_else(
-        pc.and_(pc.greater(deleted, none), pc.greater(rows, none)),
-        pc.multiply(pc.divide(size, pc.max_element_wise(rows, _long(1))), pc.subtract(rows, deleted)),
-        size,
-    )
-    most = pc.multiply(rows, _long(round(max_deleted_rows_ratio * _PARTS)))
-    is_stale = pc.and_(pc.greater(pc.multiply(deleted, _long(_PARTS)), most), pc.greater(rows, none))
-    return files.select(REMOVED_FILE_COLUMNS), live_bytes, is_stale
-
-
-def _long(value: int) -> pa.Scalar:
-    return int64_array([value])[0]
-
-
-def pack_bins(
-    partitions: Sequence[int], sizes: Sequence[int], limit_bytes: int, stale: Collection[int] = ()
-) -> Iterator[tuple[int, int]]:
-    """Cut a list sorted by partition and size into runs of one partition and at most the limit, which hold at least two
-    files or one of the `stale`.
-
-    Yields: `(start, stop)` of each run. Ascending sizes make greedy cutting leave at most one file per partition that
-    would still have fitted with a neighbour.
-    """
-    start, total = 0, 0
-    for i, (partition, size) in enumerate(zip(partitions, sizes, strict=True)):
-        if i > start and (partition != partitions[start] or total + size > limit_bytes):
-            if i - start >= 2 or start in stale:
-                yield start, i
-            start, total = i, 0
-        total += size
-    if len(sizes) - start >= 2 or start in stale:
-        yield start, len(sizes)
-
-
-def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:
-    """`operationMetrics` of OPTIMIZE, under the names the reference implementation uses."""
-    sizes = sorted(FileTable(adds).size.to_pylist())
-    removed_bytes = pc.sum(FileTable(removed).size).as_py() or 0
-    metrics = {
-        "numAddedFiles": adds.num_rows,
-        "numAddedBytes": sum(sizes),
-        "numRemovedFiles": removed.num_rows,
-        "numRemovedBytes": removed_bytes,
-        "numDeletionVectorsRemoved": removed.num_rows - FileTable(removed).deletion_vector.null_count,
-    }
-    if sizes:
-        last = len(sizes) - 1
-        metrics |= {
-            "minFileSize": sizes[0],
-            "p25FileSize": sizes[last // 4],
-            "p50FileSize": sizes[last // 2],
-            "p75FileSize": sizes[last * 3 // 4],
-            "maxFileSize": sizes[-1],
-        }
-    return metrics
