@@ -76,6 +76,10 @@ class Target:
         """
         from delta_orch.delta_table import DeltaTable
 
+        return DeltaTable(self.uri, self.options())
+
+    def options(self) -> dict[str, str] | None:
+        """The options of the store, None where there are none. Raises as `table`."""
         options = {}
         for text in self.storage_option:
             key, separator, value = text.partition("=")
@@ -85,7 +89,7 @@ class Target:
                     "A --storage-option is not KEY=VALUE", remedy="Write --storage-option key=value"
                 )
             options[key] = value
-        return DeltaTable(self.uri, options or None)
+        return options or None
 
     def snapshot(self) -> TableSnapshot:
         """The version of the table that the command line names, by default the newest."""

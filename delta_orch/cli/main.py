@@ -30,6 +30,7 @@ _MODULES = {
     "Read rows": ("row", "show read explain changes"),
     "Change a table": ("", "alter domain"),
     "Look after a table": ("upkeep", "optimize vacuum checkpoint compact-log checksum cleanup-log"),
+    "Go back, copy, convert": ("whole_table", "restore clone convert purge"),
     "See it work": ("", "demo"),
 }
 """The commands in the order of `--help`, and the modules that have them."""

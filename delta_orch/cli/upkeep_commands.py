@@ -19,19 +19,34 @@ COMMANDS = Commands()
 @COMMANDS.add(
     take.argument("--where", "SQL", "Only partitions for which this is true."),
     take.argument("--target-file-size", "SIZE", "Such as 128mb. Default: the table's."),
+    take.argument("--zorder-by", "A,B.C", "Columns by whose values rows come to share files."),
+    take.flag("--full", "Cluster all files of a clustered table anew."),
     take.ENGINE,
     take.ISOLATION,
     take.DRY_RUN,
 )
 def optimize(
-    at: Target, where: str | None, target_file_size: str | None, engine: str, isolation: str | None, dry_run: bool
+    at: Target,
+    where: str | None,
+    target_file_size: str | None,
+    zorder_by: str | None,
+    full: bool,
+    engine: str,
+    isolation: str | None,
+    dry_run: bool,
 ) -> None:
     """Merge small files, partition by partition, and leave deleted rows behind. Rows do not change."""
     table = at.table()
     size = None if target_file_size is None else _size_bytes(target_file_size)
     with out.working("Merging small files"):
         result = table.optimize(
-            where, size, engine=take.open_engine(engine), isolation_level=isolation, dry_run=dry_run
+            where,
+            size,
+            zorder_by=take.parse_columns(zorder_by),
+            full=full,
+            engine=take.open_engine(engine),
+            isolation_level=isolation,
+            dry_run=dry_run,
         )
     done = "" if result.skipped else _merged_text(result)
     out.report_commit(result, done=done, nothing="Nothing to merge", as_json=at.json)
