@@ -233,14 +233,14 @@ def _results(context: dg.AssetExecutionContext, report: StepReport, returned: Re
     """What a run tells Dagster: a materialization, or an observation where it committed nothing."""
     metadata = {**_metadata(context, report), **returned.metadata}
     version = None if report.version is None else data_version(report.snapshot())
-    if not report.skipped or _has_downstream_in_run(context) or returned.check_results:
-        yield dg.MaterializeResult(
-            metadata=metadata, data_version=version, tags=returned.tags, check_results=returned.check_results
-        )
+    # Without a batch the function, which gives the results of the asset's checks, was not called.
+    checked = list(returned.check_results if report.batches else _check_results_that_stand(context))
+    if not report.skipped or _has_downstream_in_run(context):
+        yield dg.MaterializeResult(metadata=metadata, data_version=version, tags=returned.tags, check_results=checked)
         return
     tags = {} if version is None else {"dagster/data_version": version.value}
     yield dg.AssetObservation(context.asset_key, metadata=metadata, tags=tags)
-    yield from _check_results_that_stand(context)
+    yield from checked
 
 
 def _has_downstream_in_run(context: dg.AssetExecutionContext) -> bool:

@@ -134,7 +134,7 @@ def _nothing_yet(context: dg.InputContext, table: DeltaTable, wanted: WantedValu
     """The value of an input whose table does not exist, or that this run's step has not written."""
     if wanted.optional:
         return None
-    if wanted.by_partition:
+    if wanted.by_partition and (not context.asset_partition_keys or _is_itself(context)):
         return {}
     if wanted.kind == "rows" and _is_itself(context):
         declared = None if context.upstream_output is None else context.upstream_output.definition_metadata

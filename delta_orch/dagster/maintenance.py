@@ -3,10 +3,12 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 
 import dagster as dg
 
 from delta_orch.dagster.metadata import Materialized, Metadata, data_version
+from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -54,13 +56,14 @@ def build_delta_maintenance_assets(
         retry_policy: By default three retries.
 
     Raises:
-        InvalidRequestError: `deps` names a table that is not in `tables`.
+        InvalidRequestError: `deps` names a table that is not in `tables`, or two tables share a folder.
     """
     if unknown := sorted(set(deps or {}) - set(tables)):
         raise InvalidRequestError(
             f"deps names {', '.join(unknown)}, which is not one of the tables",
             remedy=f"The tables are {', '.join(tables)}",
         )
+    _ensure_separate(tables)
     chosen = policy or MaintenancePolicy()
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix)
     assets: list[dg.AssetsDefinition] = []
@@ -86,6 +89,22 @@ def build_delta_maintenance_assets(
             assets.append(asset)
             upstream = [key]
     return assets
+
+
+def _ensure_separate(tables: Mapping[str, DeltaTableResource]) -> None:
+    """Check that no table is another one, or lies inside it. A location of the environment is not known yet."""
+    places = {
+        name: resource.table().uri.rstrip("/").split("/")
+        for name, resource in tables.items()
+        if not isinstance(resource.table_uri, dg.EnvVar)
+    }
+    for one, other in combinations(places, 2):
+        if shares_folder(places[one], places[other]):
+            raise InvalidRequestError(
+                f"The tables {one} and {other} share a folder",
+                cause="What cleans up one would reach the other",
+                remedy="Give each a folder of its own",
+            )
 
 
 _DESCRIPTIONS = {

@@ -321,6 +321,15 @@ def test_what_an_asset_takes(tmp_path: Path) -> None:
     assert again.asset_materializations_for_node("silver") == []
     assert [check.passed for check in again.get_asset_check_evaluations()] == [False]
 
+    @dg.asset(deps=[silver])
+    def gold() -> None: ...
+
+    third = dg.materialize(
+        [bonus, silver, gold], instance=instance, resources={"rates": Rates(factor=2)}, run_config=run_config
+    )
+    assert len(third.asset_materializations_for_node("silver")) == 1
+    assert [check.passed for check in third.get_asset_check_evaluations()] == [False]
+
 
 def test_several_sources_and_one_commit(tmp_path: Path) -> None:
     orders, payments, target = (DeltaTable(tmp_path / name) for name in ("orders", "payments", "state"))

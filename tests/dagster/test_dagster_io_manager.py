@@ -783,3 +783,17 @@ def test_dynamic_overwrite_of_a_partitioned_asset(tmp_path: Path) -> None:
     lake.run(asset, span=("2013-01-01", "2013-01-03"))
     again = lake.run(asset, partition="2013-01-02")
     assert [row["run"] == again.run_id for row in lake.rows("events")] == [False, True, False]
+
+
+def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
+    """As dagster-deltalake leaves one behind: written by delta-rs, partitioned, with properties."""
+    deltalake = pytest.importorskip("deltalake")
+    rows = pa.table({"day": ["2013-01-01", "2013-01-02"], "key": ["old", "old"], "run": ["old", "old"]})
+    place = lake.root / "public" / "events"
+    configuration = {"delta.logRetentionDuration": "interval 3 days"}
+    deltalake.write_deltalake(str(place), rows, partition_by=["day"], configuration=configuration)
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS, schema="public")
+    result = lake.run(asset, partition="2013-01-02")
+    assert [row["run"] for row in lake.rows("public", "events")] == ["old", result.run_id]
+    assert lake.table("public", "events").snapshot().metadata.configuration == configuration
+    assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2

@@ -104,3 +104,11 @@ def test_automation(table: DeltaTable) -> None:
 def test_deps_of_an_unknown_table(table: DeltaTable) -> None:
     with pytest.raises(InvalidRequestError, match="not one of the tables"):
         build(table, deps={"flight": "flights"})
+
+
+@pytest.mark.parametrize("inner", ["lake/t", "lake/t/inner", "lake"])
+def test_tables_that_share_a_folder_are_refused(inner: str) -> None:
+    tables = {"t": DeltaTableResource(table_uri="lake/t"), "other": DeltaTableResource(table_uri=inner)}
+    with pytest.raises(InvalidRequestError, match="share a folder"):
+        build_delta_maintenance_assets(tables)
+    assert build_delta_maintenance_assets({"t": tables["t"], "u": DeltaTableResource(table_uri="lake/tt")})

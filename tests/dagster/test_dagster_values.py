@@ -198,6 +198,15 @@ def test_a_value_for_each_partition(lake: Lake) -> None:
     }
 
 
+def test_partitions_of_a_table_that_was_never_written_are_missing(lake: Lake) -> None:
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def numbers() -> pa.Table:
+        return pa.table({"day": ["2013-01-01"], "n": [1]})
+
+    asset = consumer(dict[str, pa.Table], [])
+    assert isinstance(lake.fails(numbers, asset, selection=["consume"]), TableNotFoundError)
+
+
 def test_a_dict_of_an_asset_without_partitions_is_refused(lake: Lake) -> None:
     assert "has no partitions" in str(lake.fails(numbers, consumer(dict[str, pa.Table], [])))
 
