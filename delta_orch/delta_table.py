@@ -413,8 +413,7 @@ class DeltaTable(TableVerbs):
         from delta_orch.verbs.merge.builder import Merge
         from delta_orch.verbs.merge.run import MergeRequest, merge
 
-        rows = source.snapshot() if isinstance(source, DeltaTable) else source
-        request = MergeRequest(rows, on, source_alias, target_alias, engine, schema_mode)
+        request = MergeRequest(source, on, source_alias, target_alias, engine, schema_mode)
         return Merge(lambda clauses: merge(self.log, self._read(options), request, clauses, options))
 
     def upsert(

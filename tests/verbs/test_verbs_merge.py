@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable, TxnId, identity_column, literal
-from delta_orch.errors import ConstraintViolationError, DeltaError, InvalidExpressionError, SchemaMismatchError
+from delta_orch.errors import (
+    ConflictError,
+    ConstraintViolationError,
+    DeltaError,
+    InvalidExpressionError,
+    SchemaMismatchError,
+)
 from delta_orch.verbs.merge.builder import Merge
 from tests.certain import directory
 
@@ -315,3 +321,13 @@ def test_the_latest_changes_bring_a_copy_up_to_date(table: DeltaTable, tmp_path:
     merge = table.merge(changes, "target.id <=> source.id").when_matched_delete("source._change_type = 'delete'")
     merge.when_matched_update_all().when_not_matched_insert_all("source._change_type <> 'delete'").execute()
     assert content(table) == content(origin)
+
+
+def test_what_another_writer_changed_since_a_snapshot_is_a_conflict(table: DeltaTable) -> None:
+    snapshot = table.snapshot()
+    table.upsert(rows_of((2, "theirs")), ["id"])
+    with pytest.raises(ConflictError):
+        snapshot.upsert(rows_of((2, "ours")), ["id"])
+    assert content(table) == upserted((2, "theirs"))
+    table.snapshot().merge(table, "target.id = source.id").when_matched_update({"v": "'x'"}, "source.id = 3").execute()
+    assert content(table) == upserted((2, "theirs"), (3, "x"))

@@ -12,17 +12,21 @@ from delta_orch.change_feed.latest import LatestChanges
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.scan.scan import Scan
 
 _SETTLED = {"pandas.DataFrame", "polars.DataFrame"}
 
 
 def open_source(engine: Engine, source: object) -> Relation:
-    """The source's rows, lazily: data as an append takes it, a version of a table, a scan, or a change feed.
+    """The source's rows, lazily: data as an append takes it, a table, a version of one, a scan, or a change feed.
 
     Raises:
         InvalidRequestError: Another value.
     """
+    log = getattr(source, "log", None)
+    if isinstance(log, TableLog):
+        source = log.snapshot()
     if isinstance(source, Snapshot):
         source = Scan(source, None, None)
     if isinstance(source, Scan | ChangeFeed | LatestChanges):
@@ -48,6 +52,8 @@ def settled(engine: Engine, source: object, rows: Relation) -> Iterator[Relation
 
 
 def _is_settled(source: object) -> bool:
+    if isinstance(getattr(source, "log", None), TableLog):
+        return True
     if isinstance(source, pa.Table | pa.RecordBatch | Snapshot | Scan | ChangeFeed | LatestChanges):
         return True
     names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(source).__mro__}

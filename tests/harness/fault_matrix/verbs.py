@@ -57,6 +57,12 @@ def _read(name: str, template: str, act: Act, *, holds: bool = False) -> Verb:
     return Verb(name, template, act, is_read=True, commits=False, holds=holds)
 
 
+def _merge(table: DeltaTable) -> Any:
+    merge = table.merge(rows("a", 1, 2, 77), "target.id = source.id", txn=TXN)
+    merge.when_matched_delete("source.id = 1").when_matched_update({"day": "'z'"}).when_not_matched_insert_all()
+    return merge.execute()
+
+
 def _alter(table: DeltaTable, change: Callable[[Any], Any]) -> Any:
     return change(table.alter()).commit(txn=TXN)
 
@@ -164,6 +170,7 @@ VERBS = (
     _commit("optimize", "plain", lambda t: t.optimize(txn=TXN)),
     _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
     _commit("optimize, Z-order", "plain", lambda t: t.optimize(zorder_by=["id"], txn=TXN)),
+    _commit("merge, marked rows", "marked", _merge),
     _commit("purge", "marked before", lambda t: t.purge(txn=TXN)),
     _commit("restore", "plain", lambda t: t.restore(version=2, txn=TXN)),
     _commit("restore, marked rows", "marked", lambda t: t.restore(version=0, txn=TXN)),
