@@ -9,11 +9,12 @@ from itertools import pairwise
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
-from delta_orch.expressions.parse import parse_plain, parse_row_value, parse_value
+from delta_orch.expressions.parse import parse_row_value
 from delta_orch.expressions.resolve import find_column, fit_comparison, resolve_expression
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, quote_identifier
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_check import is_lossless_cast
+from delta_orch.protocol.table_properties import parse_column_list
 from delta_orch.protocol.types import (
     DATE,
     DOUBLE,
@@ -107,15 +108,18 @@ def column_path(name: object) -> Path:
     """
     if isinstance(name, Column):
         return name.path
-    parsed = parse_plain(name) if isinstance(name, str) else None
-    if isinstance(name, str) and not isinstance(parsed, Column):
-        # A name with characters of its own, as column mapping allows.
-        parsed = parse_plain(quote_identifier(name)) if "`" not in name else parse_value(name)
-    if not isinstance(parsed, Column):
+    paths: Sequence[Path] = ()
+    if isinstance(name, str):
+        try:
+            paths = parse_column_list(name)
+        except ValueError:
+            # A name with characters of its own, as column mapping allows.
+            paths = [(name,)] if name.strip() and "`" not in name else ()
+    if len(paths) != 1:
         raise InvalidRequestError(
             f"{name!r} names no column", remedy="Write a column, or a field of a struct such as st.a", column=str(name)
         )
-    return parsed.path
+    return paths[0]
 
 
 def _value(name: object, value: object, table: TableConfiguration) -> Expression:

@@ -165,6 +165,11 @@ def _create_marked(table: DeltaTable) -> None:
     table.append(rows("b", 4, 5, 6))
 
 
+def _create_scattered(table: DeltaTable) -> None:
+    """So many rows that a deletion vector is a file."""
+    table.append(rows("a", *range(400)), properties={"delta.enableDeletionVectors": "true"})
+
+
 def _mark(table: DeltaTable) -> None:
     """Delete the second row of every file, by a deletion vector in a file."""
     delete_rows(table, 1)
@@ -201,6 +206,7 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
     "marked": (_create_marked, _mark),
     "marked before": (_create_and_mark, lambda table: table.append(rows("c", 7))),
+    "scattered": (_create_scattered, lambda table: table.append(rows("b", *range(400, 800)))),
     "counted": (_create_counted, lambda table: table.append(rows("b", 3, 4))),
     "rich": (_create_rich, _grow_rich),
     "rich, checkpoint due": (lambda table: _create_rich(table, "5"), _grow_rich),

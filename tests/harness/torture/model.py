@@ -17,18 +17,27 @@ def replay(steps: Iterable[Step]) -> Counter[Row]:
     for step in steps:
         for row in [row for row in rows if _is_replaced(step, row)]:
             del rows[row]
+        if step.kind == "update_ids":
+            taken = [row for row in rows.elements() if _is_in_range(step, row)]
+            rows.subtract(taken)
+            rows.update((day, number, step.op_id) for day, number, _ in taken)
+            rows = +rows
         rows.update((day, number, step.op_id) for day, number in step.rows)
     return rows
 
 
 def _is_replaced(step: Step, row: Row) -> bool:
-    day, number, _ = row
+    day = row[0]
     match step.kind:
         case "replace_day":
             return day == step.day
-        case "replace_ids":
-            return day == step.day and step.id_range[0] <= number < step.id_range[1]
+        case "replace_ids" | "delete_ids":
+            return _is_in_range(step, row)
         case "replace_days_of_data":
             return day in {written for written, _ in step.rows}
         case _:
             return False
+
+
+def _is_in_range(step: Step, row: Row) -> bool:
+    return row[0] == step.day and step.id_range[0] <= row[1] < step.id_range[1]

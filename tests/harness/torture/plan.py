@@ -21,8 +21,12 @@ _WEIGHTS = {
     "compact_log": 3,
     "vacuum": 3,
     "cleanup_log": 4,
+    "delete_ids": 6,
+    "update_ids": 6,
 }
-WRITES = frozenset({"append", "replace_day", "replace_ids", "replace_days_of_data"})
+ROW_CHANGES = frozenset({"delete_ids", "update_ids"})
+"""Operations that commit nothing where they find no row."""
+WRITES = ROW_CHANGES | {"append", "replace_day", "replace_ids", "replace_days_of_data"}
 COMMITS = WRITES | {"set_property", "add_column"}
 """Operations that are one commit of their own, recognised by their id in `commitInfo.userMetadata`."""
 
@@ -34,7 +38,9 @@ class Step:
     Attributes:
         op_id: Unique in the run.
         rows: Pairs of day and id that it writes.
-        id_range: First id and the one after the last that `replace_ids` replaces, in the day of its rows.
+        id_range: First id and the one after the last that `replace_ids` replaces, `delete_ids` deletes and `update_ids`
+            takes over, in its day.
+        one_day: The day of an operation that writes no rows of its own.
     """
 
     worker: int
@@ -42,6 +48,7 @@ class Step:
     kind: str
     rows: tuple[tuple[str, int], ...]
     id_range: tuple[int, int]
+    one_day: str = ""
 
     @property
     def op_id(self) -> str:
@@ -49,7 +56,7 @@ class Step:
 
     @property
     def day(self) -> str:
-        return self.rows[0][0]
+        return self.rows[0][0] if self.rows else self.one_day
 
 
 def plan_step(seed: int, worker: int, number: int) -> Step:
@@ -65,6 +72,8 @@ def plan_step(seed: int, worker: int, number: int) -> Step:
     low = chance.randint(0, 8) * _IDS_PER_WORKER + chance.randint(0, max(number, 1)) * _IDS_PER_STEP
     if kind == "replace_ids":
         rows = tuple((days[0], low + i) for i in range(count))
+    elif kind in ROW_CHANGES:
+        rows = ()
     else:
         rows = tuple((day, first + i) for i, day in enumerate(days))
-    return Step(worker, number, kind, rows, (low, low + chance.randint(MAX_ROWS, 5 * _IDS_PER_STEP)))
+    return Step(worker, number, kind, rows, (low, low + chance.randint(MAX_ROWS, 5 * _IDS_PER_STEP)), days[0])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from delta_orch import literal
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError
 from delta_orch.log.upkeep import log_cleanup
@@ -125,6 +126,12 @@ def _commit(table: DeltaTable, step: Step) -> CommitResult:
     if step.kind == "add_column":
         name = f"c{step.worker}_{step.number}"
         return table.alter().add_column(name, "integer").commit(txn=txn, user_metadata=step.op_id)
+    where = f"day = '{step.day}' AND id >= {step.id_range[0]} AND id < {step.id_range[1]}"
+    if step.kind == "delete_ids":
+        return table.delete(where, txn=txn, user_metadata=step.op_id, isolation_level="Serializable")
+    if step.kind == "update_ids":
+        new = {"op": literal(step.op_id)}
+        return table.update(new, where, txn=txn, user_metadata=step.op_id, isolation_level="Serializable")
     rows = pa.table(
         {
             "day": pa.array([day for day, _ in step.rows], pa.string()),
@@ -135,9 +142,8 @@ def _commit(table: DeltaTable, step: Step) -> CommitResult:
     if step.kind == "append":
         return table.append(rows, txn=txn, user_metadata=step.op_id, schema_mode="merge")
     # Serializable, so that the log's order is the order that the model goes by.
-    where = f"day = '{step.day}'"
-    if step.kind == "replace_ids":
-        where += f" AND id >= {step.id_range[0]} AND id < {step.id_range[1]}"
+    if step.kind == "replace_day":
+        where = f"day = '{step.day}'"
     dynamic = step.kind == "replace_days_of_data"
     return table.overwrite(
         rows,

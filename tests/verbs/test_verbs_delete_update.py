@@ -1,0 +1,276 @@
+"""DELETE and UPDATE: what they say, what they refuse, and how little they open. Rows are compared elsewhere
+(tests/property/test_property_row_changes.py, tests/spark/test_spark_row_changes.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_orch import DeltaTable, column, identity_column, literal
+from delta_orch.errors import (
+    AppendOnlyError,
+    ColumnNotFoundError,
+    ConflictError,
+    ConstraintViolationError,
+    DeltaError,
+    InvalidExpressionError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    TableNotFoundError,
+    UnsupportedExpressionError,
+)
+from delta_orch.expressions.nodes import Column, Comparison, Literal
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def made(path: Path, properties: dict[str, str] | None = None, files: int = 3) -> DeltaTable:
+    """Rows 0 to 9 in the first file, 10 to 19 in the second, …"""
+    table = DeltaTable(path / "t")
+    for first in range(0, files * 10, 10):
+        ids = range(first, first + 10)
+        struct = [{"a": i, "b": {"c": str(i)}} for i in ids]
+        table.append(
+            pa.table(
+                {
+                    "id": pa.array(ids, pa.int64()),
+                    "small": pa.array([i % 5 for i in ids], pa.int8()),
+                    "name": [f"n{i}" for i in ids],
+                    "price": pa.array([Decimal(i) for i in ids], pa.decimal128(5, 2)),
+                    "st": struct,
+                    "at": pa.array([datetime(2020, 1, 1, tzinfo=UTC)] * 10, pa.timestamp("us", "UTC")),
+                }
+            ),
+            properties=properties,
+        )
+    return table
+
+
+def rows_of(table: DeltaTable, *columns: str) -> list[tuple[Any, ...]]:
+    read = DeltaTable(table.uri).snapshot().scan(list(columns)).to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in read)
+
+
+def commit_of(table: DeltaTable) -> dict[str, Any]:
+    info: dict[str, Any] = {}
+    path = f"_delta_log/{table.version():020}.json"
+    for line in table.store.read_bytes(path).splitlines():
+        info.update(json.loads(line).get("commitInfo", {}))
+    return info
+
+
+@pytest.mark.parametrize("properties", [{}, VECTORS, FEED, VECTORS | FEED])
+def test_a_commit_says_what_it_did(tmp_path: Path, properties: dict[str, str]) -> None:
+    table = made(tmp_path, properties)
+    result = table.delete("id < 13")
+    info = commit_of(table)
+    assert info["operation"] == "DELETE"
+    assert info["operationParameters"] == {"predicate": '["id < 13"]'}
+    metrics = {key: int(value) for key, value in info["operationMetrics"].items()}
+    assert metrics == result.operation_metrics
+    marks = "delta.enableDeletionVectors" in properties
+    tells = "delta.enableChangeDataFeed" in properties
+    assert metrics["numDeletedRows"] == 13
+    # The first file goes by its statistics.
+    assert metrics["numRemovedFiles"] == (1 if marks else 2)
+    assert metrics["numDeletionVectorsAdded"] == int(marks)
+    assert metrics["numCopiedRows"] == (0 if marks else 7)
+    assert metrics["numAddedChangeFiles"] == (2 if tells and not marks else 0)
+    result = table.update({"name": "concat(name, '!')"}, Comparison("=", Column(("id",)), Literal(20)))
+    info = commit_of(table)
+    assert (info["operation"], info["operationParameters"]) == ("UPDATE", {"predicate": '["`id` = 20"]'})
+    assert result.operation_metrics["numUpdatedRows"] == 1
+    assert "numDeletedRows" not in result.operation_metrics
+    table.delete()
+    assert commit_of(table)["operationParameters"] == {"predicate": "[]"}
+    assert table.snapshot().num_files == 0
+
+
+def test_files_are_left_out_and_whole_files_go_unopened(tmp_path: Path) -> None:
+    table = made(tmp_path, VECTORS)
+    paths = [Path(table.store.resolve(path)) for path in table.snapshot().files(["path"])["path"].to_pylist()]
+    ids = {pq.read_table(path)["id"][0].as_py(): path for path in paths}
+    # Neither the file that goes as a whole nor the one that is left out can be read any more.
+    for first in (0, 20):
+        ids[first].write_bytes(b"not Parquet")
+    assert table.delete("id < 12").operation_metrics["numRemovedFiles"] == 1
+    ids[20].unlink()
+    assert table.update({"name": "'x'"}, "id = 15").operation_metrics["numUpdatedRows"] == 1
+
+
+def test_nothing_matches_and_nothing_is_committed(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    for result in (table.delete("id = 99"), table.delete("name = 'no'"), table.update({"id": "1"}, "name = 'no'")):
+        assert result.skipped
+    assert table.version() == 2
+    assert not table.delete().skipped
+    assert table.delete().skipped
+    assert table.update({"id": "1"}).skipped
+
+
+def test_a_recorded_txn_skips_before_anything_is_read(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    assert not table.delete("id = 1", txn=("job", 1)).skipped
+    for path in (tmp_path / "t").glob("*.parquet"):
+        path.unlink()
+    assert table.delete("id = 2", txn=("job", 1)).skipped
+    assert table.update({"id": "2"}, "name = 'n2'", txn=("job", 1)).skipped
+
+
+@pytest.mark.parametrize("properties", [{}, VECTORS, VECTORS | FEED])
+def test_a_dry_run_leaves_nothing(tmp_path: Path, properties: dict[str, str]) -> None:
+    table = made(tmp_path, properties)
+    before = sorted(map(str, (tmp_path / "t").rglob("*")))
+    for result in (
+        table.delete("id % 2 = 0", dry_run=True),
+        table.update({"small": "small + 1"}, "id % 3 = 0", dry_run=True),
+    ):
+        assert result.preview is not None
+        assert result.preview.actions()
+    assert sorted(map(str, (tmp_path / "t").rglob("*"))) == before
+
+
+REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
+    (lambda t: t.delete("nome = 1"), ColumnNotFoundError, "nome"),
+    (lambda t: t.delete("rand() < 0.5"), InvalidExpressionError, "rand"),
+    (lambda t: t.delete("id IN (SELECT 1)"), InvalidExpressionError, "subquery"),
+    (lambda t: t.delete("max(id) = 1"), InvalidExpressionError, "aggregate"),
+    (lambda t: t.delete("name"), InvalidExpressionError, "not a predicate"),
+    (lambda t: t.delete("id ="), InvalidExpressionError, "."),
+    (lambda t: t.delete(7), InvalidExpressionError, "int"),  # type: ignore[arg-type]
+    (lambda t: t.delete("id = 1", sign="x"), InvalidRequestError, "sign"),  # type: ignore[call-arg]
+    (lambda t: t.update({}), InvalidRequestError, "Nothing is assigned"),
+    (lambda t: t.update({"nome": "1"}), ColumnNotFoundError, "nome"),
+    (lambda t: t.update({"st.z": "1"}), ColumnNotFoundError, "z"),
+    (lambda t: t.update({"id": "nome + 1"}), ColumnNotFoundError, "nome"),
+    (lambda t: t.update({"id": "1", "ID": "2"}), InvalidRequestError, "assigned twice"),
+    (lambda t: t.update({"st": "st", "st.a": "2"}), InvalidRequestError, "assigned twice"),
+    (lambda t: t.update({"st.b": "st.b", "st.b.c": "'2'"}), InvalidRequestError, "assigned twice"),
+    (lambda t: t.update({"small": "1000"}), SchemaMismatchError, "1000"),
+    (lambda t: t.update({"small": "'x'"}), SchemaMismatchError, "'x'"),
+    (lambda t: t.update({"small": literal(1.5)}), SchemaMismatchError, "1.5"),
+    (lambda t: t.update({"small": "name"}), SchemaMismatchError, "string"),
+    (lambda t: t.update({"at": "id"}), SchemaMismatchError, "long"),
+    (lambda t: t.update({"price": literal(Decimal("1.234"))}), SchemaMismatchError, "1.234"),
+    (lambda t: t.update({"id": "rand()"}), InvalidExpressionError, "rand"),
+    (lambda t: t.update({"id": "(SELECT 1)"}), InvalidExpressionError, "subquery"),
+    (lambda t: t.update({"id": "max(id)"}), InvalidExpressionError, "aggregate"),
+    (lambda t: t.update({"id": ""}), InvalidExpressionError, "empty"),
+    (lambda t: t.update({"id": 5}), InvalidExpressionError, "literal"),  # type: ignore[dict-item]
+    (lambda t: t.update({"id": "reverse(name)"}), UnsupportedExpressionError, "reverse|REVERSE"),
+    (lambda t: t.update({"id": "1"}, "id IN (SELECT 1)"), InvalidExpressionError, "subquery"),
+    (lambda t: t.update({"small": "small + 126"}), InvalidExpressionError, "."),
+    (lambda t: t.update({"id": "id % 0"}), InvalidExpressionError, "."),
+]
+
+
+@pytest.mark.parametrize(("act", "error", "text"), REFUSED)
+def test_what_is_refused_leaves_the_table(
+    tmp_path: Path, act: Callable[[DeltaTable], object], error: type[DeltaError], text: str
+) -> None:
+    table = made(tmp_path, files=1)
+    before = rows_of(table, "id", "name", "small")
+    with pytest.raises(error, match=text):
+        act(table)
+    assert table.version() == 0
+    assert rows_of(table, "id", "name", "small") == before
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 1
+
+
+def test_there_is_no_table(tmp_path: Path) -> None:
+    for act in (lambda t: t.delete(), lambda t: t.update({"id": "1"})):
+        with pytest.raises(TableNotFoundError):
+            act(DeltaTable(tmp_path / "none"))
+
+
+def test_a_table_that_keeps_its_rows(tmp_path: Path) -> None:
+    table = made(tmp_path, {"delta.appendOnly": "true"})
+    for act in (lambda: table.delete("id = 1"), lambda: table.delete(), lambda: table.update({"id": "1"})):
+        with pytest.raises(AppendOnlyError):
+            act()
+    assert table.version() == 2
+
+
+def test_values_are_cast_to_their_columns(tmp_path: Path) -> None:
+    table = made(tmp_path, files=1)
+    table.update({"small": "id", "price": "id", "name": literal(5), "st.a": "3.0", "at": "DATE'2021-02-03'"}, "id = 7")
+    (row,) = [row for row in rows_of(table, "id", "small", "price", "name", "st", "at") if row[0] == 7]
+    assert row[1:5] == (7, Decimal("7.00"), "5", {"a": 3, "b": {"c": "7"}})
+    assert row[5] == datetime(2021, 2, 3, tzinfo=UTC)
+    before = datetime.now(UTC)
+    table.update({"at": "current_timestamp()"}, "id = 7")
+    assert [row[0] for row in rows_of(table, "id", "at") if row[1] >= before] == [7]
+
+
+@pytest.mark.parametrize("properties", [{}, VECTORS | FEED])
+def test_rules_of_the_table(tmp_path: Path, properties: dict[str, str]) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create(
+        [
+            column("id", "long", nullable=False),
+            column("double_id", "long", generated_as="id * 2"),
+            column("word", "varchar(3)", default="'abc'"),
+            identity_column("number"),
+        ],
+        properties=properties,
+    )
+    table.append(pa.table({"id": [1, 2, 3]}))
+    table.alter().add_constraint("small", "id < 100").commit()
+    numbers = dict(rows_of(table, "id", "number"))
+    table.update({"id": "id + 10", "word": "'xy'"}, "id >= 2")
+    found = rows_of(table, "id", "double_id", "word", "number")
+    assert found == [(1, 2, "abc", numbers[1]), (12, 24, "xy", numbers[2]), (13, 26, "xy", numbers[3])]
+    table.update({"word": "DEFAULT"}, "id = 12")
+    assert dict(rows_of(table, "id", "word"))[12] == "abc"
+    version = table.version()
+    for values in ({"id": "100"}, {"id": "NULL"}, {"word": "'long'"}, {"double_id": "5"}):
+        with pytest.raises(ConstraintViolationError):
+            table.update(values, "id = 12")
+    with pytest.raises(InvalidRequestError, match="identity"):
+        table.update({"number": "5"})
+    table.update({"double_id": "id * 2"}, "id = 12")
+    assert table.version() == version + 1
+
+
+def test_rows_of_one_file_that_two_writers_change(tmp_path: Path) -> None:
+    made(tmp_path, VECTORS, files=1)
+    mine, theirs = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "t")
+    for table in (mine, theirs):
+        table.snapshot()
+    theirs.delete("id = 1")
+    assert mine.delete("id = 2").version == 2
+    assert [row[0] for row in rows_of(mine, "id")] == [0, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_what_another_writer_changed_since(tmp_path: Path) -> None:
+    table = made(tmp_path, files=1)
+    version = table.version()
+    table.update({"name": "'theirs'"}, "id = 1")
+    with pytest.raises(ConflictError):
+        table.update({"name": "'mine'"}, "id = 1", read_version=version)
+    assert dict(rows_of(table, "id", "name"))[1] == "theirs"
+
+
+def test_names_of_all_kinds(tmp_path: Path) -> None:
+    names = ["a b", "c.d", "select", "e`f", "ü%", "G"]
+    table = DeltaTable(tmp_path / "t")
+    data = pa.table({name: [1, 2] for name in names})
+    table.append(data, properties={"delta.columnMapping.mode": "name"})
+    table.update({"a b": "`a b` + 1", "`c.d`": "`c.d` + `g`", "`e``f`": "9", "ü%": "`select`"}, "`c.d` = 2")
+    assert rows_of(table, *(f"`{name.replace('`', '``')}`" for name in names)) == [(1,) * 6, (3, 4, 2, 9, 2, 2)]
+
+
+def test_a_column_of_a_name_that_is_taken(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"_delta_orch_kind": [1]}))
+    with pytest.raises(InvalidRequestError, match="_delta_orch_kind"):
+        table.update({"_delta_orch_kind": "2"})
