@@ -1,0 +1,64 @@
+"""What the benchmarks of DELETE and UPDATE share: G3 with and without deletion vectors, a copy for every run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks.synthetic_log import cached
+from benchmarks.synthetic_rows import plain_table
+
+Run = Callable[[Path], object]
+PLAIN, VECTORS = "plain", "vectors"
+
+
+def tables(directory: Path) -> Path:
+    """A directory with the same rows in two tables, of which one takes deletion vectors."""
+    source = plain_table(directory)
+
+    def make(made: Path) -> None:
+        from delta_orch import DeltaTable
+
+        for name in (PLAIN, VECTORS):
+            _link(source, made / name)
+        DeltaTable(made / VECTORS).alter().set_properties({"delta.enableDeletionVectors": "true"}).commit()
+
+    return cached(directory, "rows_to_change", make)
+
+
+def _link(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=lambda one, other: Path(other).hardlink_to(one), dirs_exist_ok=True)
+
+
+def on_a_copy(name: str, change: Callable[[Path], object]) -> Run:
+    """Run on links to the files of one of the tables, as every run needs it as it was."""
+
+    def run(directory: Path) -> object:
+        with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+            copy = Path(scratch) / "table"
+            _link(directory / name, copy)
+            return change(copy)
+
+    return run
+
+
+def contestants(ours: Callable[[Path], object], theirs: Callable[[Path], object]) -> Mapping[str, Callable[[], Run]]:
+    """Both ways of this package, and delta-rs, which knows one."""
+
+    def delta_orch(name: str) -> Run:
+        import delta_orch  # noqa: F401
+
+        return on_a_copy(name, ours)
+
+    def deltalake() -> Run:
+        import deltalake  # noqa: F401
+
+        return on_a_copy(PLAIN, theirs)
+
+    return {
+        "delta_orch, deletion vectors": lambda: delta_orch(VECTORS),
+        "delta_orch, rewriting": lambda: delta_orch(PLAIN),
+        "deltalake, rewriting": deltalake,
+    }
