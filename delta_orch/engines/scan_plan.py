@@ -143,6 +143,8 @@ class ScanPlan:
         column_mapping: How columns are found in data files (`table.column_mapping`).
         row_tracking: Set where `schema` ends with the columns of row tracking.
         row_addresses: Set where `schema` ends with the columns of addresses (`with_row_addresses`).
+        opened: Where it is given, the engine in process adds for each file that it opens how many row groups the file
+            has, and how many of them are read.
         arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
             `schema` then has no more of a struct than is wanted of it.
@@ -163,6 +165,7 @@ class ScanPlan:
     output: tuple[OutputColumn, ...] | None = None
     prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
     row_addresses: RowAddresses | None = None
+    opened: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def has_deletion_vectors(self) -> bool:

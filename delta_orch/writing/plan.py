@@ -338,9 +338,15 @@ class Write:
         files = self.snapshot.files(ADD_SCHEMA.names, where)
         if where is None:
             self.transaction.read_whole_table()
-            return Selection(files, files.slice(0, 0), None)
-        self.transaction.read_where(where)
-        return self._split(files, where, where)
+        else:
+            self.transaction.read_where(where)
+        selection = Selection(files, files.slice(0, 0), None) if where is None else self._split(files, where, where)
+        self.measured |= {
+            "numTargetFilesBeforeSkipping": self.snapshot.num_files,
+            "numTargetFilesAfterSkipping": files.num_rows,
+            "numTargetFilesMatchingWhole": selection.whole.num_rows,
+        }
+        return selection
 
     def _condition(self, predicate: str | Expression | None, schema: StructType) -> Expression | None:
         where = None

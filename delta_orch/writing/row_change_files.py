@@ -39,8 +39,8 @@ _TOLD = {UPDATE: "update_postimage", INSERT: INSERT}
 """Values of `_change_type`, beside `DELETE`; for rows that are new, by what becomes of them."""
 
 MOST_MARKED = 0.5
-"""A file of which a larger part of the rows would be marked is rewritten instead. What was measured is in
-docs/performance.md."""
+"""A file of which a larger part of the rows would be marked is rewritten instead. Why is in
+docs/deleting-and-updating.md."""
 
 LEAST_REWRITTEN_BYTES = 8 * 1024 * 1024
 """A smaller file is marked whatever the part: its dead rows cost a scan next to nothing until `optimize` comes, and a

@@ -62,6 +62,7 @@ class RowChanges:
         self._snapshot = write.snapshot
         self._files = files.combine_chunks()
         self._copies = RowCopies(write.snapshot)
+        self._opened: list[tuple[int, int]] = []
         for name in ADDRESS.names:
             if write.target.schema.find(name) is not None:
                 raise InvalidRequestError(
@@ -99,7 +100,7 @@ class RowChanges:
 
     def _address_plan(self, where: Expression | None, columns: Sequence[str] | None) -> ScanPlan:
         plan = scan_of_files(self._snapshot, self._files, where=where)
-        plan = replace(plan, schema=self._write.target.schema)
+        plan = replace(plan, schema=self._write.target.schema, opened=self._opened)
         if columns is not None:
             plan = replace(plan, columns=tuple(columns))
         if self.tracks_rows:
@@ -156,6 +157,9 @@ class RowChanges:
                 relation, recomputed=recomputed, filled=filled
             )
         written = time.monotonic()
+        if self._opened:
+            groups, read = (sum(numbers) for numbers in zip(*self._opened, strict=True))
+            self._write.measured |= {"numRowGroups": groups, "numRowGroupsRead": read}
         return replace(counts, scan_ms=_ms(scanned - started), rewrite_ms=_ms(written - scanned))
 
     def ensure_once(self, relation: Relation, keys: Sequence[str] = ()) -> None:

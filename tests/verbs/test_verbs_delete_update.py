@@ -102,9 +102,23 @@ def test_files_are_left_out_and_whole_files_go_unopened(tmp_path: Path) -> None:
     # Neither the file that goes as a whole nor the one that is left out can be read any more.
     for first in (0, 20):
         ids[first].write_bytes(b"not Parquet")
-    assert table.delete("id < 12").operation_metrics["numRemovedFiles"] == 1
+    result = table.delete("id < 12")
+    assert result.operation_metrics["numRemovedFiles"] == 1
+    told = {"BeforeSkipping": 3, "AfterSkipping": 2, "MatchingWhole": 1}
+    assert {f"numTargetFiles{name}": count for name, count in told.items()}.items() <= result.metrics.items()
+    assert (result.metrics["numRowGroups"], result.metrics["numRowGroupsRead"]) == (1, 1)
     ids[20].unlink()
     assert table.update({"name": "'x'"}, "id = 15").operation_metrics["numUpdatedRows"] == 1
+
+
+def test_row_groups_are_left_out(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": range(40)}))
+    path = table.store.resolve(table.snapshot().files(["path"])["path"][0].as_py())
+    pq.write_table(pq.read_table(path), path, row_group_size=10)
+    metrics = table.delete("id IN (3, 4)").metrics
+    assert (metrics["numRowGroups"], metrics["numRowGroupsRead"], metrics["numDeletedRows"]) == (4, 1, 2)
+    assert [row[0] for row in rows_of(table, "id")] == [0, 1, 2, *range(5, 40)]
 
 
 def test_nothing_matches_and_nothing_is_committed(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ class FileReader:
         skipping: A part of `filter` by which row groups may be skipped, None if there is none.
         row_tracking: Which columns of `schema` are those of row tracking, None if there are none.
         row_addresses: Which are those of addresses, likewise.
+        opened: See `ScanPlan`.
     """
 
     store: LogStore
@@ -84,6 +85,7 @@ class FileReader:
     skipping: RowGroupSkipping | None = None
     row_tracking: RowTracking | None = None
     row_addresses: RowAddresses | None = None
+    opened: list[tuple[int, int]] | None = None
     # The columns to read from the last file, which the next one most likely has, too.
     _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
 
@@ -226,6 +228,12 @@ class FileReader:
         return FileRows.of_file(metadata, vector, self._tracked(task))
 
     def _groups_of(self, file: pq.ParquetFile, footer: ParquetFooter, task: FileTask) -> list[int]:
+        groups = self._wanted_groups(file, footer, task)
+        if self.opened is not None:
+            self.opened.append((file.metadata.num_row_groups, len(groups)))
+        return groups
+
+    def _wanted_groups(self, file: pq.ParquetFile, footer: ParquetFooter, task: FileTask) -> list[int]:
         count = file.metadata.num_row_groups
         if self.skipping is None or count < 2:
             return list(range(count))

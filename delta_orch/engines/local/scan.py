@@ -79,6 +79,7 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *plan.made_columns), plan.column_mapping),
         plan.row_tracking,
         plan.row_addresses,
+        plan.opened,
     )
 
     single = _file_tasks(plan, reader.needed.names)
