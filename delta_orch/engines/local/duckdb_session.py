@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -40,14 +42,12 @@ def connect() -> Connection:
     Raises MissingDependencyError where DuckDB is not installed.
     """
     ensure_duckdb()
-    import tempfile
-
     import duckdb
 
     connection = duckdb.connect(
         ":memory:",
         config={
-            "temp_directory": f"{tempfile.gettempdir()}/delta-orch-duckdb",
+            "temp_directory": _spill_directory(os.getpid()),
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
@@ -55,6 +55,24 @@ def connect() -> Connection:
     )
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+@cache
+def _spill_directory(process: int) -> str:
+    """Where this process spills what does not fit in memory: for its user alone, and gone when the process ends."""
+    import atexit
+    import shutil
+    import tempfile
+
+    directory = tempfile.mkdtemp(prefix="delta-orch-duckdb-")
+
+    def remove() -> None:
+        # A forked child has one of its own, and must leave its parent's alone.
+        if os.getpid() == process:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return directory
 
 
 @contextmanager
