@@ -47,6 +47,10 @@ TABLES = HOME / "airflow_tables"
 RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}
 
 
+# `{{ ds }}` is undefined in runs without a logical date: asset-triggered ones, and manual ones.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+
+
 def table_uri(name: str) -> str:
     return str(TABLES / name)
 
@@ -75,14 +79,14 @@ with DAG(
     @task.delta(
         table_uri=table_uri("flights"),
         mode="overwrite",
-        replace_where="flight_date = DATE '{{ ds }}'",
+        replace_where="flight_date = DATE '" + DAY + "'",
         partition_by=["flight_date"],
         table_properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
-    def flights(ds: str, spark: SparkSession | None = None) -> DataFrame:
+    def flights(day: str, spark: SparkSession | None = None) -> DataFrame:
         """Flights as delivered. Writing a day replaces exactly that day."""
-        return read_flights(spark, LANDING, [date.fromisoformat(ds)])
+        return read_flights(spark, LANDING, [date.fromisoformat(day)])
 
     @task.delta(
         table_uri=table_uri("weather_readings"),
@@ -93,9 +97,9 @@ with DAG(
         table_properties={**RETENTION, "delta.appendOnly": "true"},
         spark_conf=SPARK_CONF,
     )
-    def weather_readings(ds: str, spark: SparkSession | None = None) -> DataFrame:
+    def weather_readings(day: str, spark: SparkSession | None = None) -> DataFrame:
         """Only ever added to: what protects it from doubling is the transaction id."""
-        return read_weather(spark, LANDING, [date.fromisoformat(ds)])
+        return read_weather(spark, LANDING, [date.fromisoformat(day)])
 
     flights_enriched = DeltaIncrementalOperator(
         task_id="flights_enriched",
@@ -118,7 +122,7 @@ with DAG(
         spark_conf=SPARK_CONF,
     )
 
-    [flights(), weather_readings()] >> flights_enriched >> carrier_daily
+    [flights(DAY), weather_readings(DAY)] >> flights_enriched >> carrier_daily
 
 with DAG(
     "flights_maintenance",

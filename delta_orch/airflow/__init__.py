@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from delta_orch.airflow.assets import delta_table_asset
     from delta_orch.airflow.check_operator import DeltaCheckOperator
-    from delta_orch.airflow.decorators import delta_task
+    from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
+    from delta_orch.airflow.decorators import delta_changes_task, delta_task
     from delta_orch.airflow.failures import DELTA_RETRY_POLICY
     from delta_orch.airflow.hook import DeltaHook
     from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         DeltaOptimizeOperator,
         DeltaVacuumOperator,
     )
+    from delta_orch.airflow.relay_operator import DeltaPartitionRelayOperator
     from delta_orch.airflow.row_operators import DeltaDeleteOperator, DeltaMergeOperator
     from delta_orch.airflow.sensors import (
         DeltaFreshnessSensor,
@@ -34,6 +36,7 @@ __all__ = [
     "DeltaCheckOperator",
     "DeltaCheckpointOperator",
     "DeltaCloneOperator",
+    "DeltaCommitTrigger",
     "DeltaConditionTrigger",
     "DeltaDeleteOperator",
     "DeltaFreshnessSensor",
@@ -41,6 +44,7 @@ __all__ = [
     "DeltaIncrementalOperator",
     "DeltaMergeOperator",
     "DeltaOptimizeOperator",
+    "DeltaPartitionRelayOperator",
     "DeltaPartitionSensor",
     "DeltaRestoreOperator",
     "DeltaRowSensor",
@@ -49,6 +53,7 @@ __all__ = [
     "DeltaVacuumOperator",
     "DeltaVersionTrigger",
     "DeltaWriteOperator",
+    "delta_changes_task",
     "delta_table_asset",
     "delta_task",
 ]
@@ -58,6 +63,7 @@ _HOME = {
     "DeltaCheckOperator": "check_operator",
     "DeltaCheckpointOperator": "maintenance_operators",
     "DeltaCloneOperator": "whole_table_operators",
+    "DeltaCommitTrigger": "commit_trigger",
     "DeltaConditionTrigger": "triggers",
     "DeltaDeleteOperator": "row_operators",
     "DeltaFreshnessSensor": "sensors",
@@ -65,6 +71,7 @@ _HOME = {
     "DeltaIncrementalOperator": "incremental_operator",
     "DeltaMergeOperator": "row_operators",
     "DeltaOptimizeOperator": "maintenance_operators",
+    "DeltaPartitionRelayOperator": "relay_operator",
     "DeltaPartitionSensor": "sensors",
     "DeltaRestoreOperator": "whole_table_operators",
     "DeltaRowSensor": "sensors",
@@ -73,6 +80,7 @@ _HOME = {
     "DeltaVacuumOperator": "maintenance_operators",
     "DeltaVersionTrigger": "triggers",
     "DeltaWriteOperator": "write_operator",
+    "delta_changes_task": "decorators",
     "delta_table_asset": "assets",
     "delta_task": "decorators",
 }

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["asset_uri_of_table", "create_asset", "delta_table_asset", "sanitize_uri", "table_uri_of_asset"]
 
 
-def delta_table_asset(name: str, table_uri: object, *, group: str = "asset", extra: Extra | None = None) -> Asset:
+def delta_table_asset(
+    name: str,
+    table_uri: object,
+    *,
+    group: str = "asset",
+    extra: Extra | None = None,
+    watch: bool = False,
+    poll_interval: float = 60.0,
+    delta_conn_id: str = "delta_default",
+) -> Asset:
     """A table as an asset. Use one name for one table: Airflow drops watchers of a second name on the same URI.
 
     Args:
@@ -29,13 +38,27 @@ def delta_table_asset(name: str, table_uri: object, *, group: str = "asset", ext
         table_uri: Absolute: a URI, a path starting with `/`, a `Path` or an `ObjectStoragePath`.
         group: The asset's group.
         extra: Metadata of the asset; no credentials.
+        watch: Have the triggerer watch the table: each commit that changes data, whoever makes it, is an event of the
+            asset (`DeltaCommitTrigger`). Tasks that write the table should not name the asset among their outlets
+            then, or each of their commits is told twice.
+        poll_interval: Seconds between looks at the table.
+        delta_conn_id: The connection with the storage options, for the watcher.
 
     Raises:
         InvalidRequestError: The location is relative, or no location.
     """
     from airflow.sdk import Asset
 
-    return Asset(name=name, uri=asset_uri_of_table(table_uri), group=group, extra=extra or {})
+    uri = asset_uri_of_table(table_uri)
+    watchers = []
+    if watch:
+        from airflow.sdk import AssetWatcher
+
+        from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
+
+        trigger = DeltaCommitTrigger(table_uri_of_asset(uri), name, delta_conn_id, poll_interval)
+        watchers.append(AssetWatcher(name=f"{name} commits", trigger=trigger))
+    return Asset(name=name, uri=uri, group=group, extra=extra or {}, watchers=watchers)
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

@@ -1,4 +1,4 @@
-"""`@task.delta`: a function whose return value is written, exactly once."""
+"""`@task.delta`: a function whose return value is written, exactly once; `@task.delta_changes`: one of what is new."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.step_operator import UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.write_operator import DeltaWriteOperator
@@ -55,4 +56,53 @@ def delta_task(python_callable: UserFunction | None = None, **kwargs: OperatorAr
     kwargs.setdefault("multiple_outputs", False)
     return task_decorator_factory(
         python_callable=python_callable, decorated_operator_class=DeltaDecoratedOperator, **kwargs
+    )
+
+
+class DeltaChangesDecoratedOperator(DecoratedOperator, DeltaIncrementalOperator):  # type: ignore[misc]
+    """`DeltaIncrementalOperator` around a decorated function, whose first parameter is the batch."""
+
+    custom_operator_name = "@task.delta_changes"
+    template_fields = DeltaIncrementalOperator.template_fields
+    template_fields_renderers = DeltaIncrementalOperator.template_fields_renderers
+    shallow_copy_attrs = DeltaIncrementalOperator.shallow_copy_attrs
+
+    def __init__(
+        self,
+        *,
+        python_callable: UserFunction,
+        op_args: Collection[OperatorArgument] | None = None,
+        op_kwargs: Mapping[str, OperatorArgument] | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        # Airflow binds the arguments of the call to the signature; the batch comes when the task runs.
+        upstream = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
+        super().__init__(
+            kwargs_to_upstream=upstream,
+            python_callable=python_callable,
+            op_args=(None, *(op_args or ())),
+            op_kwargs=op_kwargs,
+            **kwargs,
+        )
+        self.op_args = tuple(op_args or ())
+
+    @property
+    def is_async(self) -> bool:
+        return False
+
+
+def delta_changes_task(python_callable: UserFunction | None = None, **kwargs: OperatorArgument) -> TaskDecorator:
+    """Make a function a task that is handed what is new in `source`; what it returns is committed to `target` together
+    with the cursor.
+
+    Takes the arguments of `DeltaIncrementalOperator` and of any operator. The function's first parameter is the batch;
+    it is not given where the task is called.
+
+    Args:
+        python_callable: The function, where the decorator is used without parentheses.
+        **kwargs: `source` and `target` (required), `mode`, `consumer`, …
+    """
+    kwargs.setdefault("multiple_outputs", False)
+    return task_decorator_factory(
+        python_callable=python_callable, decorated_operator_class=DeltaChangesDecoratedOperator, **kwargs
     )

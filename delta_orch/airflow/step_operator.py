@@ -112,6 +112,17 @@ class DeltaStepOperator(DeltaTableOperator):
             name = f"{run.dag_id}.{run.task_id}"
             yield cache(lambda: stack.enter_context(task_spark_session(self.spark_conf, name)))
 
+    def on_kill(self) -> None:
+        """Interrupt what Spark is at. The table stays as it was: nothing is visible before the commit, and the commit
+        is one file."""
+        import sys
+
+        if "pyspark.sql" not in sys.modules:
+            return
+        session = running_spark_session()
+        if session is not None:
+            session.interruptAll()
+
     def call_user_function(self, context: Context, spark: SparkSession | None, *args: object) -> object:
         """Call it with `args` and `op_args`, and with those of `op_kwargs`, `spark` and the task context that its
         signature asks for."""

@@ -15,6 +15,7 @@ from delta_orch.airflow.run_context import TaskRun
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from airflow.sdk import Context
 
     from delta_orch.airflow.locations import TableLocation
@@ -146,10 +147,15 @@ MAX_PARTITIONS = 1000
 def touched_partitions(table: DeltaTable, version: int) -> list[dict[str, str | None]] | None:
     """The partitions in which a commit changed data, as text by column; None where there are more than an event should
     hold, or the table has none."""
-    from delta_orch.pipeline.partitions import key_text
     from delta_orch.pipeline.tail import partitions_of_version
 
-    found = partitions_of_version(table.log, version)
+    return partitions_as_text(partitions_of_version(table.log, version))
+
+
+def partitions_as_text(found: pa.Table) -> list[dict[str, str | None]] | None:
+    """One object a partition, as `touched_partitions`."""
+    from delta_orch.pipeline.partitions import key_text
+
     if not found.column_names or found.num_rows > MAX_PARTITIONS:
         return None
     return [

@@ -7,6 +7,7 @@ sure of it, and the report says what happened.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Unpack, cast
@@ -259,6 +260,12 @@ class Step:
                 "there are no rows)",
             )
         table = self.table
+        if isinstance(data, _pandas_frame()):
+            from delta_orch.pipeline.pandas_rows import fit_pandas
+
+            before = snapshot_or_none(table)
+            new_columns = before is None or self.schema_mode == "overwrite"
+            data = fit_pandas(data, None if new_columns or before is None else before.schema)
         options: WriteOptions = {**self.options, "txn": self.txns}
         if self.mode in ("append", "error", "ignore"):
             result = table.append(data, schema_mode=self.schema_mode, engine=self.engine, **options)
@@ -281,6 +288,13 @@ class Step:
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
         return StepReport(table, result.version, result.skipped, reason, repeated, result)
+
+
+def _pandas_frame() -> type | tuple[()]:
+    """pandas' frames, where pandas is imported; else nothing is one."""
+    module = sys.modules.get("pandas")
+    frame: type | None = getattr(module, "DataFrame", None)
+    return () if frame is None else frame
 
 
 def _is_recorded(txn: TxnId, version: int | None) -> bool:

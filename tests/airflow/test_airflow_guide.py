@@ -28,6 +28,11 @@ def test_the_example_runs(runs: Any, tmp_path: Path) -> None:
     rows = [{"day": "2026-01-02", "carrier": "UA", "delay": 12}]
     for name in ("flights", "enriched"):
         assert DeltaTable(tmp_path / name).snapshot().scan().to_arrow().to_pylist() == rows
+    # A run without a logical date, as an asset or a user starts it.
+    manual = runs.run(namespace["dag"], None, run_after=datetime(2026, 2, 3, tzinfo=UTC))
+    assert str(manual.state) == "success"
+    days = DeltaTable(tmp_path / "flights").snapshot().scan().to_arrow()["day"].to_pylist()
+    assert sorted(days) == ["2026-01-02", "2026-02-03"]
 
 
 def test_it_names_all_there_is() -> None:

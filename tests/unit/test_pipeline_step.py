@@ -191,3 +191,28 @@ def test_touched_partitions_of_a_source_without_any(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="needs a partitioned source"):
         Step("Task x", target, "overwrite_touched").process(IncrementalReader(source, target), not_called)
     assert days(target) == ["kept"]
+
+
+def test_integers_with_a_null_of_pandas_fit_a_column_of_integers(tmp_path: Path) -> None:
+    import pandas as pd
+
+    table = DeltaTable(tmp_path / "t")
+    table.create(pa.schema([("n", pa.int64()), ("s", pa.string())]))
+    step = Step("A step", table)
+    step.run(lambda: pd.DataFrame({"n": [1, None], "s": [None, None]}))
+    assert sorted(table.snapshot().scan().to_arrow()["n"].to_pylist(), key=str) == [1, None]
+    for values in ([1.5, None], [2.0**60, None], [1.0, 2.0]):
+        frame = pd.DataFrame({"n": values, "s": ["x", "y"]})
+        with pytest.raises(SchemaMismatchError):
+            step.run(frame.copy)
+    assert table.version() == 1
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_column_of_pandas_without_a_value_makes_no_table(tmp_path: Path, mode: Mode) -> None:
+    import pandas as pd
+
+    table = DeltaTable(tmp_path / "t")
+    with pytest.raises(SchemaMismatchError, match="columns s of the pandas frame have no type"):
+        Step("A step", table, mode).run(lambda: pd.DataFrame({"n": [1], "s": [None]}))
+    assert not table.exists()

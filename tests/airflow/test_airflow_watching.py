@@ -1,0 +1,217 @@
+"""Scheduling by data: the commit trigger under a dying triggerer, the relay of partitions, `@task.delta_changes`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG, Asset, task
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaCommitTrigger, DeltaPartitionRelayOperator, delta_table_asset
+from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+
+def rows(*days: str | None) -> pa.Table:
+    return pa.table({"day": pa.array(days, pa.string()), "v": pa.array(range(len(days)), pa.int64())})
+
+
+class StateStore:
+    """Airflow's asset state store, as a trigger has it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def __getitem__(self, asset: Any) -> StateStore:
+        assert asset.name == "flights"
+        return self
+
+    async def aget(self, key: str) -> str | None:
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+
+def trigger_of(uri: Path, store: StateStore, **arguments: Any) -> DeltaCommitTrigger:
+    trigger = DeltaCommitTrigger(str(uri), "flights", poll_interval_s=0.01, **arguments)
+    trigger.asset_state_store = store
+    return trigger
+
+
+def events_of(trigger: DeltaCommitTrigger, count: int, meanwhile: Callable[[], object] = lambda: None) -> list[Any]:
+    """So many events of a triggerer that is killed right after it took the last of them."""
+
+    async def take() -> list[Any]:
+        taken: list[Any] = []
+        stream = trigger.run()
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.1)
+        meanwhile()
+        while len(taken) < count:
+            event = await asyncio.wait_for(first, 10)
+            taken.append(event.payload)
+            if len(taken) < count:
+                first = asyncio.ensure_future(anext(stream))
+        return taken
+
+    return asyncio.run(take())
+
+
+def test_a_commit_is_an_event_and_none_is_missed_when_the_triggerer_dies(tmp_path: Path) -> None:
+    table, store = DeltaTable(tmp_path / "t"), StateStore()
+    table.append(rows("a"), partition_by=["day"])
+    (event,) = events_of(trigger_of(tmp_path / "t", store), 1, lambda: table.append(rows("b", "c")))
+    assert (event["version"], event["operations"]) == (1, ["WRITE"])
+    assert sorted(row["day"] for row in event["partitions"]) == ["b", "c"]
+    # It died before it could note that. While it was dead there were commits: one that is no news, one that is.
+    table.optimize()
+    table.append(rows("d"))
+    (again,) = events_of(trigger_of(tmp_path / "t", store), 1)
+    assert (again["starting_version"], again["ending_version"]) == (1, table.version())
+    assert {row["day"] for row in again["partitions"]} == {"b", "c", "d"}
+
+
+def test_the_watermark_moves_after_the_event_was_handed_over(tmp_path: Path) -> None:
+    table, store = DeltaTable(tmp_path / "t"), StateStore()
+    table.append(rows("a"))
+    first, second = events_of(trigger_of(tmp_path / "t", store, start="earliest"), 2, lambda: table.append(rows("b")))
+    assert (first["version"], second["version"]) == (0, 1)
+    assert store.values["delta_orch_cursor"].endswith(":0")
+
+
+def test_a_table_that_is_created_anew_is_told_as_such(tmp_path: Path) -> None:
+    table, store = DeltaTable(tmp_path / "t"), StateStore()
+    for day in "abc":
+        table.append(rows(day))
+
+    def recreate() -> None:
+        shutil.rmtree(tmp_path / "t")
+        DeltaTable(tmp_path / "t").append(rows("z"))
+
+    (event,) = events_of(trigger_of(tmp_path / "t", store), 1, recreate)
+    assert (event["recreated"], event["version"]) == (True, 0)
+
+
+def test_outages_are_ridden_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import delta_orch.pipeline.tail as tail
+
+    table, store, poll, failures = DeltaTable(tmp_path / "t"), StateStore(), tail.poll, 2
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise StorageError("The store cannot be reached", retryable=True)
+        return poll(*arguments, **options)
+
+    table.append(rows("a"))
+    monkeypatch.setattr(tail, "poll", failing)
+    (event,) = events_of(trigger_of(tmp_path / "t", store, start="earliest"), 1)
+    assert (event["version"], failures < 0) == (0, True)
+
+
+def test_assets_of_one_table_share_their_polling(tmp_path: Path) -> None:
+    one, two = (DeltaCommitTrigger(str(tmp_path / "t"), name) for name in ("one", "two"))
+    assert one.shared_stream_key() == two.shared_stream_key()
+    assert one.serialize() != two.serialize()
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows("a"))
+    kind, serialized = one.serialize()
+    arguments: dict[str, Any] = dict(serialized)
+    assert kind.endswith("commit_trigger.DeltaCommitTrigger")
+
+    async def shared() -> list[Any]:
+        stream = DeltaCommitTrigger.open_shared_stream({**arguments, "poll_interval_s": 0.01})
+        await anext(stream)
+        table.append(rows("b"))
+        await anext(stream)
+
+        async def ticks() -> AsyncIterator[str]:
+            yield "news"
+
+        late = DeltaCommitTrigger(**{**arguments, "start": "earliest"})
+        return [event.payload["version"] async for event in late.filter_shared_stream(ticks())]
+
+    assert asyncio.run(shared()) == [1]
+
+
+def test_a_watched_asset_has_a_watcher(tmp_path: Path) -> None:
+    asset = delta_table_asset("watched", tmp_path / "a b#c", watch=True, poll_interval=5, delta_conn_id="lake")
+    (watcher,) = asset.watchers
+    assert watcher.trigger.serialize()[1] == {
+        "table_uri": str(tmp_path / "a b#c"),
+        "asset_name": "watched",
+        "delta_conn_id": "lake",
+        "poll_interval_s": 5,
+        "start": "latest",
+    }
+    assert delta_table_asset("unwatched", tmp_path / "t").watchers == []
+
+
+class Events(dict[Any, Any]):
+    def __missing__(self, asset: Any) -> Any:
+        self[asset] = SimpleNamespace(keys=[], add_partitions=lambda keys: self[asset].keys.extend(keys))
+        return self[asset]
+
+
+def relayed(table: DeltaTable, payloads: list[dict[str, Any]], **arguments: Any) -> tuple[list[str], Any]:
+    daily = Asset(name="flights by day", uri="delta://file/by/day")
+    operator = DeltaPartitionRelayOperator(task_id="relay", table_uri=table.uri, outlets=[daily], **arguments)
+    events = Events()
+    told = [SimpleNamespace(extra={"from_trigger": True, "payload": payload}) for payload in payloads]
+    context: Any = {"triggering_asset_events": {daily: told}, "outlet_events": events}
+    xcom = operator.execute_on_table(context, None, table)  # type: ignore[arg-type]
+    return events[daily].keys if daily in events else [], xcom
+
+
+def test_touched_partitions_become_keys(tmp_path: Path) -> None:
+    table, store = DeltaTable(tmp_path / "t"), StateStore()
+    table.append(rows("a"), partition_by=["day"])
+    payloads = events_of(trigger_of(tmp_path / "t", store), 1, lambda: table.append(rows("b", "c")))
+    table.append(rows("later"))
+    keys, xcom = relayed(table, payloads)
+    assert keys == xcom["partition_keys"] == ["b", "c"]
+    assert relayed(table, [])[1]["skipped"] is True
+    assert relayed(table, [{**payloads[0], "table_uri": "file:///elsewhere"}])[0] == []
+    operators = [{"table_uri": table.uri, "version": 2, "skipped": False}]
+    assert relayed(table, operators)[0] == ["later"]
+
+
+@pytest.mark.parametrize("day", [None, " "])
+def test_a_partition_that_is_no_key_is_an_error(tmp_path: Path, day: str | None) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows(day), partition_by=["day"])
+    with pytest.raises(DeltaError, match="cannot be a partition key"):
+        relayed(table, [{"table_uri": table.uri, "version": 0}])
+    with pytest.raises(DeltaError, match="partitioned by day"):
+        relayed(table, [{"table_uri": table.uri, "version": 0}], column="v")
+
+
+def test_a_relay_needs_assets_to_tell() -> None:
+    with pytest.raises(InvalidRequestError, match="must be assets"):
+        DeltaPartitionRelayOperator(task_id="relay", table_uri="/t")
+
+
+def test_changes_as_a_decorator(runs: Runs, tmp_path: Path) -> None:
+    DeltaTable(tmp_path / "s").append(rows("a", "b"))
+    with DAG("changes", schedule=None) as dag:
+
+        @task.delta_changes(source=tmp_path / "s", target=tmp_path / "t", mode="append")
+        def copy(batch: Any, factor: int, ds: str | None = None) -> pa.Table:
+            found = batch.scan().to_arrow()
+            return found.set_column(1, "v", pa.array([factor * v for v in found["v"].to_pylist()], pa.int64()))
+
+        copy(factor=10)
+    run = runs.run(dag)
+    assert runs.state(run, "copy") == "success"
+    assert sorted(DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["v"].to_pylist()) == [0, 10]
