@@ -171,7 +171,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
 
 def payload_of(table: DeltaTable, batch: TailBatch) -> dict[str, object]:
     """What an asset event tells of new commits."""
-    from delta_orch.airflow.table_operator import partitions_as_text
+    from delta_orch.airflow.events import partitions_as_text
 
     return {
         "table_uri": table.uri,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MODES: dict[str, Mode] = {
     "append": "append",
+    "merge": "merge",
     "overwrite_partitions": "overwrite_partitions",
     "overwrite_changed": "overwrite_touched",
 }
@@ -43,14 +44,17 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     The task goes on until it has processed what was in the source when it began, and reports the last commit.
 
     Args:
-        source: The table read from. (templated)
+        source: The table read from. Of several, a dict of names; the function then gets a dict with the batches of
+            those that have news, and all their cursors are committed together. (templated)
         target: The table written to; the first commit creates it. (templated)
         python_callable: `(batch, …) -> rows`.
         op_args: Positional arguments after the batch. (templated)
         op_kwargs: Keyword arguments. (templated)
         mode: `overwrite_partitions` replaces the target's partitions that the rows belong to; `overwrite_changed`
             replaces the partitions touched in the source, also where they are empty now (source and target must be
-            partitioned alike); `append` adds the rows.
+            partitioned alike); `append` adds the rows; `merge` updates those with the same `merge_keys` and inserts
+            the others.
+        merge_keys: With `merge`: the columns that identify a row.
         max_versions: At most so many versions that change data in one batch; None for all there are.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history; `error`.
         on_recreated: `error`, or `bootstrap` when the source was dropped and created anew.
@@ -67,10 +71,11 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     def __init__(
         self,
         *,
-        source: TableLocation,
+        source: TableLocation | Mapping[str, TableLocation],
         target: TableLocation,
         python_callable: UserFunction,
         mode: str = "overwrite_partitions",
+        merge_keys: Sequence[str] = (),
         max_versions: int | None = None,
         bootstrap: str = "snapshot",
         on_recreated: str = "error",
@@ -78,7 +83,12 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(table_uri=target, python_callable=python_callable, **kwargs)
-        self.source = checked_location(source)
+        self.source = (
+            {name: checked_location(one) for name, one in source.items()}
+            if isinstance(source, Mapping)
+            else checked_location(source)
+        )
+        self.merge_keys = merge_keys
         self.mode = mode
         self.max_versions = max_versions
         self.bootstrap = bootstrap
@@ -98,38 +108,67 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             not isinstance(max_versions, int) or isinstance(max_versions, bool) or max_versions < 1
         ):
             raise self.refusal(f"has max_versions={max_versions!r}, which is below 1 or no number")
-        if not is_template(self.source) and self.source == self.table_uri:
+        if isinstance(merge_keys, str) or (mode == "merge") != bool(merge_keys):
+            raise self.refusal("takes a list of columns as merge_keys with mode='merge', and only then")
+        if self.source == {}:
+            raise self.refusal("has no source")
+        if isinstance(self.source, dict) and len(self.source) > 1 and mode == "overwrite_changed":
+            raise self.refusal("has several sources and mode='overwrite_changed', which replaces what one has touched")
+        sources = self.source.values() if isinstance(self.source, dict) else [self.source]
+        if not is_template(self.table_uri) and self.table_uri in sources:
             raise self.refusal("has one table as source and target")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader
         from delta_orch.pipeline.recorded import find_commit_after
 
-        source = self.hook.table(self.source)
-        if source.uri == table.uri:
-            raise self.refusal("has one table as source and target")
-        reader = IncrementalReader(
-            source,
-            table,
-            consumer=self.consumer,
-            bootstrap=cast("Bootstrap", self.bootstrap),  # checked by the reader
-            on_recreated=cast("OnRecreated", self.on_recreated),
-            max_versions=self.max_versions,
-        )
+        several = isinstance(self.source, dict)
+        own_name = self.consumer or table.uri.rstrip("/").rsplit("/", 1)[-1]
+        readers: dict[str, IncrementalReader] = {}
+        for name, location in (self.source if isinstance(self.source, dict) else {"": self.source}).items():
+            source = self.hook.table(location)
+            if source.uri == table.uri:
+                raise self.refusal("has one table as source and target")
+            readers[name] = IncrementalReader(
+                source,
+                table,
+                # Two sources of one target have a cursor each.
+                consumer=f"{own_name}/{name}" if several else self.consumer,
+                bootstrap=cast("Bootstrap", self.bootstrap),
+                on_recreated=cast("OnRecreated", self.on_recreated),
+                max_versions=self.max_versions,
+            )
         attempts = Attempts(context)
         attempts.begin_or_continue(run.identity().version, table.version() if table.exists() else -1)
         with self.lazy_session(run) as session:
-            report = self.step(run, table, MODES[self.mode]).process(
-                reader, lambda batch: self._rows(context, session(), batch), until_current=True
-            )
-        details: dict[str, object] = {"source_uri": reader.source.uri}
+            step = replace(self.step(run, table, MODES[self.mode]), merge_keys=tuple(self.merge_keys))
+            if several:
+                report = step.process_all(
+                    readers, lambda batches: self.call_user_function(context, session(), dict(batches))
+                )
+            else:
+                report = step.process(
+                    readers[""], lambda batch: self._rows(context, session(), batch), until_current=True
+                )
+        details: dict[str, object] = {}
+        if several:
+            details["source_uris"] = {name: reader.source.uri for name, reader in readers.items()}
+        else:
+            details["source_uri"] = readers[""].source.uri
         if not report.batches and report.version is not None and attempts.marker is not None:
             # Of this run, and since the first attempt that Airflow knows no success of.
             found = find_commit_after(table, attempts.marker.table_version, run.is_of_task)
             if found is not None:
                 report = replace(report, version=found.version, recovered=found)
-                details |= _source_versions(found)
-        if report.batches:
+                details |= {} if several else _source_versions(found)
+        if report.batches and several:
+            details["source_ending_versions"] = {
+                name: batch.ending_version
+                for name, reader in readers.items()
+                for batch in report.batches
+                if batch.source is reader.source
+            }
+        elif report.batches:
             details |= {
                 "source_starting_version": report.batches[0].starting_version,
                 "source_ending_version": report.batches[-1].ending_version,

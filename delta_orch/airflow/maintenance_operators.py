@@ -31,23 +31,39 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         where: Only partitions this predicate holds for; all by default. (templated)
         target_size: The size to aim for, in bytes or as `128MB` (of 2**20 bytes); the table's own setting by default.
             (templated)
+        zorder_by: Columns by whose values rows are to lie together: every file of the partitions is rewritten, each
+            time. (templated)
+        full: Cluster every file of a clustered table anew.
     """
 
-    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "target_size")
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "target_size", "zorder_by")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
 
     def __init__(
-        self, *, where: str | None = None, target_size: int | str | None = None, **kwargs: OperatorArgument
+        self,
+        *,
+        where: str | None = None,
+        target_size: int | str | None = None,
+        zorder_by: Sequence[str] | None = None,
+        full: bool = False,
+        **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.where = where
         self.target_size = target_size
+        self.zorder_by = zorder_by
+        self.full = full
+        self.ensure_flag("full", full)
+        if zorder_by is not None and not is_template(zorder_by) and (isinstance(zorder_by, str) or not zorder_by):
+            raise self.refusal(f"has zorder_by={zorder_by!r}, which is no list of columns")
         if target_size is not None and not is_template(target_size):
             parse_target_size(target_size)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         size = None if self.target_size is None else parse_target_size(self.target_size)
-        result = table.optimize(self.where, size, user_metadata=run.user_metadata())
+        result = table.optimize(
+            self.where, size, zorder_by=self.zorder_by, full=self.full, user_metadata=run.user_metadata()
+        )
         metrics = dict(result.operation_metrics)
         return {
             "table_uri": table.uri,

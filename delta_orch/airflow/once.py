@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.attempts import Attempts, Verdict, judge
@@ -138,13 +139,22 @@ def _report(table: DeltaTable, result: CommitResult) -> StepReport:
 
 
 def work_of(operator: BaseOperator) -> str:
-    """A digest of an operator's rendered arguments, by which one expansion of a mapped task is told from another.
-
-    Objects that JSON does not have count by their type: what differs between two attempts must be the arguments.
-    """
+    """A digest of an operator's rendered arguments, by which one expansion of a mapped task is told from another."""
     import hashlib
     import json
 
-    fields = {name: getattr(operator, name, None) for name in sorted(operator.template_fields)}
-    text = json.dumps(fields, sort_keys=True, default=lambda value: type(value).__qualname__)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    fields = [[name, _comparable(getattr(operator, name, None))] for name in sorted(operator.template_fields)]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
+
+
+def _comparable(value: object) -> object:
+    """A value as JSON. What JSON does not have counts by its type: two attempts must not differ by an address."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, date | timedelta):
+        return str(value)
+    if isinstance(value, Mapping):
+        return sorted(([str(key), _comparable(part)] for key, part in value.items()), key=lambda pair: str(pair[0]))
+    if isinstance(value, list | tuple):
+        return [_comparable(part) for part in value]
+    return type(value).__qualname__

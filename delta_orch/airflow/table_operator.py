@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 
 from delta_orch.airflow.assets import create_asset
+from delta_orch.airflow.events import touched_partitions
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import checked_location
@@ -15,7 +16,6 @@ from delta_orch.airflow.run_context import TaskRun
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from airflow.sdk import Context
 
     from delta_orch.airflow.locations import TableLocation
@@ -139,28 +139,6 @@ def attach_to_outlets(context: Context, xcom: XCom, table: DeltaTable) -> None:
             events[outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias):
             events[outlet].add(_asset_of_table(str(xcom["table_uri"]), outlets), extra=extra)
-
-
-MAX_PARTITIONS = 1000
-
-
-def touched_partitions(table: DeltaTable, version: int) -> list[dict[str, str | None]] | None:
-    """The partitions in which a commit changed data, as text by column; None where there are more than an event should
-    hold, or the table has none."""
-    from delta_orch.pipeline.tail import partitions_of_version
-
-    return partitions_as_text(partitions_of_version(table.log, version))
-
-
-def partitions_as_text(found: pa.Table) -> list[dict[str, str | None]] | None:
-    """One object a partition, as `touched_partitions`."""
-    from delta_orch.pipeline.partitions import key_text
-
-    if not found.column_names or found.num_rows > MAX_PARTITIONS:
-        return None
-    return [
-        {name: None if value is None else key_text(value) for name, value in row.items()} for row in found.to_pylist()
-    ]
 
 
 def _asset_of_table(table_uri: str, outlets: Sequence[object]) -> Asset:

@@ -274,3 +274,14 @@ def test_verdicts(recorded: int | None, marker: Marker | None, adds: bool, expec
         assert judge(OWN, recorded, marker, "", adds=adds, knows=True) is expected
     if recorded == OWN and marker is None:
         assert judge(OWN, recorded, marker, "", adds=adds, knows=False) is Verdict.OWN
+
+
+def test_a_digest_takes_every_argument_there_is() -> None:
+    from delta_orch.airflow.once import work_of
+
+    def digest(value: object) -> str:
+        return work_of(DeltaWriteOperator(task_id="t", table_uri="/t", python_callable=dict, op_kwargs={"a": value}))
+
+    odd = {1: "a", "b": [object(), DAY_5], (1, 2): {"x"}, None: float("nan")}
+    assert digest(odd) == digest(dict(odd))
+    assert len({digest(value) for value in ("a", "b", 1, DAY_5, DAY_6, ["a"], {"a": 1}, {"a": 2})}) == 8

@@ -191,8 +191,10 @@ def test_missing_source_fails_at_once(runs, tmp_path: Path) -> None:  # type: ig
 
 
 def test_unknown_mode_is_refused_when_the_dag_is_parsed(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="mode='merge'"):
-        double_of(tmp_path, "unknown_mode", Doubled(), mode="merge")
+    with pytest.raises(InvalidRequestError, match="mode='mrege'"):
+        double_of(tmp_path, "unknown_mode", Doubled(), mode="mrege")
+    with pytest.raises(InvalidRequestError, match="merge_keys"):
+        double_of(tmp_path, "no_keys", Doubled(), mode="merge")
 
 
 def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -205,3 +207,42 @@ def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, 
     assert found.column("note").to_pylist() == [None, None, "x"]
     with pytest.raises(InvalidRequestError, match="schema_mode"):
         double_of(tmp_path, "replacing", print, schema_mode="overwrite")
+
+
+def test_changes_are_merged_by_keys(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    def newest(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    dag = double_of(tmp_path, "merging", newest, mode="merge", merge_keys=["day", "value"])
+    runs.run(dag)
+    source.append(readings("b", 3))
+    run = runs.run(dag)
+    assert runs.state(run, "silver") == "success"
+    assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("b", 3)]
+
+
+def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    other = DeltaTable(tmp_path / "other")
+    other.append(readings("x", 9))
+    seen: list[list[str]] = []
+
+    def both(batches: dict[str, ChangeBatch]) -> pa.Table:
+        seen.append(sorted(batches))
+        return pa.concat_tables(batch.changes.to_arrow().select(["day", "value"]) for batch in batches.values())
+
+    with DAG("several", schedule=None) as dag:
+        DeltaIncrementalOperator(
+            task_id="silver",
+            source={"one": tmp_path / "source", "two": tmp_path / "other"},
+            target=tmp_path / "target",
+            python_callable=both,
+            mode="append",
+            bootstrap="changes",
+        )
+    runs.run(dag)
+    other.append(readings("y", 8))
+    report = runs.xcom(runs.run(dag), "silver")
+    assert report["source_ending_versions"] == {"two": 1}
+    assert runs.xcom(runs.run(dag), "silver")["skipped"] is True
+    assert seen == [["one", "two"], ["two"]]
+    assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("x", 9), ("y", 8)]
