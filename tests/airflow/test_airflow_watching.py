@@ -48,21 +48,28 @@ def trigger_of(uri: Path, store: StateStore, **arguments: Any) -> DeltaCommitTri
     return trigger
 
 
-def events_of(trigger: DeltaCommitTrigger, count: int, meanwhile: Callable[[], object] = lambda: None) -> list[Any]:
-    """So many events of a triggerer that is killed right after it took the last of them."""
+def events_of(trigger: DeltaCommitTrigger, count: int, meanwhile: Callable[[], object] | None = None) -> list[Any]:
+    """So many events of a triggerer that is killed right after it took the last of them.
+
+    `meanwhile` happens when the trigger has begun to watch: it has noted where, or told the first event.
+    """
 
     async def take() -> list[Any]:
         taken: list[Any] = []
         stream = trigger.run()
-        first = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0.1)
-        meanwhile()
-        while len(taken) < count:
-            event = await asyncio.wait_for(first, 10)
-            taken.append(event.payload)
-            if len(taken) < count:
-                first = asyncio.ensure_future(anext(stream))
-        return taken
+        following = asyncio.ensure_future(anext(stream))
+        if trigger.start == "latest":
+            while not trigger.asset_state_store.values:
+                await asyncio.sleep(0.01)
+            if meanwhile is not None:
+                meanwhile()
+        while True:
+            taken.append((await asyncio.wait_for(following, 60)).payload)
+            if len(taken) == count:
+                return taken
+            if len(taken) == 1 and trigger.start == "earliest" and meanwhile is not None:
+                meanwhile()
+            following = asyncio.ensure_future(anext(stream))
 
     return asyncio.run(take())
 
