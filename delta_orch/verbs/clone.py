@@ -67,9 +67,11 @@ def clone(
         raise InvalidRequestError(
             "A table cannot be cloned onto itself", remedy="To go back to an older version, use restore"
         )
-    options = {**options, "isolation_level": options.get("isolation_level") or SERIALIZABLE}
     overrides = ensure_settable(property_texts(properties or {}), on_new_table=False)
     before = _snapshot_or_none(target, options.get("read_version"))
+    # Whatever is asked for: of two clones that create one table, only one may add its files.
+    level = SERIALIZABLE if before is None else options.get("isolation_level") or SERIALIZABLE
+    options = {**options, "isolation_level": level}
     transaction = Transaction(
         target,
         before,

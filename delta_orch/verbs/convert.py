@@ -59,7 +59,8 @@ def convert(
     if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
         raise InvalidRequestError("A conversion is of the whole table", remedy="Pass transaction ids without scope")
     partition_columns = parse_partition_schema(partition_schema)
-    commit = {**commit, "isolation_level": commit.get("isolation_level") or SERIALIZABLE}
+    # Whatever is asked for: two conversions of one directory must not both add its files.
+    commit = {**commit, "isolation_level": SERIALIZABLE}
     if newest is not None:
         _ensure_joins(newest, partition_columns)
         return Transaction(log, newest, operation="CONVERT", **commit).skip()

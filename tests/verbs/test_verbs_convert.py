@@ -15,12 +15,14 @@ import pytest
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import (
+    ConflictError,
     InvalidPropertyError,
     InvalidRequestError,
     SchemaMismatchError,
     TableExistsError,
 )
 from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.verbs.convert import convert
 from tests.harness.table_builder import read_anew
 
 
@@ -245,3 +247,13 @@ def test_files_of_other_writers(tmp_path: Path) -> None:
     DeltaTable.convert(tmp_path)
     assert [row["name"] for row in read(DeltaTable(tmp_path), where="name IS NULL")] == [None]
     assert [row["id"] for row in read(DeltaTable(tmp_path), where="name = 'x'")] == [1]
+
+
+def test_two_conversions_of_one_directory(tmp_path: Path) -> None:
+    put(tmp_path, "x.parquet", ids(1))
+    table = DeltaTable(tmp_path)
+    DeltaTable.convert(tmp_path)
+    with pytest.raises(ConflictError):
+        # It has seen no table there, and is overtaken.
+        convert(table.log, None, None, None, {"isolation_level": "WriteSerializable"})
+    assert table.version() == 0 and len(read(table)) == 1
