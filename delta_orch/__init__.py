@@ -35,7 +35,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         found = getattr(import_module(_HOME[name]), name)
-        if isinstance(found, FunctionType):
+        # A constant may be NaN or infinite: `literal` judges its argument itself.
+        if isinstance(found, FunctionType) and name != "literal":
             found = globals()[name] = import_module("delta_orch.arguments").checked(found)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,21 +27,15 @@ ROWS = [
 ]
 
 
+MARKED = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
+EVERYTHING = MARKED | {"delta.columnMapping.mode": "name", "delta.enableRowTracking": "true"}
+
+
+# Every kind of session, and every kind of table; each pair of them takes half a minute.
 @pytest.mark.parametrize(
-    ("properties", "partition_by"),
-    [
-        ({}, ["part"]),
-        ({"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}, None),
-        (
-            {
-                "delta.columnMapping.mode": "name",
-                "delta.enableRowTracking": "true",
-                "delta.enableDeletionVectors": "true",
-                "delta.enableChangeDataFeed": "true",
-            },
-            ["part"],
-        ),
-    ],
+    ("engine", "properties", "partition_by"),
+    [("classic", EVERYTHING, ["part"]), ("connect", MARKED, None), ("portable", {}, ["part"])],
+    indirect=["engine"],
 )
 def test_statements_do_what_plain_python_does(
     engine: SparkEngine, tmp_path: Path, properties: dict[str, str], partition_by: list[str] | None
