@@ -16,10 +16,21 @@ if TYPE_CHECKING:
     from delta_orch.errors import DeltaError
     from delta_orch.expressions.literal import literal
     from delta_orch.log.files.txn import TxnId
+    from delta_orch.statements.run import sql
     from delta_orch.storage.patience import configure
     from delta_orch.table.column_definitions import column, identity_column
 
-__all__ = ["DeltaError", "DeltaTable", "TxnId", "__version__", "column", "configure", "identity_column", "literal"]
+__all__ = [
+    "DeltaError",
+    "DeltaTable",
+    "TxnId",
+    "__version__",
+    "column",
+    "configure",
+    "identity_column",
+    "literal",
+    "sql",
+]
 
 _HOME = {
     "DeltaError": "delta_orch.errors",
@@ -29,6 +40,7 @@ _HOME = {
     "configure": "delta_orch.storage.patience",
     "identity_column": "delta_orch.table.column_definitions",
     "literal": "delta_orch.expressions.literal",
+    "sql": "delta_orch.statements.run",
 }
 
 

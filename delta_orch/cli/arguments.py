@@ -122,10 +122,15 @@ class _Parser(ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, and what it takes after its target."""
+    """A command, and what it takes after its target.
+
+    Attributes:
+        first: What stands in the place of the target's location.
+    """
 
     function: Callable[..., None]
     arguments: tuple[Argument, ...]
+    first: Argument = TARGET[0]
 
     @property
     def help(self) -> str:
@@ -138,8 +143,7 @@ class Command:
             allow_abbrev=False,
             formatter_class=lambda prog: HelpFormatter(prog, max_help_position=32),
         )
-        uri, *options = TARGET
-        for taken in (uri, *self.arguments, *options):
+        for taken in (self.first, *self.arguments, *TARGET[1:]):
             parser.add_argument(*taken.names, **taken.settings)  # type: ignore[arg-type]
         return parser
 
@@ -160,11 +164,11 @@ F = TypeVar("F", bound=Callable[..., None])
 class Commands(dict[str, Command]):
     """Commands by name, in the order of their definition."""
 
-    def add(self, *arguments: Argument, name: str | None = None) -> Callable[[F], F]:
+    def add(self, *arguments: Argument, name: str | None = None, first: Argument = TARGET[0]) -> Callable[[F], F]:
         """Register a function as a command, which is called as the function is unless `name` says otherwise."""
 
         def register(function: F) -> F:
-            self[name or function.__name__.replace("_", "-")] = Command(function, arguments)
+            self[name or function.__name__.replace("_", "-")] = Command(function, arguments, first)
             return function
 
         return register

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Look at a table": ("table", "snapshot schema files history txn fsck"),
     "Read rows": ("row", "show read explain changes"),
+    "Change rows": ("change", "delete update merge sql"),
     "Change a table": ("", "alter domain"),
     "Look after a table": ("upkeep", "optimize vacuum checkpoint compact-log checksum cleanup-log"),
     "Go back, copy, convert": ("whole_table", "restore clone convert purge"),

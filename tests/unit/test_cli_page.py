@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_orch.cli.arguments import TARGET, Command
+from delta_orch.cli.arguments import Command
 from delta_orch.cli.main import all_commands
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def rows() -> list[str]:
 
 
 def words_before_uri(row: str) -> tuple[str, ...]:
-    return tuple(row.partition(" URI")[0].split())
+    return tuple(re.split(" URI| STATEMENT", row)[0].split())
 
 
 def test_every_command_is_on_the_page_and_no_other() -> None:
@@ -49,8 +49,8 @@ def test_a_command_is_shown_with_all_its_options(row: str) -> None:
     if words[0] == "alter":
         expected -= OF_ALL_CHANGES
     assert set(re.findall(r"--[a-z0-9-]+", row)) == expected
-    required = [p for p in (TARGET[0], *command.arguments) if not p.names[0].startswith("-")]
-    assert len(re.sub(r"\[.*?\]|--output FILE", "", row).split()) - len(words) == len(required)
+    required = [p for p in (command.first, *command.arguments) if not p.names[0].startswith("-")]
+    assert len(re.sub(r"\[.*?\]|--output FILE|--set COLUMN=SQL", "", row).split()) - len(words) == len(required)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

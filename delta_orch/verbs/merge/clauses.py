@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Column
 
 
 class Kind(StrEnum):
@@ -54,7 +55,7 @@ class Clause:
 
 def assigned(values: object, clause: str) -> Mapping[str, object]:
     """The `set` or `values` of a clause. Raises InvalidRequestError unless it maps names of columns to values."""
-    if not isinstance(values, Mapping) or not values or not all(isinstance(name, str) for name in values):
+    if not isinstance(values, Mapping) or not values or not all(isinstance(name, str | Column) for name in values):
         raise InvalidRequestError(
             f"The clause {clause} needs a mapping of column names to values",
             cause=f"It got {values!r:.100}",

@@ -1,0 +1,185 @@
+"""Commands that change rows: `delete`, `update`, `merge`; and `sql`, which runs one statement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.cli import arguments as take
+from delta_orch.cli import output as out
+from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.log.write.commit_result import CommitResult
+
+COMMANDS = Commands()
+
+_WHERE = take.argument("--where", "SQL", "The rows, in Spark SQL. Default: all.")
+
+
+@COMMANDS.add(_WHERE, take.ENGINE, take.ISOLATION, take.DRY_RUN)
+def delete(at: Target, where: str | None, engine: str, isolation: str | None, dry_run: bool) -> None:
+    """Delete the rows for which a predicate is true."""
+    table = at.table()
+    with out.working("Deleting rows"):
+        result = table.delete(where, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run)
+    _report(at, result)
+
+
+@COMMANDS.add(
+    take.argument(
+        "--set", "COLUMN=SQL", "A column's new value, repeatable.", action="append", dest="assigned", required=True
+    ),
+    _WHERE,
+    take.ENGINE,
+    take.ISOLATION,
+    take.DRY_RUN,
+)
+def update(
+    at: Target, assigned: list[str], where: str | None, engine: str, isolation: str | None, dry_run: bool
+) -> None:
+    """Give columns other values in the rows for which a predicate is true."""
+    from delta_orch.statements.rows import parse_assignments
+
+    values: dict[Any, str] = {}
+    for text in assigned:
+        for column, value in parse_assignments(text).items():
+            if column in values:
+                raise UsageError(f"--set assigns {'.'.join(column.path)} twice")
+            values[column] = value
+    table = at.table()
+    with out.working("Updating rows"):
+        result = table.update(values, where, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run)
+    _report(at, result)
+
+
+@COMMANDS.add(
+    take.argument("source", "SOURCE", "A Delta table's location, or a Parquet file's path ending in .parquet."),
+    take.argument("--on", "SQL", "When a target row and a source row belong together: target.id = source.id"),
+    take.argument("--keys", "A,B", "Columns that are equal instead; nulls are equal to each other."),
+    take.argument(
+        "--when",
+        "CLAUSE",
+        "As in MERGE, repeatable: 'MATCHED AND source.gone THEN DELETE'. Default: update and insert all columns.",
+        action="append",
+        default=[],
+    ),
+    take.ENGINE,
+    take.ISOLATION,
+    take.DRY_RUN,
+)
+def merge(
+    at: Target,
+    source: str,
+    on: str | None,
+    keys: str | None,
+    when: list[str],
+    engine: str,
+    isolation: str | None,
+    dry_run: bool,
+) -> None:
+    """Update, delete and insert rows by those of another table or a Parquet file."""
+    from delta_orch.statements.rows import parse_merge_clause
+    from delta_orch.verbs.merge.upsert import key_condition
+
+    names = take.parse_columns(keys)
+    if (on is None) == (names is None):
+        raise UsageError("merge takes either --on or --keys")
+    condition = on if on is not None else key_condition(names or [])
+    clauses = [parse_merge_clause(text) for text in when or ["MATCHED THEN UPDATE SET *", "NOT MATCHED THEN INSERT *"]]
+    table = at.table()
+    assert condition is not None
+    builder = table.merge(
+        _source(at, source), condition, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run
+    )
+    for clause in clauses:
+        builder = clause(builder)
+    with out.working("Merging rows"):
+        result = builder.execute()
+    _report(at, result)
+
+
+def _source(at: Target, location: str) -> object:
+    from dataclasses import replace
+
+    if not location.endswith(".parquet"):
+        return replace(at, uri=location).table()
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    from delta_orch.errors import InvalidRequestError
+
+    try:
+        return ds.dataset(location, format="parquet")
+    except (OSError, pa.ArrowException) as e:
+        raise InvalidRequestError(
+            f"The source {location} cannot be read", cause=str(e).splitlines()[0], remedy="Give a Parquet file"
+        ) from e
+
+
+def _report(at: Target, result: CommitResult) -> None:
+    counted = {name: int(value) for name, value in result.operation_metrics.items() if "Rows" in name}
+    told = ", ".join(f"{name} {count:,}" for name, count in counted.items() if count)
+    out.report_commit(result, done=f"Version {result.version}: {told}", nothing="No row to change", as_json=at.json)
+    if result.preview is not None and told and not at.json:
+        out.print_line(told)
+
+
+@COMMANDS.add(
+    take.argument("--table", "NAME=URI", "A table by a name of its own, repeatable.", action="append", default=[]),
+    take.ENGINE,
+    take.DRY_RUN,
+    first=take.argument("uri", "STATEMENT", "One statement of Spark SQL; a table is delta.`path` or a --table."),
+)
+def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
+    """Run one statement of Spark SQL: see docs/sql.md."""
+    import pyarrow as pa
+
+    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.statements.run import sql as run
+
+    tables: dict[str, object] = {}
+    for text in table:
+        name, separator, uri = text.partition("=")
+        if not (name and separator and uri):
+            raise UsageError(f"--table {text!r} is not NAME=URI")
+        tables[name] = uri
+    reads = open_engine(engine)
+    with out.working("Running the statement"):
+        if dry_run:
+            result = run(at.uri, engine=reads, tables=tables, storage_options=at.options(), dry_run=True)
+        else:
+            result = run(at.uri, engine=reads, tables=tables, storage_options=at.options())
+        if not isinstance(result, CommitResult | pa.Table) and reads.accepts(result):
+            result = reads.to_arrow(reads.relation(result))
+    if isinstance(result, CommitResult):
+        _report(at, result)
+    elif isinstance(result, pa.Table):
+        _print_table(at, result)
+    elif at.json:
+        out.print_json(result)
+    else:
+        out.print_line(str(result))
+
+
+def _print_table(at: Target, rows: pa.Table) -> None:
+    from delta_orch.cli.row_commands import json_value, text_value
+    from delta_orch.protocol.arrow_types import schema_from_arrow
+
+    # Arrow's milliseconds and other types of answers that are no table's.
+    fields = schema_from_arrow(rows.schema).fields
+    found = rows.to_pylist()
+    if at.json:
+        out.print_json(
+            {
+                "columns": [{"name": f.name, "type": str(f.data_type)} for f in fields],
+                "rows": [{f.name: json_value(row[f.name], f.data_type) for f in fields} for row in found],
+            }
+        )
+        return
+    out.print_rows(
+        [f"{f.name}\n{f.data_type}" for f in fields],
+        [[text_value(row[f.name], f.data_type) for f in fields] for row in found],
+    )
+    out.print_line(f"{len(found)} rows")

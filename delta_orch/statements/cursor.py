@@ -1,0 +1,205 @@
+"""A statement of Spark SQL as words and signs, with the text between them as the user wrote it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError
+from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.parse import parse_value
+from delta_orch.expressions.spark_literals import quote_identifier
+
+_TOKEN = r"""(?xs)(?:\s|--[^\r\n]*|/\*.*?\*/)*+(?:
+    (?P<string>[rR]?(?:'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+"))
+    |(?P<quoted>`(?:[^`]|``)++`)
+    |(?P<number>[0-9]+(?:\.[0-9]+)?(?![\w.]))
+    |(?P<word>\w+)
+    |(?P<symbol><=>|<=|>=|<>|!=|==|\|\||::|->|[^'"`])
+    |(?P<end>\Z))"""
+_MAX_CHARACTERS = 4 * 1024 * 1024
+_OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`word` is the text in upper case where the token is a word or a sign, otherwise empty."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+    @property
+    def word(self) -> str:
+        return self.text.upper() if self.kind in ("word", "symbol") else ""
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of a text; the last is `end`. Comments are left out.
+
+    Raises:
+        InvalidRequestError: It is not text, too long, or a quote or a comment is not closed.
+    """
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"A statement must be text, not {type(text).__name__}")
+    if len(text) > _MAX_CHARACTERS:
+        raise InvalidRequestError(f"The statement has {len(text)} characters; {_MAX_CHARACTERS} are allowed")
+    found: list[Token] = []
+    match, position = re.compile(_TOKEN).match, 0
+    while not found or found[-1].kind != "end":
+        token = match(text, position)
+        if token is None or (token["symbol"] == "/" and text.startswith("/*", token.start("symbol"))):
+            raise InvalidRequestError(
+                f"The statement cannot be read from {text[position : position + 40].strip()!a} on",
+                cause="A quote or a comment is not closed",
+            )
+        kind = token.lastgroup or "end"
+        found.append(Token(kind, token[kind], token.start(kind), token.end()))
+        position = token.end()
+    return found
+
+
+class Cursor:
+    """Reads one statement from its start."""
+
+    def __init__(self, text: str, tokens: list[Token]) -> None:
+        self.source = text
+        self.tokens = tokens
+        self.index = 0
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.index]
+
+    def at(self, *words: str) -> bool:
+        """Whether these words come next."""
+        ahead = self.tokens[self.index : self.index + len(words)]
+        return [token.word for token in ahead] == list(words)
+
+    def take(self, *words: str) -> bool:
+        """Pass these words, where they come next."""
+        if not self.at(*words):
+            return False
+        self.index += len(words)
+        return True
+
+    def expect(self, *words: str) -> None:
+        """Pass these words. Raises InvalidRequestError where others come next."""
+        if not self.take(*words):
+            self.refuse(f"{' '.join(words)} is missing")
+
+    def end(self) -> None:
+        """Raises InvalidRequestError where more comes."""
+        if self.token.kind != "end":
+            self.refuse("is not part of the statement")
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise the error for what comes next."""
+        token = self.token
+        where = "at its end" if token.kind == "end" else f"before {token.text[:60]!a}"
+        if what == "is not part of the statement":
+            problem = f"The statement goes on with {token.text[:60]!a}, which is not supported there"
+        else:
+            problem = f"The statement cannot be read: {what} {where}"
+        raise InvalidRequestError(
+            problem, remedy="docs/sql.md lists the statements and their parts", statement=self.source[:500]
+        )
+
+    def name(self) -> str:
+        """A name, with or without backticks."""
+        token = self.token
+        if token.kind not in ("word", "quoted"):
+            self.refuse("a name is missing")
+        self.index += 1
+        return token.text if token.kind == "word" else token.text[1:-1].replace("``", "`")
+
+    def path(self) -> list[str]:
+        """A name, or several with dots between."""
+        found = [self.name()]
+        while self.take("."):
+            found.append(self.name())
+        return found
+
+    def column(self) -> str:
+        """A column or a field of one as the verbs take it."""
+        return quoted_path(self.path())
+
+    def names(self) -> list[str]:
+        """Columns in parentheses."""
+        self.expect("(")
+        found = [self.column()]
+        while self.take(","):
+            found.append(self.column())
+        self.expect(")")
+        return found
+
+    def string(self) -> str:
+        """A string constant."""
+        token = self.token
+        if token.kind != "string":
+            self.refuse("a string is missing")
+        self.index += 1
+        value = parse_value(token.text)
+        if not isinstance(value, Literal) or not isinstance(value.value, str):
+            raise InvalidExpressionError(f"{token.text[:60]!a} is not a string")
+        return value.value
+
+    def number(self) -> str:
+        """A number without a sign."""
+        token = self.token
+        if token.kind != "number":
+            self.refuse("a number is missing")
+        self.index += 1
+        return token.text
+
+    def integer(self) -> int:
+        """A whole number without a sign."""
+        text = self.number()
+        if not text.isdigit() or len(text) > 18:
+            raise InvalidRequestError(f"{text[:60]} is not a whole number that a version or a count can be")
+        return int(text)
+
+    def text_until(self, *stops: str, angles: bool = False) -> str:
+        """What stands before one of the words, or before the end, parentheses and CASE closed; with `angles`, as in
+        types, `<` and `>` are parentheses, too. Raises InvalidRequestError where nothing does."""
+        first = self.index
+        closing: list[str] = []
+        while self.token.kind != "end":
+            word = self.token.word
+            is_field = self.index > first and self.tokens[self.index - 1].text == "."
+            if not closing and not is_field and word in stops:
+                break
+            if word in _OPENING:
+                closing.append(_OPENING[word])
+            elif angles and word == "<":
+                closing.append(">")
+            elif word == "CASE" and not is_field:
+                closing.append("END")
+            elif closing and word == closing[-1] and not is_field:
+                closing.pop()
+            elif word in _CLOSING:
+                self.refuse("a parenthesis is not opened")
+            self.index += 1
+        if closing:
+            self.refuse(f"{closing[-1]} is missing")
+        if self.index == first:
+            self.refuse("something is missing")
+        return self.source[self.tokens[first].start : self.tokens[self.index - 1].end]
+
+    def in_parentheses(self) -> str:
+        """The text in parentheses."""
+        self.expect("(")
+        text = self.text_until(")")
+        self.expect(")")
+        return text
+
+
+def quoted_path(path: list[str]) -> str:
+    """A column's path in SQL: a plain name as it is, and one with backticks, which verbs take as it stands, too."""
+    if len(path) == 1 and "`" in path[0]:
+        return path[0]
+    if len(path) == 1 and re.fullmatch(r"[A-Za-z_]\w*", path[0], re.ASCII):
+        return path[0]
+    return ".".join(quote_identifier(name) for name in path)

@@ -1,0 +1,164 @@
+"""SELECT: tables become scans, at the version the statement names; the query runs on the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.engines.base import Engine, Relation
+from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.statements.cursor import Cursor
+from delta_orch.statements.session import Session, TableName, table_name, unsupported
+
+QUERY_STARTS = ("SELECT", "WITH", "(")
+_AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT", "WINDOW"}
+_ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "USING", "NATURAL",
+              "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "QUALIFY", "PIVOT", "TABLESAMPLE"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query with its tables by the names it now has for them.
+
+    Attributes:
+        text: For the engine.
+        tables: What the names stand for, with the version and the time that are asked for.
+        where: The text of its predicate where all of it is about rows of the one table it reads, None otherwise.
+    """
+
+    text: str
+    tables: dict[str, tuple[TableName, int | None, str | None]]
+    where: str | None
+
+    def relation(self, session: Session, engine: Engine) -> Relation:
+        """The rows. Raises as the engine's `sql`, and where a name stands for no table."""
+        relations: dict[str, Relation] = {}
+        for name, (table, version, timestamp) in self.tables.items():
+            value = session.value(table)
+            if isinstance(value, DeltaTable):
+                value = value.snapshot(version, timestamp)
+            elif version is not None or timestamp is not None:
+                raise InvalidRequestError(f"{table.name[:200]!r} has no versions: it is a {type(value).__name__}")
+            relations[name] = self._scan(session, engine, value)
+        return engine.sql(self.text, relations)
+
+    def _scan(self, session: Session, engine: Engine, value: object) -> Relation:
+        if self.where is not None and isinstance(value, TableSnapshot):
+            try:
+                return value.scan(where=self.where).to_relation(engine)
+            except DeltaError:
+                return session.relation(engine, value)  # the query has the predicate, too
+        return session.relation(engine, value)
+
+
+def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
+    """The query from here to the end of the statement.
+
+    Args:
+        known: The names in `tables`, in lower case.
+    """
+    if not cursor.at("SELECT") and not cursor.at("WITH") and not cursor.at("("):
+        cursor.refuse("SELECT is missing")
+    for name in _with_names(cursor) & known:
+        raise unsupported(
+            f"WITH that calls a query {name[:100]!r}, as a table is called,", "Give the query another name"
+        )
+    pieces: list[str] = []
+    tables: dict[str, tuple[TableName, int | None, str | None]] = {}
+    # One entry for each open parenthesis: whether it is a query, and whether its FROM is being read.
+    levels = [[False, False]]
+    position = cursor.token.start
+    sources = selects = 0
+    where_at: int | None = None
+    where_end: int | None = None
+    before = ""
+    while cursor.token.kind != "end":
+        token = cursor.token
+        word = token.word if before != "." else ""
+        level = levels[-1]
+        is_source = level[1] and before in ("FROM", "JOIN", ",") and token.kind in ("word", "quoted")
+        if is_source and word not in ("LATERAL", "VALUES", "TABLE"):
+            start = token.start
+            found = table_name(cursor)
+            version, timestamp = _time_travel(cursor)
+            sources += 1
+            if found.path is not None or version is not None or timestamp is not None or found.name.lower() in known:
+                label = f"delta_orch_table_{len(tables)}"
+                tables[label] = (found, version, timestamp)
+                text = quote_identifier(label)
+                if found.path is None and not cursor.at("AS") and not _is_alias(cursor):
+                    text += f" AS {quote_identifier(found.name)}"
+                pieces += [cursor.source[position:start], text]
+                position = cursor.tokens[cursor.index - 1].end
+            before = ""
+            continue
+        if is_source and word in ("VALUES", "TABLE", "LATERAL"):
+            raise unsupported(f"{word} in FROM")
+        if word == "(":
+            levels.append([False, False])
+        elif word == ")":
+            if len(levels) == 1:
+                cursor.refuse("a parenthesis is not opened")
+            levels.pop()
+        elif word == "SELECT":
+            selects += 1
+            level[0], level[1] = True, False
+        elif word == "FROM" and level[0]:
+            level[1] = True
+        elif word in _AFTER_FROM:
+            level[1] = level[1] and word == "ON"
+            if len(levels) == 1 and word == "WHERE":
+                where_at = token.end
+            elif len(levels) == 1 and where_at is not None and where_end is None:
+                where_end = token.start
+        elif word == "JOIN" or word == "UNION":
+            sources += 1
+        before = word
+        cursor.index += 1
+    if len(levels) > 1:
+        cursor.refuse(") is missing")
+    end = cursor.tokens[cursor.index - 1].end
+    where = None
+    if where_at is not None and sources == 1 and selects == 1 and len(tables) == 1:
+        stop = end if where_end is None else where_end
+        # A dot may stand behind the table's name as well as behind a struct's.
+        if not any(token.text == "." for token in cursor.tokens if where_at <= token.start < stop):
+            where = cursor.source[where_at:stop].strip()
+    pieces.append(cursor.source[position:end])
+    return Query("".join(pieces), tables, where)
+
+
+def _with_names(cursor: Cursor) -> frozenset[str]:
+    """The names that WITH defines, in lower case."""
+    if not cursor.at("WITH"):
+        return frozenset()
+    names = zip(cursor.tokens, cursor.tokens[1:], cursor.tokens[2:], strict=False)
+    return frozenset(
+        name.text.strip("`").lower() for name, middle, last in names if (middle.word, last.word) == ("AS", "(")
+    )
+
+
+def _is_alias(cursor: Cursor) -> bool:
+    token = cursor.token
+    return token.kind == "quoted" or (token.kind == "word" and token.word not in _ALIAS_NOT)
+
+
+def _time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
+    """`[FOR] VERSION AS OF n` or `[FOR] TIMESTAMP AS OF 'time'`, where one comes next."""
+    for prefix in ((), ("FOR",), ("FOR", "SYSTEM_")):
+        if cursor.take(*prefix, "VERSION", "AS", "OF"):
+            return cursor.integer(), None
+        if cursor.take(*prefix, "TIMESTAMP", "AS", "OF"):
+            if not cursor.take("TIMESTAMP"):
+                cursor.take("DATE")
+            return None, cursor.string()
+    return None, None
+
+
+def time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
+    """As in FROM, where it must come. Raises InvalidRequestError."""
+    found = _time_travel(cursor)
+    if found == (None, None):
+        cursor.refuse("VERSION AS OF or TIMESTAMP AS OF is missing")
+    return found

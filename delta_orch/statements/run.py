@@ -1,0 +1,109 @@
+"""`delta_orch.sql`: one statement of Spark SQL, read once, onto the verbs that methods call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Unpack
+
+from delta_orch.engines.select import EngineChoice
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.write.commit_options import CommitOptions, ensure_options
+from delta_orch.statements import describe, rows, tables
+from delta_orch.statements.cursor import Cursor, tokens_of
+from delta_orch.statements.queries import parse_query
+from delta_orch.statements.rows import Statement
+from delta_orch.statements.session import Session, unsupported
+
+
+def sql(
+    text: str,
+    *,
+    engine: EngineChoice = "auto",
+    tables: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    **options: Unpack[CommitOptions],
+) -> object:
+    """Run one statement of Spark SQL on Delta tables. docs/sql.md lists what is understood; everything else is refused
+    by name, before anything is read.
+
+        delta_orch.sql("UPDATE flights SET delay = 0 WHERE delay IS NULL", tables={"flights": table})
+        delta_orch.sql("SELECT count(*) AS n FROM delta.`/data/flights` VERSION AS OF 3")
+
+    Args:
+        text: The statement. A table is delta.`path`, or a name in `tables`.
+        engine: `auto` (Spark where a Spark DataFrame is among the tables, else local), `local`, `spark`, or an engine.
+        tables: By name, without regard to case: a `DeltaTable` or its location; to read from, also a snapshot, or data
+            as `append` takes it.
+        storage_options: Of the stores of all tables that the statement names by their location.
+        options: `CommitOptions`, for statements that commit.
+
+    Returns: For SELECT the rows: an Arrow table, on Spark a DataFrame. For DESCRIBE and SHOW an Arrow table. Otherwise
+        what the verb returns: a `CommitResult`, for VACUUM a `VacuumResult`.
+
+    Raises:
+        InvalidRequestError: The text is not one statement, or it names an unknown table. Nothing was read or changed.
+        UnsupportedExpressionError: A part of it is not supported. Nothing was read or changed.
+        DeltaError: As the verb that the statement stands for raises it.
+    """
+    ensure_options(options, CommitOptions)
+    if tables is not None and not (isinstance(tables, Mapping) and all(isinstance(name, str) for name in tables)):
+        raise InvalidRequestError("tables must map names to tables", remedy="Write tables={'name': DeltaTable(…)}")
+    given = dict(tables or {})
+    if len({name.lower() for name in given}) < len(given):
+        raise InvalidRequestError("Two tables have the same name but for its case", remedy="Rename one")
+    statement = parse_statement(text, frozenset(name.lower() for name in given))
+    return statement(Session(given, engine, storage_options, options))
+
+
+def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement:
+    """What a statement does, once it is given a session.
+
+    Args:
+        known: The names of tables, in lower case.
+
+    Raises:
+        InvalidRequestError, UnsupportedExpressionError: As `sql`.
+    """
+    tokens = tokens_of(text)
+    while len(tokens) > 1 and tokens[-2].word == ";":
+        del tokens[-2]
+    if len(tokens) == 1:
+        raise InvalidRequestError("The statement is empty", remedy="Write one statement of Spark SQL")
+    if any(token.word == ";" for token in tokens):
+        raise InvalidRequestError(
+            "The text holds more than one statement", remedy="Run them one after the other: each is its own commit"
+        )
+    cursor = Cursor(text, tokens)
+    word = cursor.token.word
+    if word in ("SELECT", "WITH", "("):
+        query = parse_query(cursor, known)
+
+        def select(session: Session) -> object:
+            session.refuse_options("SELECT")
+            engine = session.engine()
+            found = query.relation(session, engine)
+            return engine.to_arrow(found) if engine.name == "local" else found
+
+        return select
+    match word:
+        case "INSERT":
+            return rows.insert(cursor, known)
+        case "DELETE":
+            return rows.delete(cursor)
+        case "UPDATE":
+            return rows.update(cursor)
+        case "MERGE":
+            return rows.merge(cursor, known)
+        case "CREATE":
+            return tables.create(cursor, known)
+    simple = _SIMPLE.get(word)
+    if simple is None:
+        raise unsupported(f"The statement {cursor.token.text[:60]!r}")
+    return simple(cursor)
+
+
+_SIMPLE = {
+    "OPTIMIZE": tables.optimize, "REORG": tables.reorg, "VACUUM": tables.vacuum, "RESTORE": tables.restore,
+    "DESCRIBE": describe.describe, "DESC": describe.describe, "SHOW": describe.show, "CONVERT": tables.convert,
+    "ALTER": tables.alter,
+}  # fmt: skip

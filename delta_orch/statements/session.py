@@ -1,0 +1,88 @@
+"""What a statement runs with: tables by name, the engine, and options of the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from delta_orch.delta_table import DeltaTable
+from delta_orch.engines.base import Engine, Relation
+from delta_orch.engines.select import EngineChoice, is_spark_value, select_engine
+from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.statements.cursor import Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table in a statement: `path` for delta.`path`, otherwise the name in `tables`."""
+
+    path: str | None
+    name: str
+
+
+def table_name(cursor: Cursor) -> TableName:
+    """The table that comes next: delta.`path`, or a name."""
+    if cursor.at("DELTA", ".") and cursor.tokens[cursor.index + 2].kind == "quoted":
+        _, path = cursor.path()
+        return TableName(path, path)
+    return TableName(None, ".".join(cursor.path()))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """See `run.sql`."""
+
+    tables: Mapping[str, object]
+    choice: EngineChoice
+    storage_options: Mapping[str, str] | None
+    options: CommitOptions
+
+    def value(self, name: TableName) -> object:
+        """What a name stands for. Raises InvalidRequestError where it stands for nothing."""
+        if name.path is not None:
+            return DeltaTable(name.path, self.storage_options)
+        folded = {key.lower(): value for key, value in self.tables.items()}
+        if name.name.lower() not in folded:
+            raise InvalidRequestError(
+                f"There is no table {name.name[:200]!r}",
+                cause=f"The tables given are {', '.join(map(repr, self.tables)) or 'none'}",
+                remedy="Write delta.`path`, or pass it: tables={'name': DeltaTable(…)}",
+                table=name.name[:200],
+            )
+        value = folded[name.name.lower()]
+        return DeltaTable(value, self.storage_options) if isinstance(value, str) else value
+
+    def target(self, name: TableName) -> DeltaTable:
+        """The table a statement is about. Raises InvalidRequestError where the name stands for something else."""
+        value = self.value(name)
+        if not isinstance(value, DeltaTable):
+            raise InvalidRequestError(
+                f"{name.name[:200]!r} is a {type(value).__name__}, not a table that a statement can change or describe",
+                remedy="Pass a DeltaTable, or the table's location",
+            )
+        return value
+
+    def engine(self) -> Engine:
+        """The engine of queries: Spark where a Spark DataFrame is among the tables, unless the caller chose."""
+        frame = next((value for value in self.tables.values() if is_spark_value(value)), None)
+        return select_engine(frame, self.choice)
+
+    def relation(self, engine: Engine, value: object) -> Relation:
+        """Rows by any of the names."""
+        from delta_orch.verbs.merge.sources import open_source
+
+        return open_source(engine, value.snapshot() if isinstance(value, DeltaTable) else value)
+
+    def refuse_options(self, statement: str) -> None:
+        """Raises InvalidRequestError where options of a commit are given to a statement without one."""
+        if self.options:
+            given = ", ".join(self.options)
+            raise InvalidRequestError(f"{statement} commits nothing and takes no {given}", remedy="Leave them out")
+
+
+def unsupported(what: str, remedy: str | None = None) -> UnsupportedExpressionError:
+    """The error for a part of SQL that no verb stands for."""
+    return UnsupportedExpressionError(
+        f"{what} is not supported", remedy=remedy or "docs/sql.md lists the statements and their parts", construct=what
+    )

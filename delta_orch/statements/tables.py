@@ -1,0 +1,361 @@
+"""Statements about tables as a whole: definition, versions, upkeep, description."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.types import StructField
+from delta_orch.statements.cursor import Cursor
+from delta_orch.statements.queries import Query, parse_query, time_travel
+from delta_orch.statements.rows import Statement
+from delta_orch.statements.session import Session, TableName, table_name, unsupported
+
+if TYPE_CHECKING:
+    from delta_orch.verbs.alter.builder import Alteration
+
+_COLUMN_STOPS = ("NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "FIRST", "AFTER", ",", ")")
+
+
+def optimize(cursor: Cursor) -> Statement:
+    """OPTIMIZE t [FULL] [WHERE p] [ZORDER BY (columns)]."""
+    cursor.expect("OPTIMIZE")
+    name = table_name(cursor)
+    further: dict[str, Any] = {"full": True} if cursor.take("FULL") else {}
+    where = cursor.text_until("ZORDER") if cursor.take("WHERE") else None
+    if cursor.take("ZORDER", "BY"):
+        if cursor.at("("):
+            further["zorder_by"] = cursor.names()
+        else:
+            further["zorder_by"] = [cursor.column()]
+            while cursor.take(","):
+                further["zorder_by"].append(cursor.column())
+    cursor.end()
+    return lambda session: session.target(name).optimize(where, engine=session.choice, **further, **session.options)
+
+
+def reorg(cursor: Cursor) -> Statement:
+    """REORG TABLE t [WHERE p] APPLY (PURGE)."""
+    cursor.expect("REORG", "TABLE")
+    name = table_name(cursor)
+    where = cursor.text_until("APPLY") if cursor.take("WHERE") else None
+    cursor.expect("APPLY", "(")
+    if not cursor.take("PURGE"):
+        raise unsupported("REORG … APPLY with anything but (PURGE)")
+    cursor.expect(")")
+    cursor.end()
+    return lambda session: session.target(name).purge(where, engine=session.choice, **session.options)
+
+
+def vacuum(cursor: Cursor) -> Statement:
+    """VACUUM t [RETAIN n HOURS] [DRY RUN]."""
+    cursor.expect("VACUUM")
+    name = table_name(cursor)
+    if cursor.at("LITE") or cursor.at("FULL") or cursor.at("USING"):
+        raise unsupported(f"VACUUM with {cursor.token.word}")
+    hours = None
+    if cursor.take("RETAIN"):
+        hours = float(cursor.number())
+        cursor.expect("HOURS")
+    dry_run = cursor.take("DRY", "RUN")
+    cursor.end()
+
+    def run(session: Session) -> object:
+        given = dict(session.options)
+        is_dry = bool(given.pop("dry_run", False)) or dry_run
+        if given:
+            raise InvalidRequestError(f"VACUUM takes no {', '.join(given)}", remedy="Leave them out")
+        return session.target(name).vacuum(hours, is_dry)
+
+    return run
+
+
+def restore(cursor: Cursor) -> Statement:
+    """RESTORE [TABLE] t TO VERSION AS OF n | TIMESTAMP AS OF 'time'."""
+    cursor.expect("RESTORE")
+    cursor.take("TABLE")
+    name = table_name(cursor)
+    cursor.take("TO")
+    version, timestamp = time_travel(cursor)
+    cursor.end()
+    return lambda session: session.target(name).restore(version, timestamp, **session.options)
+
+
+def create(cursor: Cursor, known: frozenset[str]) -> Statement:
+    """CREATE TABLE [IF NOT EXISTS] t (columns) USING delta [parts] [AS query], or … SHALLOW | DEEP CLONE source."""
+    cursor.expect("CREATE")
+    if cursor.at("OR", "REPLACE"):
+        raise unsupported("CREATE OR REPLACE TABLE", "Use overwrite(…, schema_mode='overwrite')")
+    cursor.expect("TABLE")
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    name = table_name(cursor)
+    if cursor.at("SHALLOW") or cursor.at("DEEP") or cursor.at("CLONE"):
+        return _clone(cursor, name)
+    fields = _definitions(cursor) if cursor.at("(") else None
+    definition: dict[str, Any] = {}
+    query: Query | None = None
+    is_delta = name.path is not None
+    while cursor.token.kind != "end":
+        if cursor.take("USING"):
+            if not cursor.take("DELTA"):
+                raise unsupported(f"CREATE TABLE … USING {cursor.token.text[:60]}", "Write USING delta")
+            is_delta = True
+        elif cursor.take("PARTITIONED", "BY"):
+            definition["partition_by"] = cursor.names()
+        elif cursor.take("CLUSTER", "BY"):
+            definition["cluster_by"] = cursor.names()
+        elif cursor.take("COMMENT"):
+            definition["description"] = cursor.string()
+        elif cursor.take("TBLPROPERTIES"):
+            definition["properties"] = _property_list(cursor)
+        elif cursor.take("AS"):
+            query = parse_query(cursor, known)
+        else:
+            cursor.refuse("is not part of the statement")
+    if not is_delta:
+        raise unsupported("CREATE TABLE without USING delta")
+    if query is not None and fields is not None:
+        raise unsupported("CREATE TABLE with both columns and a query")
+    if query is None and fields is None:
+        cursor.refuse("( is missing")
+
+    def run(session: Session) -> object:
+        table = session.target(name)
+        if table.exists() and not if_not_exists:
+            from delta_orch.errors import TableExistsError
+
+            raise TableExistsError(f"There is a table at {table.uri}", remedy="Write IF NOT EXISTS, or drop it")
+        if query is None:
+            return table.create(fields, **definition, **session.options)
+        engine = session.engine()
+        if table.exists():
+            raise unsupported("CREATE TABLE IF NOT EXISTS … AS over a table that exists")
+        return table.append(query.relation(session, engine), engine=engine, **definition, **session.options)
+
+    return run
+
+
+def _clone(cursor: Cursor, name: TableName) -> Statement:
+    shallow = cursor.take("SHALLOW") or not cursor.take("DEEP")
+    cursor.expect("CLONE")
+    source = table_name(cursor)
+    version = timestamp = None
+    if cursor.token.kind != "end":
+        version, timestamp = time_travel(cursor)
+    cursor.end()
+    return lambda session: session.target(source).clone(
+        session.target(name).uri, shallow, version, timestamp, storage_options=session.storage_options,
+        **session.options,
+    )  # fmt: skip
+
+
+def _definitions(cursor: Cursor) -> list[StructField]:
+    cursor.expect("(")
+    found = [_definition(cursor)]
+    while cursor.take(","):
+        found.append(_definition(cursor))
+    cursor.expect(")")
+    return found
+
+
+def _definition(cursor: Cursor) -> StructField:
+    from delta_orch.table.column_definitions import column, identity_column
+
+    name = cursor.name()
+    data_type = cursor.text_until(*_COLUMN_STOPS, angles=True)
+    nullable, comment, default, generated = True, None, None, None
+    identity: dict[str, Any] | None = None
+    while not cursor.at(",") and not cursor.at(")"):
+        if cursor.take("NOT", "NULL"):
+            nullable = False
+        elif cursor.take("COMMENT"):
+            comment = cursor.string()
+        elif cursor.take("DEFAULT"):
+            default = cursor.text_until("NOT", "COMMENT", ",", ")")
+        elif cursor.take("GENERATED"):
+            always = cursor.take("ALWAYS")
+            if not always:
+                cursor.expect("BY", "DEFAULT")
+            cursor.expect("AS")
+            if cursor.take("IDENTITY"):
+                identity = {"allow_explicit_insert": not always, **_identity_numbers(cursor)}
+            elif always:
+                generated = cursor.in_parentheses()
+            else:
+                cursor.refuse("IDENTITY is missing")
+        else:
+            cursor.refuse("is not part of the statement")
+    if identity is not None:
+        if data_type.upper() not in ("BIGINT", "LONG") or default is not None:
+            raise InvalidRequestError(f"The identity column {name} must be a BIGINT without a default")
+        return identity_column(name, comment=comment, **identity)
+    return column(name, data_type, nullable=nullable, comment=comment, default=default, generated_as=generated)
+
+
+def _identity_numbers(cursor: Cursor) -> dict[str, int]:
+    found: dict[str, int] = {}
+    if cursor.take("("):
+        while not cursor.take(")"):
+            key = "start" if cursor.take("START", "WITH") else "step"
+            if key == "step":
+                cursor.expect("INCREMENT", "BY")
+            sign = -1 if cursor.take("-") else 1
+            found[key] = sign * cursor.integer()
+            cursor.take(",")
+    return found
+
+
+def _property_list(cursor: Cursor) -> dict[str, str]:
+    cursor.expect("(")
+    found: dict[str, str] = {}
+    while True:
+        key = cursor.string() if cursor.token.kind == "string" else ".".join(cursor.path())
+        cursor.expect("=")
+        value = cursor.string() if cursor.token.kind == "string" else cursor.text_until(",", ")").lower()
+        if key in found:
+            raise InvalidRequestError(f"The property {key[:200]!r} is given twice")
+        found[key] = value
+        if not cursor.take(","):
+            cursor.expect(")")
+            return found
+
+
+def convert(cursor: Cursor) -> Statement:
+    """CONVERT TO DELTA parquet.`path` [NO STATISTICS] [PARTITIONED BY (column type, …)]."""
+    cursor.expect("CONVERT", "TO", "DELTA", "PARQUET", ".")
+    if cursor.token.kind != "quoted":
+        cursor.refuse("a path in backticks is missing")
+    path = cursor.name()
+    if cursor.at("NO", "STATISTICS"):
+        raise unsupported("CONVERT … NO STATISTICS", "Statistics come from the files' footers, which are read anyway")
+    fields = _definitions(cursor) if cursor.take("PARTITIONED", "BY") else None
+    cursor.end()
+
+    def run(session: Session) -> object:
+        verb = getattr(DeltaTable, "convert", None)
+        if verb is None:
+            raise unsupported("CONVERT TO DELTA")
+        further = {} if fields is None else {"partition_schema": fields}
+        return verb(path, storage_options=session.storage_options, **further, **session.options)
+
+    return run
+
+
+def alter(cursor: Cursor) -> Statement:
+    """ALTER TABLE t …: properties, columns, constraints, features, clustering."""
+    cursor.expect("ALTER", "TABLE")
+    name = table_name(cursor)
+    changes = _alterations(cursor)
+    cursor.end()
+
+    def run(session: Session) -> object:
+        alteration = session.target(name).alter()
+        for change in changes:
+            alteration = change(alteration)
+        return alteration.commit(engine=session.choice, **session.options)
+
+    return run
+
+
+_Change = Callable[["Alteration"], "Alteration"]
+
+
+def _alterations(cursor: Cursor) -> list[_Change]:
+    if cursor.take("SET", "TBLPROPERTIES"):
+        properties = _property_list(cursor)
+        return [lambda a: a.set_properties(properties)]
+    if cursor.take("UNSET", "TBLPROPERTIES"):
+        if_exists = cursor.take("IF", "EXISTS")
+        cursor.expect("(")
+        keys = [cursor.string() if cursor.token.kind == "string" else ".".join(cursor.path())]
+        while cursor.take(","):
+            keys.append(cursor.string() if cursor.token.kind == "string" else ".".join(cursor.path()))
+        cursor.expect(")")
+        return [lambda a: a.unset_properties(*keys, if_exists=if_exists)]
+    if cursor.take("ADD", "COLUMN") or cursor.take("ADD", "COLUMNS"):
+        return _added_columns(cursor)
+    if cursor.take("ADD", "CONSTRAINT"):
+        constraint = cursor.name()
+        cursor.expect("CHECK")
+        condition = cursor.in_parentheses()
+        return [lambda a: a.add_constraint(constraint, condition)]
+    if cursor.take("DROP", "CONSTRAINT"):
+        is_optional = cursor.take("IF", "EXISTS")
+        constraint = cursor.name()
+        return [lambda a: a.drop_constraint(constraint, if_exists=is_optional)]
+    if cursor.take("DROP", "FEATURE"):
+        feature = cursor.name()
+        truncate = cursor.take("TRUNCATE", "HISTORY")
+        return [lambda a: a.drop_feature(feature, truncate_history=truncate)]
+    if cursor.take("RENAME", "COLUMN"):
+        column = cursor.column()
+        cursor.expect("TO")
+        new_name = cursor.name()
+        return [lambda a: a.rename_column(column, new_name)]
+    if cursor.take("DROP", "COLUMN") or cursor.take("DROP", "COLUMNS"):
+        columns = cursor.names() if cursor.at("(") else [cursor.column()]
+        return [lambda a: a.drop_columns(*columns)]
+    if cursor.take("CLUSTER", "BY"):
+        clustering = [] if cursor.take("NONE") else cursor.names()
+        return [lambda a: a.cluster_by(*clustering)]
+    if cursor.take("ALTER") or cursor.take("CHANGE"):
+        cursor.take("COLUMN")
+        return [_column_change(cursor)]
+    raise unsupported(f"ALTER TABLE … {cursor.token.text[:60]}")
+
+
+def _added_columns(cursor: Cursor) -> list[_Change]:
+    changes: list[_Change] = []
+    in_parentheses = cursor.take("(")
+    while True:
+        changes.append(_added_column(cursor))
+        if not cursor.take(","):
+            break
+    if in_parentheses:
+        cursor.expect(")")
+    return changes
+
+
+def _added_column(cursor: Cursor) -> _Change:
+    column = cursor.column()
+    data_type = cursor.text_until(*_COLUMN_STOPS, angles=True)
+    options: dict[str, Any] = {}
+    while cursor.token.kind != "end" and not cursor.at(",") and not cursor.at(")"):
+        if cursor.take("NOT", "NULL"):
+            options["nullable"] = False
+        elif cursor.take("COMMENT"):
+            options["comment"] = cursor.string()
+        elif cursor.take("FIRST"):
+            options["first"] = True
+        elif cursor.take("AFTER"):
+            options["after"] = cursor.name()
+        else:
+            raise unsupported(f"ADD COLUMN … {cursor.token.text[:60]}")
+    return lambda a: a.add_column(column, data_type, **options)
+
+
+def _column_change(cursor: Cursor) -> _Change:
+    column = cursor.column()
+    if cursor.take("TYPE"):
+        data_type = cursor.text_until(angles=True)
+        return lambda a: a.change_type(column, data_type)
+    if cursor.take("COMMENT"):
+        comment = cursor.string()
+        return lambda a: a.set_column_comment(column, comment)
+    if cursor.take("SET", "NOT", "NULL"):
+        return lambda a: a.set_not_null(column)
+    if cursor.take("DROP", "NOT", "NULL"):
+        return lambda a: a.drop_not_null(column)
+    if cursor.take("SET", "DEFAULT"):
+        default = cursor.text_until()
+        return lambda a: a.set_default(column, default)
+    if cursor.take("DROP", "DEFAULT"):
+        return lambda a: a.drop_default(column)
+    if cursor.take("FIRST"):
+        return lambda a: a.move_column(column, first=True)
+    if cursor.take("AFTER"):
+        after = cursor.name()
+        return lambda a: a.move_column(column, after=after)
+    raise unsupported(f"ALTER COLUMN … {cursor.token.text[:60]}")

@@ -1,0 +1,224 @@
+"""`delta_orch.sql`: every statement does what the method does that it stands for, or is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import delta_orch
+from delta_orch import DeltaTable
+from delta_orch.errors import DeltaError, InvalidRequestError, TableExistsError, UnsupportedExpressionError
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    found = DeltaTable(tmp_path / "odd `name")
+    found.create(SCHEMA, partition_by=["day"], properties={"delta.enableDeletionVectors": "true"})
+    rows = "VALUES (1, 'a', DATE '2024-01-01'), (2, 'it''s; -- no', DATE '2024-01-02'), (3, NULL, NULL)"
+    sql(f"INSERT INTO t {rows}", t=found)
+    return found
+
+
+def sql(text: str, **tables: object) -> Any:
+    return delta_orch.sql(text, tables=tables)
+
+
+def rows(table: DeltaTable) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in table.snapshot().scan().to_arrow().to_pylist()), key=lambda r: r[0])
+
+
+def ids(table: DeltaTable) -> list[int]:
+    return [row[0] for row in rows(table)]
+
+
+def test_insert_keeps_text_and_types(table: DeltaTable) -> None:
+    assert [row[1] for row in rows(table)] == ["a", "it's; -- no", None]
+    sql("INSERT INTO t (name, id) VALUES ('x', 4)", t=table)
+    sql("insert into table T select id + 10 AS i, name AS n, day AS d from t where id = 1;", t=table)
+    assert ids(table) == [1, 2, 3, 4, 11]
+    sql("INSERT OVERWRITE t REPLACE WHERE day = '2024-01-01' SELECT 7L AS a, 'b' AS b, DATE '2024-01-01' AS c", t=table)
+    assert ids(table) == [2, 3, 4, 7]
+    sql("INSERT OVERWRITE t VALUES (9, 'z', NULL)", t=table)
+    assert ids(table) == [9]
+
+
+@pytest.mark.parametrize(
+    "values", ["(1, 'a')", "('1', 'a', NULL)", "(1, 2, NULL)", "(1.5, 'a', NULL)", "(1, upper('a'), NULL)"]
+)
+def test_insert_refuses_what_does_not_fit(table: DeltaTable, values: str) -> None:
+    with pytest.raises(DeltaError):
+        sql(f"INSERT INTO t VALUES {values}", t=table)
+    assert ids(table) == [1, 2, 3]
+
+
+def test_delete_and_update(table: DeltaTable) -> None:
+    assert sql("DELETE FROM t WHERE name = 'it''s; -- no'", t=table).operation_metrics["numDeletedRows"] in (1, "1")
+    sql(
+        "UPDATE t SET name = 'n', id = CASE WHEN id = 1 THEN 5 ELSE id END /* ; */ WHERE name IS NULL OR id = 1",
+        t=table,
+    )
+    assert [row[:2] for row in rows(table)] == [(3, "n"), (5, "n")]
+    before = table.version()
+    previewed: Any = delta_orch.sql("DELETE FROM t", tables={"t": table}, dry_run=True)
+    assert previewed.preview is not None
+    assert table.version() == before
+    sql("DELETE FROM t", t=table)
+    assert ids(table) == []
+
+
+def test_merge_with_every_clause(table: DeltaTable) -> None:
+    source = pa.table({"id": [1, 2, 8], "name": ["new", None, "ins"], "day": pa.array([None] * 3, pa.date32())})
+    sql(
+        """MERGE INTO t AS tgt USING s AS src ON tgt.id = src.id
+        WHEN MATCHED AND src.name IS NULL THEN DELETE
+        WHEN MATCHED THEN UPDATE SET tgt.name = src.name
+        WHEN NOT MATCHED BY TARGET THEN INSERT (id, name) VALUES (src.id, src.name)
+        WHEN NOT MATCHED BY SOURCE AND tgt.id > 2 THEN UPDATE SET name = 'gone'""",
+        t=table,
+        s=source,
+    )
+    assert [row[:2] for row in rows(table)] == [(1, "new"), (3, "gone"), (8, "ins")]
+    sql("MERGE INTO t USING (SELECT id + 1 AS id, name, day FROM s) x ON t.id = x.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT * WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        t=table, s=source)  # fmt: skip
+    assert ids(table) == [2, 3, 9]
+
+
+def test_select_reads_versions_and_prunes(table: DeltaTable, tmp_path: Path) -> None:
+    sql("DELETE FROM t WHERE id = 1", t=table)
+    assert sql("SELECT count(*) AS n FROM t VERSION AS OF 1", t=table)["n"].to_pylist() == [3]
+    joined = "SELECT a.id FROM t a JOIN t VERSION AS OF 1 AS b ON a.id = b.id WHERE b.name IS NOT NULL"
+    assert sql(joined, t=table)["id"].to_pylist() == [2]
+    assert sql("WITH u AS (SELECT id FROM t) SELECT id FROM u", t=table).num_rows == 2
+    with pytest.raises(UnsupportedExpressionError):
+        sql("WITH t AS (SELECT id FROM t) SELECT id FROM t", t=table)
+    other = DeltaTable(tmp_path / "from where")
+    other.append(pa.table({"id": [1], "from": ["x"]}))
+    assert sql(f"SELECT `from` AS f FROM delta.`{tmp_path}/from where` WHERE id = 1")["f"].to_pylist() == ["x"]
+    assert sql(f"SELECT id FROM delta.`{tmp_path}/odd ``name` WHERE day IS NULL")["id"].to_pylist() == [3]
+
+
+def test_definition_and_upkeep(tmp_path: Path) -> None:
+    path = str(tmp_path / "made")
+    sql(f"""CREATE TABLE delta.`{path}` (id BIGINT NOT NULL COMMENT 'the key', m MAP<STRING, INT>,
+        d DECIMAL(5,2) DEFAULT 1.5,
+        y INT GENERATED ALWAYS AS (CAST(id AS INT))) USING delta PARTITIONED BY (y) COMMENT 'what it is'
+        TBLPROPERTIES ('delta.appendOnly' = false, 'delta.feature.allowColumnDefaults' = 'supported')""")  # fmt: skip
+    table = DeltaTable(path)
+    assert [f.name for f in table.snapshot().schema] == ["id", "m", "d", "y"]
+    assert table.snapshot().metadata.description == "what it is" and table.snapshot().partition_columns == ("y",)
+    with pytest.raises(TableExistsError):
+        sql("CREATE TABLE t (id BIGINT) USING delta", t=table)
+    sql("CREATE TABLE t (a INT) USING delta", t=str(tmp_path / "second"))
+    second = DeltaTable(tmp_path / "second")
+    sql("ALTER TABLE t ADD COLUMNS (b ARRAY<STRUCT<x: INT, y: STRING>> COMMENT 'c' AFTER a, e DOUBLE)", t=second)
+    sql("ALTER TABLE t SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', k = 'v')", t=second)
+    sql("ALTER TABLE t RENAME COLUMN a TO `a.b`", t=second)
+    sql("ALTER TABLE t DROP COLUMN e", t=second)
+    sql("ALTER TABLE t ADD CONSTRAINT positive CHECK (`a.b` > 0)", t=second)
+    assert second.snapshot().schema.names == ("a.b", "b")
+    assert sql("SHOW COLUMNS IN t", t=second)["col_name"].to_pylist() == ["a.b", "b"]
+    assert sql("SHOW TBLPROPERTIES t ('k')", t=second)["value"].to_pylist() == ["v"]
+    with pytest.raises(DeltaError):
+        sql("INSERT INTO t VALUES (-1, NULL)", t=second)
+    sql("ALTER TABLE t DROP CONSTRAINT positive", t=second)
+    sql("INSERT INTO t VALUES (-1, NULL)", t=second)
+    sql("INSERT INTO t VALUES (2, NULL)", t=second)
+    assert sql("OPTIMIZE t", t=second).operation_metrics["numAddedFiles"] in (1, "1")
+    version = second.version()
+    sql("DELETE FROM t", t=second)
+    sql(f"RESTORE TABLE t TO VERSION AS OF {version}", t=second)
+    assert second.snapshot().scan().to_arrow().num_rows == 2
+    assert sql("DESCRIBE HISTORY t LIMIT 1", t=second)["operation"].to_pylist() == ["RESTORE"]
+    assert sql("DESCRIBE DETAIL t", t=second)["numFiles"].to_pylist() == [1]
+    assert sql("VACUUM t RETAIN 200 HOURS DRY RUN", t=second).paths == ()
+    sql(f"CREATE TABLE delta.`{tmp_path}/copy` SHALLOW CLONE t", t=second)
+    assert DeltaTable(tmp_path / "copy").snapshot().scan().to_arrow().num_rows == 2
+
+
+def test_partitions_are_listed(table: DeltaTable) -> None:
+    assert len(sql("SHOW PARTITIONS t", t=table)) == 3
+
+
+REFUSED = [
+    "",
+    ";",
+    "-- only a comment",
+    "DELETE FROM t; DELETE FROM t",
+    "DELETE FROM t WHERE id = 1; SELECT 1 AS a",
+    "DROP TABLE t",
+    "TRUNCATE TABLE t",
+    "DELETE FROM missing",
+    "DELETE FROM t AS x WHERE x.id = 1",
+    "DELETE t",
+    "UPDATE t SET id",
+    "UPDATE t",
+    "UPDATE t SET id = 1, ID = 2",
+    "UPDATE t SET id = WHERE id = 1",
+    "MERGE INTO t USING s ON a = b",
+    "VACUUM t FULL",
+    "VACUUM t RETAIN x HOURS",
+    "OPTIMIZE t WHERE",
+    "RESTORE t TO",
+    "RESTORE t TO VERSION AS OF -1",
+    "SELECT 'a",
+    "SELECT /* a",
+    "SELECT id FROM t)",
+    "SELECT (id FROM t",
+    "DESCRIBE HISTORY t t",
+    "SHOW TABLES",
+    "CREATE TABLE t (id INT)",
+    "CREATE TABLE t USING parquet",
+    "CREATE VIEW v AS SELECT 1",
+    "ALTER TABLE t SET LOCATION 'x'",
+    "INSERT INTO t PARTITION (day) VALUES (1)",
+    "INSERT INTO t VALUES",
+    "INSERT INTO t VALUES (1, 'a', NULL",
+    "DELETE FROM t WHERE id = (SELECT max(id) FROM t)",
+    "DELETE FROM t WHERE rand() < 1",
+    "DELETE FROM t WHERE",
+    "SET x = 1",
+    "EXPLAIN SELECT 1",
+    "DELETE FROM t WHERE id = 1) OR (true",
+    "UPDATE t SET name = 'x' WHERE id = 1 OR",
+    "CALL x()",
+    "SELECT * FROM t VERSION AS OF 99",
+]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_not_supported_is_refused_and_changes_nothing(table: DeltaTable, text: str) -> None:
+    version = table.version()
+    with pytest.raises(DeltaError) as error:
+        sql(text, t=table)
+    assert len(str(error.value)) < 2000
+    assert table.version() == version
+
+
+def test_names_are_data(tmp_path: Path) -> None:
+    name = "x`; DELETE FROM t; --"
+    odd = DeltaTable(tmp_path / "a b'c")
+    odd.append(pa.table({name: [1], "when": [2], "select": [3]}), properties={"delta.columnMapping.mode": "name"})
+    quoted = f"`{name.replace('`', '``')}`"
+    sql(f"UPDATE t SET {quoted} = `when` + 5, `select` = 4 WHERE {quoted} = 1", t=odd)
+    assert odd.snapshot().scan().to_arrow().to_pylist() == [{name: 7, "when": 2, "select": 4}]
+    assert sql(f"SELECT {quoted} AS a FROM delta.`{tmp_path}/a b'c`")["a"].to_pylist() == [7]
+
+
+@pytest.mark.parametrize("tables", [{"t": 3}, {"t": None}, {"t": "x", "T": "y"}, ["t"], "t", {1: 2}])
+def test_wrong_tables_are_refused(tables: Any) -> None:
+    with pytest.raises((InvalidRequestError, UnsupportedExpressionError)):
+        delta_orch.sql("DELETE FROM t", tables=tables)
+
+
+def test_options_of_commits_are_for_commits(table: DeltaTable) -> None:
+    with pytest.raises(InvalidRequestError):
+        delta_orch.sql("SELECT id FROM t", tables={"t": table}, dry_run=True)
+    result = delta_orch.sql("DELETE FROM t WHERE id = 1", tables={"t": table}, txn=delta_orch.TxnId("app", 1))
+    assert not result.skipped  # type: ignore[attr-defined]
+    assert delta_orch.sql("DELETE FROM t", tables={"t": table}, txn=delta_orch.TxnId("app", 1)).skipped  # type: ignore[attr-defined]
