@@ -18,6 +18,7 @@ from decimal import Decimal
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.bounds import bounded, ensure_few_terms, ensure_shallow
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.fit_literal import compare_with_number, compare_with_timestamp, grid_of
 from delta_orch.expressions.nodes import (
     And,
@@ -94,6 +95,8 @@ def resolve_predicate(where: object, schema: StructType) -> Expression:
             f"a predicate must be SQL text or an Expression, not {type(where).__name__}",
             remedy="Write it as text in Spark SQL, for example \"day = '2013-01-01'\"",
         )
+    if isinstance(where, str):
+        ensure_no_column_in_double_quotes(where, schema)
     expression = parse_expression(where) if isinstance(where, str) else where
     return resolve_expression(expression, schema)
 

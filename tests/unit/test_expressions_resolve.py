@@ -21,7 +21,7 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.parse import parse_expression
-from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.expressions.resolve import resolve_expression, resolve_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.protocol.types import (
@@ -214,3 +214,12 @@ def test_a_long_number_keeps_its_digits() -> None:
     schema = StructType((StructField("name", STRING),))
     resolved = resolve_expression(parse_expression("name != 123456789012345678901234567890"), schema)
     assert "'123456789012345678901234567890'" in to_spark_sql(resolved)
+
+
+def test_a_column_in_double_quotes_is_refused_with_the_remedy() -> None:
+    schema = StructType((StructField("name", STRING), StructField("a b", STRING)))
+    for where in ("\"name\" = 'x'", '`a b` = "NAME"', 'upper(name) = "a b"'):
+        with pytest.raises(InvalidExpressionError, match="in double quotes is text"):
+            resolve_predicate(where, schema)
+    for where in ("name = '\"name\"'", 'name = "x"', '`a b` = "" -- "name"', "name = 'it\\'s \"name\"'"):
+        assert resolve_predicate(where, schema)

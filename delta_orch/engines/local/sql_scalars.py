@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from delta_orch.engines.local import sql_functions
 from delta_orch.engines.local.sql_types import (
     Typed,
     cast,
@@ -513,4 +514,10 @@ _RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
     "Second": (Scalars.time_part, _PART),
     "TsOrDsAdd": (Scalars.date_add, (*_BINARY, "unit")),
     "DateDiff": (Scalars.date_difference, (*_BINARY, "unit")),
+    "Upper": (sql_functions.changed_case, _PART),
+    "Lower": (sql_functions.changed_case, _PART),
+    "DateTrunc": (sql_functions.truncated_date, ("this", "unit")),
+    "TimestampTrunc": (sql_functions.truncated_moment, ("this", "unit")),
+    "Nvl2": (sql_functions.second_unless_null, ("this", "true", "false")),
+    "Anonymous": (sql_functions.named, _LISTED),
 }
