@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
@@ -30,7 +30,6 @@ class TaskRun:
         data_interval: Start and end; None for runs without a logical date.
         ordered_at: Where the run stands in time: a later run may replace what an earlier one wrote, not the reverse.
         clear_count: 0 until the task is cleared; grows with each clearing, never by a retry.
-        started_at: When the DAG run was started, or started again by a clearing.
     """
 
     dag_id: str
@@ -42,7 +41,6 @@ class TaskRun:
     data_interval: tuple[datetime, datetime] | None
     ordered_at: datetime
     clear_count: int
-    started_at: datetime | None = None
 
     @classmethod
     def from_context(cls, context: Context) -> TaskRun:
@@ -59,7 +57,6 @@ class TaskRun:
             data_interval=_interval(dag_run.data_interval_start, dag_run.data_interval_end),
             ordered_at=_ordered_at(dag_run.run_after, dag_run.start_date, clear_count),
             clear_count=clear_count,
-            started_at=dag_run.start_date,
         )
 
     def identity(self, name: str | None = None) -> RunIdentity:
@@ -107,9 +104,8 @@ class TaskRun:
         return (TxnId(f"{table}:", airflow_version(until), ordered=True), *unit)
 
     def as_newer_run(self) -> TaskRun:
-        """This run, ordered by when it was started: for one whose place in time another run of its name has taken."""
-        started = self.started_at
-        return self if started is None else replace(self, ordered_at=max(self.ordered_at, started))
+        """This run, ordered by now: for one whose place in time another run of its name has taken."""
+        return replace(self, ordered_at=max(self.ordered_at, datetime.now(UTC)))
 
     def is_of_task(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made by an attempt of this task instance, as `user_metadata` tells it."""
