@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture dagster airflow clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave dagster airflow clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -44,6 +44,9 @@ scenarios: setup ## Random pipelines on a Dagster instance against a plain model
 torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on S3 (TORTURE="--seconds 60")
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store s3 --kill-seconds 5 $(TORTURE)
+
+interleave: setup ## Every pair of verbs through the interleavings of its storage calls (INTERLEAVE="--limit 200 --seed 2")
+	@$(BIN)/python -m tests.harness.interleave $(INTERLEAVE)
 
 bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)
