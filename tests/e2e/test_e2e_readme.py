@@ -90,6 +90,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     (block,) = re.findall(r"each with `--json`:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     commands = [command.strip() for command in re.findall(r"delta-orch (.*?)(?: {2,}|$)", block, re.MULTILINE)]
     commands.remove("demo")
+    # These need a second table or older versions; docs/cli.md's tests run them.
+    commands = [c for c in commands if c.split()[0] not in ("merge", "update", "restore", "clone", "convert", "sql")]
     assert len(commands) > 15
     monkeypatch.chdir(tmp_path)
     table = DeltaTable("table")
