@@ -237,6 +237,21 @@ class TableVerbs:
             ensure_version(version)
         return fsck(self.log, version, check_files=check_files)
 
+    def repair(self, **options: Unpack[CommitOptions]) -> CommitResult:
+        """Remove data files that are gone from the table, so that the others can be read again. Their rows are lost.
+        Run it with `dry_run=True` first: `preview.removes` names the files. See `verbs.repair.repair`.
+
+        Returns: `skipped` where no file is gone.
+
+        Raises:
+            StorageError: The store cannot say of every file whether it is there. Nothing was committed.
+            AppendOnlyError: The table keeps its rows.
+            ConflictError: Another commit removed one of the files.
+        """
+        from delta_orch.verbs.repair import repair
+
+        return repair(self.log, self.snapshot(options.get("read_version")), options)
+
     def wait_for_upkeep(self, timeout_s: float | None = None) -> bool:
         """Wait for what this process still does for the table after its commits: the checkpoint of a large table, and
         the log cleanup that comes with it (docs/log.md). The end of the interpreter waits for that by itself; a process
