@@ -12,6 +12,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.upkeep import after_commit
+from delta_orch.snapshot_listings import SnapshotListings
 from delta_orch.snapshot_writes import SnapshotWrites
 from delta_orch.storage.open import open_store
 from delta_orch.table_verbs import TableVerbs
@@ -489,7 +490,7 @@ class DeltaTable(TableVerbs):
 
 
 @checked
-class TableSnapshot(SnapshotWrites, Snapshot):
+class TableSnapshot(SnapshotListings, SnapshotWrites, Snapshot):
     """One version of a table, with its rows.
 
     It never changes, whatever is committed afterwards; its rows can be read until vacuum deletes files that newer

@@ -1,0 +1,91 @@
+"""The files and partitions of a version as typed columns, for who builds on them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import CorruptDataError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.arrow_building import int64_array, one_chunk, string_array
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.partition_columns import typed_partitions
+from delta_orch.log.files.stats_columns import parse_stats, stats_type
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.paths import decode_path
+from delta_orch.protocol.types import StructType
+
+_COLUMNS = ("path", "size", "modification_time", "partition_values", "stats", "deletion_vector")
+_NOTHING = pa.struct([])
+
+
+def list_files(snapshot: Snapshot, where: Expression | None, *, absolute: bool) -> pa.Table:
+    """The live files of a version, one row each. See `TableSnapshot.list_files`."""
+    files = snapshot.files(_COLUMNS, where).combine_chunks()
+    stats = _typed_statistics(snapshot, files)
+    partitions = typed_partitions(files, snapshot.schema, snapshot.partition_columns)
+    vectors = one_chunk(FileTable(files).deletion_vector)
+    marked = pc.struct_field(vectors, "cardinality")
+    if vectors.is_valid().true_count > len(marked) - marked.null_count:
+        raise CorruptDataError("A deletion vector does not say how many rows it marks")
+    columns = {
+        "path": _paths(snapshot, FileTable(files).path.to_pylist(), absolute),
+        "size": one_chunk(FileTable(files).size),
+        "modification_time": one_chunk(FileTable(files).modification_time).cast(pa.timestamp("ms", "UTC")),
+        "partition": _as_struct(partitions, files.num_rows),
+        "num_records": stats.get("numRecords", pa.nulls(files.num_rows, pa.int64())),
+        "num_deleted": pc.coalesce(marked, int64_array([0])[0]),
+        "tight_bounds": stats.get("tightBounds", pa.nulls(files.num_rows, pa.bool_())),
+        "min": stats.get("minValues", _no_fields(files.num_rows)),
+        "max": stats.get("maxValues", _no_fields(files.num_rows)),
+        "null_count": stats.get("nullCount", _no_fields(files.num_rows)),
+    }
+    return pa.table(columns)
+
+
+def list_partitions(snapshot: Snapshot) -> pa.Table:
+    """The distinct partitions of a version. See `TableSnapshot.partitions`."""
+    names = list(snapshot.partition_columns)
+    if not names:
+        return pa.table({})
+    typed = typed_partitions(snapshot.files(["partition_values"]), snapshot.schema, names)
+    return typed.group_by(names).aggregate([])
+
+
+def _paths(snapshot: Snapshot, spelled: list[str], absolute: bool) -> pa.Array:
+    return string_array([snapshot.store.resolve(path) if absolute else decode_path(path) for path in spelled])
+
+
+def _typed_statistics(snapshot: Snapshot, files: pa.Table) -> dict[str, pa.Array]:
+    table = snapshot.configuration
+    also = snapshot.clustering_columns or ()
+    physical, logical = (
+        stats_type(table.schema, table.partition_columns, table.properties, mode, also)
+        for mode in (table.column_mapping, type(table.column_mapping).NONE)
+    )
+    parsed = _renamed(parse_stats(FileTable(files).stats, physical), logical)
+    # Not `field`: a file without statistics has no value in any of them.
+    return {field.name: pc.struct_field(parsed, field.name) for field in logical}
+
+
+def _renamed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The same structs under the names of `wanted`, which has the same fields in the same order."""
+    if not pa.types.is_struct(wanted):
+        return values
+    children = [_renamed(pc.struct_field(values, [i]), wanted.field(i).type) for i in range(wanted.num_fields)]
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=values.is_null())
+
+
+def _as_struct(columns: pa.Table, num_rows: int) -> pa.Array:
+    if not columns.num_columns:
+        return _no_fields(num_rows)
+    return pa.StructArray.from_arrays([one_chunk(c) for c in columns.columns], fields=list(columns.schema))
+
+
+def _no_fields(num_rows: int) -> pa.Array:
+    return pa.array([{}] * num_rows, _NOTHING)
+
+
+def bare_types(schema: StructType) -> dict[str, str]:
+    """The type of each column as text, which says nothing of nulls."""
+    return {field.name: str(field.data_type) for field in schema}
