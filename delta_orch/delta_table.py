@@ -436,10 +436,9 @@ class DeltaTable(TableVerbs):
             ColumnNotFoundError, InvalidRequestError: A key is missing on a side, or there is none.
             Otherwise as `Merge.execute`.
         """
-        from delta_orch.verbs.merge.upsert import key_condition
+        from delta_orch.verbs.merge.upsert import upsert
 
-        merge = self.merge(source, key_condition(keys), engine=engine, schema_mode=schema_mode, **options)
-        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        return upsert(self.log, self._read(options), source, keys, engine, schema_mode, options)
 
     # Everything but the rows
 

@@ -124,10 +124,10 @@ class SnapshotWrites(Snapshot):
     ) -> CommitResult:
         """Update the rows of this version that the source has a row with the same keys for, and insert its other rows.
         It concerns the rows with these keys."""
-        from delta_orch.verbs.merge.upsert import key_condition
+        from delta_orch.verbs.merge.upsert import upsert
 
-        merge = self.merge(source, key_condition(keys), engine=engine, schema_mode=schema_mode, **options)
-        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        log = self._begin(options)
+        return upsert(log, self, source, keys, engine, schema_mode, {**options, "read_version": self.version})
 
     def _begin(self, options: CommitOptions) -> TableLog:
         """The log to commit to.

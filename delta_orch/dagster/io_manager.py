@@ -39,12 +39,15 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import Mode, Step, StepReport, schema_of_new_table, snapshot_or_none
+from delta_orch.protocol.types import StructType
 
 PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
 
-_BY_SCOPE = ("append", "merge", "overwrite_partitions")
-"""Modes that look at no predicate: the scopes of the transaction ids keep their rows in the run's partitions."""
+_WITHIN = ("append", "merge", "error", "ignore")
+"""Modes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
+`overwrite_partitions` by the scopes of the transaction ids, which it does not go without."""
+_NO_PREDICATE = ("append", "merge", "overwrite_partitions")
 
 MANY_FILES = 100
 """A run that writes more files than this for one partition logs a warning."""
@@ -190,13 +193,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         mode: Mode = settings.mode
         if mode == "overwrite" and self.partition_overwrite == "dynamic":
             mode = "overwrite_partitions"
-        where = None if selection is None or mode in _BY_SCOPE else selection.predicate(schema)
+        where = None if selection is None or mode in _NO_PREDICATE else selection.predicate(schema)
         step = Step(
             f"Step {step_name(context)}",
             table,
             mode,
             txns=() if run is None else self._txns(context, run, settings, selection, scopes if tied else {}),
             where=where,
+            within=_within(mode, selection, schema),
             merge_keys=settings.merge_keys if mode == "merge" else (),
             schema_mode=self._schema_mode(context, settings, mode),
             engine=self.engine,
@@ -331,6 +335,13 @@ def _warn_of_many_files(
             files,
             ", ".join(partition_columns),
         )
+
+
+def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType) -> tuple[Expression, ...]:
+    """Where the rows must lie. A merge is told the partitions one by one, as it must not move rows between them."""
+    if selection is None or mode not in _WITHIN:
+        return ()
+    return tuple(selection.scopes(schema).values()) if mode == "merge" else (selection.predicate(schema),)
 
 
 def _names(columns: Sequence[str]) -> set[str]:

@@ -98,6 +98,8 @@ class Step:
         txns: Who writes, for the table. A step with none always writes.
         where: Selects rows: `overwrite` replaces them, `error` and `ignore` look for them. None selects all.
         creates_only: `error` and `ignore` look for a table instead of rows.
+        within: Where every new row must lie: predicates of which no two are true for a row. `merge` moves no row from
+            one to another. None at all allows every place. `overwrite` has `where`.
         merge_keys: The columns that identify a row, for `merge`.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
@@ -110,6 +112,7 @@ class Step:
     txns: tuple[TxnId, ...] = ()
     where: str | Expression | None = None
     creates_only: bool = False
+    within: tuple[Expression, ...] = ()
     merge_keys: tuple[str, ...] = ()
     schema_mode: str | None = None
     engine: EngineChoice = "auto"
@@ -268,13 +271,11 @@ class Step:
             data = fit_pandas(data, None if new_columns or before is None else before.schema)
         options: WriteOptions = {**self.options, "txn": self.txns}
         if self.mode in ("append", "error", "ignore"):
-            result = table.append(data, schema_mode=self.schema_mode, engine=self.engine, **options)
+            result = self._append(data, options)
         elif self.mode == "merge":
             ensure_table_for(table, data, self.engine, **self.options)
             about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
-            result = table.upsert(
-                data, self.merge_keys, engine=self.engine, schema_mode=self.schema_mode, **cast(CommitOptions, about)
-            )
+            result = self._upsert(data, cast(CommitOptions, about))
         else:
             ensure_table_for(table, data, self.engine, **self.options)
             result = table.overwrite(
@@ -288,6 +289,22 @@ class Step:
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
         return StepReport(table, result.version, result.skipped, reason, repeated, result)
+
+    def _append(self, data: object, options: WriteOptions) -> CommitResult:
+        from delta_orch.verbs.append import append
+        from delta_orch.writing.plan import any_of
+
+        within = any_of(self.within) if self.within else None
+        before = snapshot_or_none(self.table)
+        return append(self.table.log, before, data, self.schema_mode, self.engine, options, within)
+
+    def _upsert(self, data: object, options: CommitOptions) -> CommitResult:
+        from delta_orch.verbs.merge.upsert import upsert
+
+        before = self.table.snapshot()
+        return upsert(
+            self.table.log, before, data, self.merge_keys, self.engine, self.schema_mode, options, self.within
+        )
 
 
 def _pandas_frame() -> type | tuple[()]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_result import CommitResult
@@ -19,6 +20,7 @@ def append(
     schema_mode: str | None,
     engine: EngineChoice,
     options: WriteOptions,
+    within: Expression | None = None,
 ) -> CommitResult:
     """Add rows; the first append creates the table, and of two first appends the second joins it.
 
@@ -27,13 +29,15 @@ def append(
 
     Args:
         schema_mode: `merge` adds the columns that the table does not have, in the same commit.
+        within: What every row must satisfy; null is a violation.
 
     Returns: `skipped` where a transaction id is recorded: then the data was not consumed and nothing written.
 
     Raises:
         SchemaMismatchError: The rows do not fit. Nothing was written.
         InvalidRequestError: `schema_mode` is `overwrite`: rows of the old schema would stay. Nothing was written.
-        ConstraintViolationError: A row breaks a rule of the table. Nothing was committed; orphan files may stay.
+        ConstraintViolationError: A row breaks a rule of the table, or `within`. Nothing was committed; orphan
+            files may stay.
         ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
     """
     mode = None if schema_mode is None else parse_schema_mode(schema_mode)
@@ -42,7 +46,9 @@ def append(
             'schema_mode="overwrite" replaces the schema, and an append keeps the rows that have it',
             remedy='Use overwrite(), or schema_mode="merge"',
         )
-    plan = WritePlan("WRITE", {"mode": "Append"}, _insert, options, Source(data, mode), engine, is_blind=True)
+    parameters = {"mode": "Append"}
+    source = Source(data, mode)
+    plan = WritePlan("WRITE", parameters, _insert, options, source, engine, is_blind=True, within=within)
     return run_plan(log, snapshot, plan)
 
 

@@ -67,6 +67,9 @@ _LONGEST_PAUSE_S = 0.02
 REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
 
 CHANGE_DATA_DIRECTORY = "_change_data"
+BOUNDS = "the bounds of this write"
+"""What an error calls `WritePlan.within`."""
+
 INSERT, DELETE = "insert", "delete"
 """Values of `_change_type`."""
 
@@ -93,6 +96,7 @@ class WritePlan:
         source: The caller's rows; None for a verb that takes none. Only a plan with a source creates a table.
         engine: What the caller asked for.
         is_blind: The plan reads nothing of the table, so it may run again behind any other commit.
+        within: What every new row must satisfy; null is a violation. It selects nothing.
     """
 
     operation: str
@@ -102,6 +106,7 @@ class WritePlan:
     source: Source | None = None
     engine: EngineChoice = "auto"
     is_blind: bool = False
+    within: Expression | None = None
 
 
 def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> CommitResult:
@@ -191,7 +196,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if is_wholly_stale(txns, stale):
         return transaction.commit()
     transaction.ensure_follows()
-    write = Write(snapshot, target, transaction, engine, txns)
+    write = Write(snapshot, target, transaction, engine, txns, plan.within)
     if source is not None:
         write._take(source, relation, definition)
     write._leave_out([txn.scope for txn in stale if txn.scope is not None])
@@ -242,6 +247,7 @@ class Write:
         transaction: Transaction,
         engine: Engine,
         txns: Sequence[TxnId] = (),
+        within: Expression | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.target = target
@@ -250,6 +256,7 @@ class Write:
         self.omitted: Expression | None = None
         self.measured: Metrics = {}
         self._txns = txns
+        self._within = within
         self._rows: Relation = None
         self._shape: RowShape = PLAIN
         if snapshot is not None:
@@ -383,7 +390,8 @@ class Write:
             ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
                 scopes of the txns.
         """
-        spec = replace(self._shape.applied_to(self.target.write_spec(checks)), change_type=change_type)
+        spec = self._shape.applied_to(self.target.write_spec([*checks, *self.bounds()]))
+        spec = replace(spec, change_type=change_type)
         adds = self.engine.write(self._rows, spec)
         self.ensure_inside_scopes(adds)
         self.transaction.add_files(adds, just_written=True)
@@ -391,6 +399,17 @@ class Write:
             self.transaction.add_change_files(adds)
         self.take_identities(adds, self._shape)
         return adds
+
+    def bounds(self) -> tuple[RowCheck, ...]:
+        """What the plan asks of every new row, beside the rules of the table (`WritePlan.within`).
+
+        Raises InvalidExpressionError, ColumnNotFoundError: It does not fit the table.
+        """
+        if self._within is None:
+            return ()
+        from delta_orch.expressions.resolve import resolve_predicate
+
+        return (RowCheck(BOUNDS, resolve_predicate(self._within, self.target.schema)),)
 
     def take_identities(self, adds: pa.Table, shape: RowShape) -> None:
         """Let the commit say which values of identity columns files just written have taken."""

@@ -312,6 +312,10 @@ class _NewRows:
         return adds
 
     def _shape(self, kind: str) -> RowShape:
+        shape = self._ruled_shape(kind)
+        return replace(shape, checks=(*shape.checks, *self._write.bounds()))
+
+    def _ruled_shape(self, kind: str) -> RowShape:
         schema = StructType(tuple(f for name in self._names(kind) if (f := self._schema.find(name)) is not None))
         if not self._write.target.table.has_rules:
             from delta_orch.protocol.schema_check import ensure_schema_fits

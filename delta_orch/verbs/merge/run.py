@@ -24,6 +24,7 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.protocol.types import INTEGER, STRING, StructType
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
 from delta_orch.verbs.merge.assignments import evolution, left_to_table, resolve_clauses, with_defaults
+from delta_orch.verbs.merge.bounds import inside_one, moved_row
 from delta_orch.verbs.merge.candidates import Candidates, equalities, find_candidates, knows, on_target
 from delta_orch.verbs.merge.classification import (
     CLAUSE,
@@ -39,7 +40,7 @@ from delta_orch.verbs.merge.new_rows import clause_rows, value_types
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names
 from delta_orch.verbs.merge.sources import open_source, settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
-from delta_orch.writing.plan import Metrics, Write, WritePlan, is_not_true, run_plan
+from delta_orch.writing.plan import Metrics, Write, WritePlan, any_of, is_not_true, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
 from delta_orch.writing.target import WriteTarget, evolve_target
 
@@ -48,7 +49,12 @@ _MOST_KEYS = 5
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """A merge as the caller asks for it."""
+    """A merge as the caller asks for it.
+
+    Attributes:
+        bounds: Where the merge may write. Predicates on columns of the table, of which no two are true for a row. Every
+            new row must satisfy one, and a row of the table that a source row matches the same one.
+    """
 
     source: object
     on: object
@@ -56,6 +62,7 @@ class MergeRequest:
     target_alias: str
     engine: EngineChoice = "auto"
     schema_mode: str | None = None
+    bounds: tuple[Expression, ...] = ()
 
 
 def merge(
@@ -88,7 +95,8 @@ def merge(
         return _Run(write, request, clauses, mode is SchemaMode.MERGE).run()
 
     parameters = merge_parameters(request.on, clauses)
-    return run_plan(log, snapshot, WritePlan("MERGE", parameters, change, options, engine=engine))
+    within = any_of(request.bounds) if request.bounds else None
+    return run_plan(log, snapshot, WritePlan("MERGE", parameters, change, options, engine=engine, within=within))
 
 
 class _Run:
@@ -115,12 +123,18 @@ class _Run:
         self._filled = left_to_table(self._clauses.all, Action.INSERT, write.target.schema)
         self._sides = sides
         self._keys = {} if self._clauses.inserts_only else self._key_columns()
+        bounds = self._request.bounds
+        self._is_inside = inside_one(bounds, sides) if bounds else None
         changes = RowChanges(write, ADD_SCHEMA.empty_table())
         # What does not fit is refused before a row is read.
         self._types = value_types(engine, changes.scan(None), source, self._clauses.all, sides, evolves=self._evolves)
         changed_schema = write.target.table is not before
         with ExitStack() as stack:
             rows = stack.enter_context(settled(engine, self._request.source, source))
+            if write.omitted is not None and len(self._request.bounds) > 1:
+                # Rows of the table in these partitions still count: a source row must not match one of them.
+                is_left = resolve_expression(is_not_true(write.omitted), engine.schema(rows))
+                rows = engine.filter(rows, is_left)
             materialized = time.monotonic()
             metrics = self._change(rows, stack, is_needed=changed_schema)
         if metrics is not None:
@@ -161,6 +175,7 @@ class _Run:
         classified = replace(classified, rows=rows)
         counts = self._counts(rows)
         self._ensure_single_matches(changes, classified, counts)
+        self._ensure_inside(classified)
         changing = [clause for clause in self._clauses.all if counts.get(clause.number)]
         if not changing and not is_needed:
             return None
@@ -199,7 +214,7 @@ class _Run:
             bounds = None
         if wanted is not None and isinstance(wanted, Literal) and wanted.value is True:
             wanted = None
-        if write.omitted is not None:
+        if write.omitted is not None and not self._request.bounds:
             wanted = conjunction(wanted, is_not_true(write.omitted))
             bounds = conjunction(bounds, is_not_true(write.omitted))
         if wanted is None:
@@ -213,6 +228,8 @@ class _Run:
     def _classify(self, changes: RowChanges, source: Relation, where: Expression | None) -> Classified:
         needed = needed_columns(self._clauses, self._recomputed, self._sides)
         needed.update((Column(column.path[:2]), None) for column in self._keys.values())
+        if self._is_inside is not None:
+            needed.update((Column(column.path[:2]), None) for column in columns_of(self._is_inside))
         looked_at = {**condition_columns(self._on, self._clauses), **needed}
         names = [name for name in self._sides.target.names if Column((TARGET, name)) in looked_at]
         target = changes.scan(where, names)
@@ -244,6 +261,18 @@ class _Run:
         kind = ComputedColumn(ADDRESS.kind, Literal(UPDATE, STRING))
         keys = [ComputedColumn(label, renamed(key, classified.name_of)) for label, key in self._keys.items()]
         changes.ensure_once(self._engine.project(pairs, [*columns, kind, *keys]), list(self._keys))
+
+    def _ensure_inside(self, classified: Classified) -> None:
+        """No source row matches a row of the table that lies elsewhere: it must not move from there."""
+        if self._is_inside is None:
+            return
+        numbers = tuple(Literal(clause.number, INTEGER) for clause in self._clauses.of(Kind.MATCHED))
+        strays = is_not_true(renamed(self._is_inside, classified.name_of))
+        pairs = self._engine.filter(classified.rows, conjunction(In(Column((CLAUSE,)), numbers), strays))
+        keys = [ComputedColumn(label, renamed(key, classified.name_of)) for label, key in self._keys.items()]
+        shown = self._engine.to_arrow(self._engine.project(pairs, keys), limit=_MOST_KEYS).to_pylist()
+        if shown:
+            raise moved_row(shown)
 
     def _key_columns(self) -> dict[str, Column]:
         """Columns that tell the user which row an error is about, by what it calls them."""

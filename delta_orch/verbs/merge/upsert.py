@@ -1,14 +1,46 @@
-"""The condition of an upsert: the same keys on both sides."""
+"""`upsert`: a merge by keys, with all columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import ensure_sequence_of_names
 from delta_orch.expressions.nodes import Column, Comparison, Expression
 from delta_orch.expressions.tree import conjunction
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.verbs.merge.builder import Merge
+from delta_orch.verbs.merge.run import MergeRequest, merge
 from delta_orch.verbs.merge.sides import SOURCE, TARGET
+
+
+def upsert(
+    log: TableLog,
+    snapshot: Snapshot,
+    source: object,
+    keys: Sequence[str],
+    engine: EngineChoice,
+    schema_mode: str | None,
+    options: CommitOptions,
+    bounds: tuple[Expression, ...] = (),
+) -> CommitResult:
+    """Update the rows of the table that have the keys of a source row, and insert the other source rows.
+
+    Args:
+        bounds: See `MergeRequest`.
+
+    Raises:
+        ConstraintViolationError: A row lies outside the bounds, or has the keys of a row in another part. Nothing was
+            committed.
+        Otherwise as `DeltaTable.upsert`.
+    """
+    request = MergeRequest(source, key_condition(keys), SOURCE, TARGET, engine, schema_mode, bounds)
+    run = Merge(lambda clauses: merge(log, snapshot, request, clauses, options))
+    return run.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 def key_condition(keys: Sequence[str]) -> Expression:
