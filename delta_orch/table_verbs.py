@@ -203,11 +203,19 @@ class TableVerbs:
         dry_run: bool = False,
         *,
         enforce_retention: bool = True,
+        full: bool = True,
+        keep_versions: Sequence[int] = (),
         user_metadata: str | None = None,
+        commit_info: Mapping[str, object] | None = None,
     ) -> VacuumResult:
         """Delete files that no version within the retention needs. See `verbs.vacuum.vacuum`.
 
+        Args:
+            full: False lists nothing: only files that tombstones name are looked up and deleted.
+            keep_versions: Versions that can still be read afterwards, whatever their age.
+
         Raises:
+            VersionNotFoundError: A version to keep cannot be read. Nothing was deleted.
             InvalidRequestError: The retention is shorter than the table's, and `enforce_retention` is not False.
             StorageError: A file could not be deleted. Run it again.
         """
@@ -219,7 +227,10 @@ class TableVerbs:
             retention_hours=retention_hours,
             dry_run=dry_run,
             enforce_retention=enforce_retention,
+            full=full,
+            keep_versions=keep_versions,
             user_metadata=user_metadata,
+            commit_info=commit_info,
         )
 
     def fsck(self, version: int | None = None, check_files: bool = False) -> FsckReport:

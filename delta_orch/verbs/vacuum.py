@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, StorageError, UnsupportedStoreError
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.deletion_vector import relative_path
-from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, encode_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path
 from delta_orch.storage.base import LogStore
+from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
 from delta_orch.writing.target import existing_target
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,10 @@ def vacuum(
     retention_hours: float | None = None,
     dry_run: bool = False,
     enforce_retention: bool = True,
+    full: bool = True,
+    keep_versions: Sequence[int] = (),
     user_metadata: str | None = None,
+    commit_info: Mapping[str, object] | None = None,
 ) -> VacuumResult:
     """Delete data files that are older than the retention and that neither the newest version nor a tombstone younger
     than the retention names: leftovers of replaced versions, and of writes that never committed. A directory with a
@@ -86,8 +89,13 @@ def vacuum(
         retention_hours: None takes `delta.deletedFileRetentionDuration`.
         enforce_retention: Refuse a retention below that property. A writer or reader that runs longer than the
             retention loses its files: switch it off only when there is none.
+        full: False looks up only the files that tombstones of the newest version name, without listing the table: see
+            `verbs.removed_files`.
+        keep_versions: Versions whose files stay, whatever their age.
+        commit_info: Further keys for `commitInfo` of both commits.
 
     Raises:
+        VersionNotFoundError: A version to keep cannot be read. Nothing was deleted.
         InvalidRequestError: The retention is negative, or too short. Nothing was deleted.
         ProtocolViolationError: Files have deletion vectors that the protocol does not list. Nothing was deleted.
         StorageError: Files could not be deleted, all others are gone; or nothing was deleted, as the log cannot be
@@ -98,12 +106,13 @@ def vacuum(
     # What is exactly as old as the retention has expired: with none at all, so has what was written this millisecond.
     expired_ms = time.time_ns() // 1_000_000 - retention_ms
     store = table_log.store
-    doomed = _unneeded_files(snapshot, store, expired_ms)
+    others = [table_log.snapshot(version) for version in keep_versions]
+    doomed = _unneeded_files(snapshot, others, store, expired_ms, full=full)
     size_bytes = pc.sum(FileTable(doomed).size).as_py() or 0
     result = VacuumResult(tuple(FileTable(doomed).path.to_pylist()), size_bytes, dry_run, retention_ms)
     if dry_run or not result.paths:
         return result
-    record = partial(_record, table_log, snapshot, user_metadata)
+    record = partial(_record, table_log, snapshot, {"user_metadata": user_metadata, "commit_info": commit_info})
     parameters = {
         "retentionCheckEnabled": str(enforce_retention).lower(),
         "defaultRetentionMillis": str(snapshot.properties.deleted_file_retention_ms),
@@ -180,15 +189,18 @@ def resolve_retention_ms(snapshot: Snapshot, retention_hours: float | None, *, e
     return asked_ms
 
 
-def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.Table:
+def _unneeded_files(
+    snapshot: Snapshot, others: Sequence[Snapshot], store: LogStore, expired_ms: int, *, full: bool
+) -> pa.Table:
     """The files below the root that vacuum may delete: `path` relative to the root, decoded and sorted, and `size`.
 
     Raises:
         ProtocolViolationError: A live file has a deletion vector, and the protocol does not list the feature.
     """
-    needed, foreign_names, places = _needed_paths(snapshot, store, expired_ms)
+    needed, foreign_names, places = _needed_paths(snapshot, others, store, expired_ms)
     # A log cannot hold a name that is not Unicode, so such a file is not this table's.
-    listed = [file for file in store.list_recursive() if file.path.isascii() or _is_unicode(file.path)]
+    found = store.list_recursive() if full else removed_files(snapshot, expired_ms)
+    listed = [file for file in found if file.path.isascii() or _is_unicode(file.path)]
     files = pa.table(
         {
             "path": string_array([file.path for file in listed]),
@@ -205,7 +217,7 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
     directories, names = (pc.list_element(parts, place) for place in int64_array([0, 1]))
     directories = directories.dictionary_encode()
-    inner_tables = _inner_tables(FileTable(files).path)
+    inner_tables = _inner_tables(FileTable(files).path) if full else inner_tables_above(store, directories.dictionary)
     kept = [
         _is_hidden(directory[1:], snapshot.partition_columns) or _is_below(directory[1:], inner_tables)
         for directory in directories.dictionary.to_pylist()
@@ -226,8 +238,10 @@ def _unneeded_files(snapshot: Snapshot, store: LogStore, expired_ms: int) -> pa.
     return doomed
 
 
-def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple[pa.Array, pa.Array, Iterator[str]]:
-    """What the newest version or a tombstone younger than `expired_ms` names.
+def _needed_paths(
+    snapshot: Snapshot, others: Sequence[Snapshot], store: LogStore, expired_ms: int
+) -> tuple[pa.Array, pa.Array, Iterator[str]]:
+    """What the newest version, one to be kept, or a tombstone younger than `expired_ms` names.
 
     Returns: Paths relative to the table's root, decoded; and the names of files that the log places elsewhere. A file
         of such a name stays wherever it is listed: the other place may be this one by another way (a link, a mount).
@@ -245,9 +259,10 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
         )
     # A tombstone that does not say when it was written is as old as can be.
     unexpired = tombstones.filter(pc.greater(FileTable(tombstones).deletion_timestamp, int64_array([expired_ms])[0]))
+    needed = (live, unexpired, *(version.files(columns) for version in others))
     spelled = [
-        *(chunk for files in (live, unexpired) for chunk in FileTable(files).path.chunks),
-        *(vector_paths(files) for files in (live, unexpired)),
+        *(chunk for files in needed for chunk in FileTable(files).path.chunks),
+        *(vector_paths(files) for files in needed),
     ]
     root = store.data_filesystem()[1].rstrip("/") + "/"
     decoded: list[str] = []
@@ -272,13 +287,6 @@ def _needed_paths(snapshot: Snapshot, store: LogStore, expired_ms: int) -> tuple
                 foreign.append(place.rpartition("/")[2])
     every_place = chain(places, (root + path for paths in plain for path in paths.to_pylist()))
     return pa.concat_arrays([*spelled, string_array(decoded)]), string_array(foreign), every_place
-
-
-def vector_paths(files: pa.Table) -> pa.Array:
-    """The files of deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
-    descriptors = [d for d in deletion_vector_descriptors(files) if d is not None]
-    relative = [encode_path(relative_path(d)) for d in descriptors if d.storage_type == "u"]
-    return string_array([*relative, *(d.path_or_inline_dv for d in descriptors if d.storage_type == "p")])
 
 
 def _is_unicode(path: str) -> bool:
@@ -329,13 +337,11 @@ def delete_files(store: LogStore, paths: Sequence[str]) -> dict[str, StorageErro
 def _record(
     table_log: TableLog,
     snapshot: Snapshot,
-    user_metadata: str | None,
+    told: CommitOptions,
     operation: str,
     parameters: dict[str, str],
     metrics: dict[str, int],
 ) -> None:
-    transaction = Transaction(
-        table_log, snapshot, operation=operation, operation_parameters=parameters, user_metadata=user_metadata
-    )
+    transaction = Transaction(table_log, snapshot, operation=operation, operation_parameters=parameters, **told)
     transaction.set_operation_metrics(metrics)
     transaction.commit()

@@ -25,7 +25,7 @@ from delta_orch.table.protocol_upgrade import FileTrait
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.alter.draft import Draft
 from delta_orch.verbs.file_bins import compaction_metrics
-from delta_orch.verbs.vacuum import vector_paths
+from delta_orch.verbs.removed_files import vector_paths
 from delta_orch.writing.moved_rows import RowCopies, stage_moved, unsplit
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.rehearsal import RehearsalEngine

@@ -1,0 +1,86 @@
+"""The files that the tombstones of a log name: what a vacuum that lists nothing may delete."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from delta_orch.errors import StorageError, UnsupportedStoreError
+from delta_orch.log.files.arrow_building import int64_array, string_array
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.deletion_vector import relative_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
+from delta_orch.storage.base import FileMeta, LogStore
+
+_CHUNK_FILES = 1000
+
+
+def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
+    """The files below the root that tombstones name which were written by `expired_ms`, data files and deletion
+    vectors, as far as they are still there.
+
+    Leftovers of writes that never committed, change data files, and files whose tombstones have left the log with a
+    checkpoint are not among them: only a listing finds those.
+
+    Raises:
+        StorageError: The store cannot be asked.
+    """
+    tombstones = snapshot.tombstones(["path", "deletion_vector", "deletion_timestamp"])
+    is_expired = pc.less_equal(FileTable(tombstones).deletion_timestamp, int64_array([expired_ms])[0])
+    # One that does not say when it was written is as old as can be.
+    expired = tombstones.filter(pc.fill_null(is_expired, True))
+    filesystem, directory = snapshot.store.data_filesystem()
+    root = directory.rstrip("/") + "/"
+    places = {}
+    for spelled in (*FileTable(expired).path.to_pylist(), *vector_paths(expired).to_pylist()):
+        try:
+            place = posixpath.normpath(snapshot.store.resolve(spelled))
+        except UnsupportedStoreError:
+            # Not this table's to read, and so not to delete.
+            continue
+        if place.startswith(root):
+            places[place] = place[len(root) :]
+    every = list(places)
+    found = []
+    for start in range(0, len(every), _CHUNK_FILES):
+        for info in _look_up(filesystem, every[start : start + _CHUNK_FILES]):
+            if info.type == pafs.FileType.File:
+                found.append(FileMeta(places[info.path], info.size, (info.mtime_ns or 0) // 1_000_000))
+    return found
+
+
+def vector_paths(files: pa.Table) -> pa.Array:
+    """The files of deletion vectors (PROTOCOL, "Deletion Vectors"), spelled as in the log."""
+    descriptors = [d for d in deletion_vector_descriptors(files) if d is not None]
+    relative = [encode_path(relative_path(d)) for d in descriptors if d.storage_type == "u"]
+    return string_array([*relative, *(d.path_or_inline_dv for d in descriptors if d.storage_type == "p")])
+
+
+def inner_tables_above(store: LogStore, directories: pa.Array) -> tuple[str, ...]:
+    """Which of some directories, or of those above them, hold a table of their own. Nothing is listed.
+
+    Args:
+        directories: Below the root, each with a slash before it; empty for the root itself.
+
+    Raises:
+        StorageError: The store cannot be asked.
+    """
+    above: set[str] = set()
+    for directory in directories.to_pylist():
+        parts = directory.strip("/").split("/")
+        above.update("/".join(parts[: end + 1]) for end in range(len(parts)))
+    filesystem, root = store.data_filesystem()
+    places = {f"{root.rstrip('/')}/{inner}/{LOG_DIRECTORY}": inner for inner in sorted(above - {""})}
+    return tuple(places[i.path] for i in _look_up(filesystem, list(places)) if i.type != pafs.FileType.NotFound)
+
+
+def _look_up(filesystem: pafs.FileSystem, places: list[str]) -> list[pafs.FileInfo]:
+    try:
+        return list(filesystem.get_file_info(places)) if places else []
+    except OSError as e:
+        raise StorageError("Cannot look up removed files", cause=str(e), errno=e.errno) from e
