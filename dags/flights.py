@@ -2,6 +2,7 @@
 
     flights, daily:              flights ──────────► flights_enriched ──► carrier_daily
                                  weather_readings ──┘
+    flights_corrections, daily:  late corrections, upserted into flights; silver and gold follow with the next day
     flights_maintenance, weekly: for each table optimize ──► checkpoint ──► vacuum (dry run) ──► vacuum
 
 Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: bronze commits under a
@@ -23,10 +24,13 @@ from delta_orch.airflow.maintenance_operators import (
     DeltaOptimizeOperator,
     DeltaVacuumOperator,
 )
+from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.delta_table import DeltaTable
 from delta_orch.demo.flights import (
+    FLIGHT_KEYS,
     enrich_flights,
     read_airlines,
+    read_corrections,
     read_flights,
     read_planes,
     read_weather,
@@ -58,6 +62,11 @@ def table_uri(name: str) -> str:
 def enrich(batch: ChangeBatch, spark: SparkSession) -> DataFrame:
     weather = DeltaTable(table_uri("weather_readings")).snapshot().scan().to_spark(spark)
     return enrich_flights(batch.scan().to_spark(spark), weather, read_planes(spark, LANDING))
+
+
+def corrections_of(day: str, spark: SparkSession) -> DataFrame:
+    """To be run again after `flights`, which replaces the whole day by what was delivered at first."""
+    return read_corrections(spark, LANDING, [date.fromisoformat(day)])
 
 
 def summarize(batch: ChangeBatch, spark: SparkSession) -> DataFrame:
@@ -123,6 +132,26 @@ with DAG(
     )
 
     [flights(DAY), weather_readings(DAY)] >> flights_enriched >> carrier_daily
+
+with DAG(
+    "flights_corrections",
+    description="Upserts late corrections of a day's flights",
+    schedule="@daily",
+    start_date=datetime(2013, 1, 1, tzinfo=UTC),
+    end_date=datetime(2013, 12, 31, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retries": 2},
+    tags=["delta"],
+) as corrections_dag:
+    DeltaMergeOperator(
+        task_id="corrections",
+        table_uri=table_uri("flights"),
+        keys=list(FLIGHT_KEYS),
+        python_callable=corrections_of,
+        op_args=[DAY],
+        spark_conf=SPARK_CONF,
+    )
 
 with DAG(
     "flights_maintenance",

@@ -2,6 +2,7 @@
 
     landing/*.csv ──► flights ──────────► flights_enriched ──► carrier_daily
                   └─► weather_readings ──┘                          each with compaction, checkpoint, vacuum
+    landing/corrections/*.csv: upserted into flights; the sensor has silver and gold follow
 
 Copy this file to start a pipeline of your own. What makes it exactly-once is in three places only: the IO manager
 (bronze), `@delta_asset` (silver and gold), and Dagster's own run ids, from which both derive their transaction ids.
@@ -24,8 +25,10 @@ from delta_orch.dagster import (
     delta_asset,
 )
 from delta_orch.demo.flights import (
+    FLIGHT_KEYS,
     enrich_flights,
     read_airlines,
+    read_corrections,
     read_flights,
     read_planes,
     read_weather,
@@ -86,6 +89,30 @@ def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFra
     return read_weather(spark.session(), LANDING, partition_days(context))
 
 
+@dg.asset(
+    name="flights",
+    key_prefix="corrections",
+    partitions_def=days,
+    # `schema` and the last part of the key make the folder: the table is that of `flights`.
+    metadata={
+        "schema": TABLES.name,
+        "partition_expr": "flight_date",
+        "mode": "merge",
+        "merge_keys": list(FLIGHT_KEYS),
+    },
+    deps=[flights],
+    io_manager_key="corrections",
+    kinds={"deltalake", "spark"},
+    group_name="bronze",
+)
+def corrections(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
+    """Flights corrected or reported late. Each takes the place of the flight with the same key, or is added.
+
+    To be materialized again after `flights`, which replaces the whole day by what was delivered at first.
+    """
+    return read_corrections(spark.session(), LANDING, partition_days(context))
+
+
 @delta_asset(
     incremental_from=tables["flights"],
     table=tables["flights_enriched"],
@@ -134,6 +161,7 @@ maintenance = build_delta_maintenance_assets(
 )
 
 bronze_job = dg.define_asset_job("bronze", selection=dg.AssetSelection.assets(flights, weather_readings))
+corrections_job = dg.define_asset_job("corrections", selection=dg.AssetSelection.assets(corrections))
 refresh_job = dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(flights_enriched, carrier_daily))
 maintenance_job = dg.define_asset_job("maintenance", selection=dg.AssetSelection.groups("maintenance"))
 
@@ -143,12 +171,13 @@ bronze_changed = build_delta_log_sensor(
 )
 
 defs = dg.Definitions(
-    assets=[flights, weather_readings, flights_enriched, carrier_daily, *maintenance],
-    jobs=[bronze_job, refresh_job, maintenance_job],
+    assets=[flights, weather_readings, corrections, flights_enriched, carrier_daily, *maintenance],
+    jobs=[bronze_job, corrections_job, refresh_job, maintenance_job],
     sensors=[bronze_changed],
     resources={
         "spark": Spark(),
         "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), table_properties=AS_IT_COMES),
+        "corrections": DeltaLakeIOManager(root_uri=str(HOME)),
         "append_only": DeltaLakeIOManager(
             root_uri=str(TABLES),
             # A day is added once, whichever run does it first.

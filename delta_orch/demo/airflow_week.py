@@ -39,23 +39,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     relax_sqlite()
     started = time.monotonic()
     create_database()
-    dag, maintenance_dag = load_dags("flights", "flights_maintenance")
+    dag, corrections_dag, maintenance_dag = load_dags("flights", "flights_corrections", "flights_maintenance")
     seconds_to_set_up = time.monotonic() - started
     # One session for all tasks: each finds it running and leaves it running.
     importlib.import_module("delta_orch.demo.session").spark_session()
-    days = [run_day(dag, day) for day in options.days[:-1]]
+    days = [run_day(dag, options.days[0])]
+    # Late corrections of the first day, by a task that fails right after its commit; the next day's run follows up.
+    fail_after_commit("flights")
+    corrections = run_day(corrections_dag, options.days[0])
+    days += [run_day(dag, day) for day in options.days[1:-1]]
     # The append-only table once more: here a lost retry would double the day.
     fail_after_commit(RETRIED_TASK)
     days.append(run_day(dag, options.days[-1]))
     maintenance = run_day(maintenance_dag, options.days[-1])
     result = {
         "days": days,
+        "corrections": corrections,
         "maintenance": maintenance,
         "retried": {"task": RETRIED_TASK, **days[-1]["tasks"][RETRIED_TASK]},
+        "upserted": {"task": "corrections", **corrections["tasks"]["corrections"]},
         "seconds_to_set_up": round(seconds_to_set_up, 1),
     }
     options.result.write_text(json.dumps(result, indent=2))
-    return 0 if all(run["state"] == "success" for run in [*days, maintenance]) else 1
+    return 0 if all(run["state"] == "success" for run in [*days, corrections, maintenance]) else 1
 
 
 RETRIED_TASK = "weather_readings"
@@ -121,6 +127,7 @@ def read_tasks(run: DagRun) -> dict[str, JsonValue]:
                 "state": str(getattr(instance.state, "value", instance.state)),
                 "tries": instance.try_number,
                 "skipped": report.get("skipped"),
+                "recovered": report.get("recovered", False),
                 "version": report.get("version"),
             }
     return tasks

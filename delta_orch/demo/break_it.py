@@ -59,30 +59,36 @@ def kill_after_commit(pipeline: Pipeline, processes: Processes) -> Outcome:
     """
     day = pipeline.plan.killed
     pipeline.landing.deliver(pipeline.source, [day])
-    before = pipeline.versions()
-    worker = processes.worker("killed", [day], "--kill-after-commit", "weather_readings")
-    code = worker.wait()
-    committed = pipeline.versions()
-    run = pipeline.runs.find(**{WORKER_TAG: "killed"})[0]
-    was_open = run.status == dg.DagsterRunStatus.STARTED
-    # What Dagster's run monitoring does when a run's process is gone.
-    pipeline.runs.instance.report_run_failed(run, "The process of the run is gone.")
-    retry = pipeline.runs.reexecute(run.run_id, from_failure=True)
-    after = pipeline.versions()
+    killed = _kill_and_retry(pipeline, processes, "killed", day, "weather_readings", "weather_readings")
+    version = pipeline.versions()["weather_readings"]
     refreshed = pipeline.refresh()
     rows = pipeline.rows_of_day("weather_readings", day)
+    checks = [*killed, *_followed(pipeline, refreshed, 1), *as_checks(pipeline.verify())]
+    outcome = f"{day}: {rows} readings after the kill and its retry, version {version} unchanged"
+    return Outcome(outcome, checks, {"retries": 1})
+
+
+def upsert_corrections(pipeline: Pipeline, processes: Processes) -> Outcome:
+    """Late corrections of a day are upserted into bronze; SIGKILL right after the commit, and Dagster's retry."""
+    day = pipeline.plan.amended
+    rows_before = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
+    changed, new = pipeline.landing.deliver_corrections(pipeline.source, day)
+    killed = _kill_and_retry(pipeline, processes, "upserted", day, "flights", "corrections/flights", "--corrections")
+    metrics = pipeline.table("flights").history(limit=1)[0].operation_metrics or {}
+    counts = [int(metrics.get(f"numTargetRows{what}") or 0) for what in ("Updated", "Inserted", "Deleted")]
+    refreshed = pipeline.refresh()
+    rows_after = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
+    real = len(pipeline.source.days["flights"][day])
     checks = [
-        Check("the process died of SIGKILL", code == -signal.SIGKILL),
-        Check("Dagster never heard of the commit: the run was still open", was_open),
-        Check("the commit is in the log", committed["weather_readings"] == before["weather_readings"] + 1),
-        Check("the retry has the killed run as its root", retry.root_run_id == run.run_id and retry.success),
-        Check("the retry found its transaction recorded and committed nothing", retry.skipped("weather_readings")),
-        Check("no version was added by the retry", after == committed),
+        *killed,
+        Check(f"the commit changed {changed} flights and added {new}, as delivered", counts == [changed, new, 0]),
+        Check("before, bronze and silver lacked the new ones", set(rows_before.values()) == {real - new}),
+        Check("now both have all", set(rows_after.values()) == {real}),
         *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
-    outcome = f"{day}: {rows} readings after the kill and its retry, version {after['weather_readings']} unchanged"
-    return Outcome(outcome, checks, {"retries": 1})
+    outcome = f"{day}: {changed} flights corrected and {new} added, each once, after the kill and its retry"
+    return Outcome(outcome, checks, {"retries": 1, "flights_corrected": changed, "flights_added": new})
 
 
 def repeat_run(pipeline: Pipeline, processes: Processes) -> Outcome:
@@ -219,7 +225,33 @@ ATTEMPTS = (
     Attempt("zombie", "A zombie of an older run finishes late", fence_zombie),
     Attempt("parallel", f"{PROCESSES} processes backfill different days of one table at once", backfill_in_parallel),
     Attempt("late", "The source gains a late day", late_day),
+    Attempt(
+        "upserted", "An upsert of late corrections is killed right after its commit, and retried", upsert_corrections
+    ),
 )
+
+
+def _kill_and_retry(
+    pipeline: Pipeline, processes: Processes, name: str, day: date, table: str, asset: str, *options: str
+) -> list[Check]:
+    """A worker's run of a day dies right after `asset` has committed to `table`; Dagster retries it."""
+    before = pipeline.versions()
+    worker = processes.worker(name, [day], "--kill-after-commit", table, *options)
+    code = worker.wait()
+    committed = pipeline.versions()
+    run = pipeline.runs.find(**{WORKER_TAG: name})[0]
+    was_open = run.status == dg.DagsterRunStatus.STARTED
+    # What Dagster's run monitoring does when a run's process is gone.
+    pipeline.runs.instance.report_run_failed(run, "The process of the run is gone.")
+    retry = pipeline.runs.reexecute(run.run_id, from_failure=True)
+    return [
+        Check("the process died of SIGKILL", code == -signal.SIGKILL),
+        Check("Dagster never heard of the commit: the run was still open", was_open),
+        Check("the commit is in the log", committed[table] == before[table] + 1),
+        Check("the retry has the killed run as its root", retry.root_run_id == run.run_id and retry.success),
+        Check("the retry found its transaction recorded and committed nothing", retry.skipped(asset)),
+        Check("no version was added by the retry", pipeline.versions() == committed),
+    ]
 
 
 def _followed(pipeline: Pipeline, refreshed: Sequence[RunReport], days: int) -> list[Check]:

@@ -36,7 +36,7 @@ READING_COLUMNS = {
     "temp": "DOUBLE", "humid": "DOUBLE", "wind_speed": "DOUBLE", "precip": "DOUBLE", "visib": "DOUBLE",
 }  # fmt: skip
 CALENDAR = ("year", "month", "day")
-CSV_COLUMNS: Mapping[str, Mapping[str, str]] = {
+CSV_COLUMNS: dict[str, Mapping[str, str]] = {
     "flights": {name: kind for name, kind in FLIGHTS_COLUMNS.items() if name != "flight_date"},
     "weather": {"origin": "VARCHAR"}
     | dict.fromkeys(CALENDAR, "BIGINT")
@@ -47,6 +47,7 @@ CSV_COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     "airlines": {"carrier": "VARCHAR", "name": "VARCHAR"},
 }  # fmt: skip
+CSV_COLUMNS["corrections"] = CSV_COLUMNS["flights"]
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "flights": FLIGHTS_COLUMNS,
     "weather_readings": WEATHER_COLUMNS,
@@ -124,22 +125,33 @@ def expect_from_csv(
     weather: str,
     planes: str,
     airlines: str,
+    corrections: str | None = None,
     first_day: date = date.min,
     last_day: date = date.max,
 ) -> dict[str, str]:
     """Define what each table must hold, from CSV files (paths or globs), of the days given.
 
+    Args:
+        corrections: Flights that take the place of those in `flights` with the same key, or are added to them.
+
     Returns: the name of a DuckDB table, by table.
     """
     csv = {"flights": flights, "weather": weather, "planes": planes, "airlines": airlines}
+    if corrections is not None:
+        csv["corrections"] = corrections
     for name, files in csv.items():
         between = f"WHERE make_date(year, month, day) BETWEEN DATE '{first_day}' AND DATE '{last_day}'"
         # Types are given, never sniffed: a day without rain would make an integer of `precip`.
         connection.execute(
             f"CREATE OR REPLACE TEMP TABLE csv_{name} AS SELECT * FROM read_csv('{_quoted(files)}', header = true, "
             f"delim = ',', nullstr = 'NA', columns = {dict(CSV_COLUMNS[name])!r}) "
-            f"{between if name in ('flights', 'weather') else ''}"
+            f"{between if name in ('flights', 'weather', 'corrections') else ''}"
         )
+    if corrections is not None:
+        key = (*CALENDAR, *(name for name in KEYS["flights"] if name != "flight_date"))
+        same = " AND ".join(f"csv_flights.{name} = c.{name}" for name in key)
+        connection.execute(f"DELETE FROM csv_flights USING csv_corrections c WHERE {same}")
+        connection.execute("INSERT INTO csv_flights SELECT * FROM csv_corrections")
     for table, query in _EXPECTED.items():
         connection.execute(f"CREATE OR REPLACE TEMP TABLE expected_{table} AS {query}")
     return {table: f"expected_{table}" for table in TABLES}

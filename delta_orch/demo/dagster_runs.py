@@ -25,12 +25,20 @@ def bronze_job() -> dg.JobDefinition:
     return load_definitions().resolve_job_def("bronze")
 
 
+def corrections_job() -> dg.JobDefinition:
+    return load_definitions().resolve_job_def("corrections")
+
+
 def refresh_job() -> dg.JobDefinition:
     return load_definitions().resolve_job_def("refresh")
 
 
 def maintenance_job() -> dg.JobDefinition:
     return load_definitions().resolve_job_def("maintenance")
+
+
+JOBS = {"bronze": bronze_job, "corrections": corrections_job}
+"""The jobs whose runs are executed again."""
 
 
 @cache
@@ -80,6 +88,10 @@ class Runs:
             partition = {RANGE_START_TAG: days[0].isoformat(), RANGE_END_TAG: days[-1].isoformat()}
         return self._execute(bronze_job, {**partition, **tags}, assets)
 
+    def corrections(self, day: date, **tags: str) -> RunReport:
+        """Upsert the corrections delivered for a day."""
+        return self._execute(corrections_job, {PARTITION_TAG: day.isoformat(), **tags})
+
     def refresh(self, **tags: str) -> RunReport:
         """Silver, then gold."""
         return self._execute(refresh_job, tags)
@@ -88,7 +100,7 @@ class Runs:
         return self._execute(maintenance_job, tags)
 
     def reexecute(self, run_id: str, *, from_failure: bool) -> RunReport:
-        """Run a bronze run again, all of it or only from its failed step on. The root run stays what it was."""
+        """Run a run of `JOBS` again, all of it or only from its failed step on. The root run stays what it was."""
         parent = self.instance.get_run_by_id(run_id)
         if parent is None:
             raise LookupError(f"The instance has no run {run_id}")
@@ -98,7 +110,7 @@ class Runs:
             else dg.ReexecutionOptions(parent_run_id=run_id)
         )
         with dg.execute_job(
-            dg.reconstructable(bronze_job),
+            dg.reconstructable(JOBS[parent.job_name]),
             self.instance,
             # As Dagster's UI does: the partition of a run is in its tags.
             tags=dict(parent.tags),

@@ -31,11 +31,20 @@ PLANES_SCHEMA = """
     engine STRING
 """
 AIRLINES_SCHEMA = "carrier STRING, name STRING"
+FLIGHT_KEYS = ("flight_date", "carrier", "flight", "origin", "sched_dep_time")
+"""What names a flight: a correction replaces the row with the same values."""
 
 
 def read_flights(spark: SparkSession, landing: Landing, days: Iterable[date]) -> DataFrame:
     """Bronze: the flights delivered for these days, as they are, with `flight_date` to partition by."""
     return _read_csv(spark, FLIGHTS_SCHEMA, landing.flights_files(days)).selectExpr(
+        "make_date(year, month, day) AS flight_date", "*"
+    )
+
+
+def read_corrections(spark: SparkSession, landing: Landing, days: Iterable[date]) -> DataFrame:
+    """Bronze: the flights of these days that were delivered late, or wrong at first; as `read_flights`."""
+    return _read_csv(spark, FLIGHTS_SCHEMA, landing.corrections_files(days)).selectExpr(
         "make_date(year, month, day) AS flight_date", "*"
     )
 

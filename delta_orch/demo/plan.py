@@ -21,6 +21,7 @@ class Plan:
         days: All of them, without a gap.
         daily: Come in one by one at first, each in a run of its own.
         backfill: Come in as one range, in one run.
+        amended: Of `daily`; some of its flights are corrected later, and some reported only then.
         retried: Of `daily`; its run is executed again.
         corrected: Of `daily`; at first preliminary data is delivered.
         killed: Comes in by a run that is killed.
@@ -33,6 +34,7 @@ class Plan:
     days: tuple[date, ...]
     daily: tuple[date, ...]
     backfill: tuple[date, ...]
+    amended: date
     retried: date
     corrected: date
     killed: date
@@ -48,7 +50,13 @@ class Plan:
 
     def origin(self, day: date) -> str:
         """In a word, how a day came in."""
-        special = {self.corrected: "corrected", self.killed: "killed", self.fenced: "fenced", self.late: "late"}
+        special = {
+            self.amended: "amended",
+            self.corrected: "corrected",
+            self.killed: "killed",
+            self.fenced: "fenced",
+            self.late: "late",
+        }
         if any(day in days for days in self.parallel):
             return "parallel"
         return special.get(day) or ("range" if day in self.backfill else "daily")
@@ -75,8 +83,9 @@ def make_plan(num_days: int = DAYS_IN_YEAR) -> Plan:
         days=days,
         daily=daily,
         backfill=backfill,
-        retried=daily[0],
-        corrected=daily[1],
+        amended=daily[0],
+        retried=daily[1],
+        corrected=daily[2],
         killed=killed,
         fenced=fenced,
         late=late,

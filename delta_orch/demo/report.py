@@ -16,6 +16,7 @@ DAY_ORIGINS = {
     "daily": "day by day",
     "range": "range backfill",
     "corrected": "corrected on purpose",
+    "amended": "corrections upserted",
     "killed": "killed and retried",
     "fenced": "zombie fenced",
     "parallel": "four processes at once",

@@ -125,6 +125,11 @@ class Results:
             if not comparisons:
                 wrong.append(f"{kind}no reader has opened the tables")
             wrong += [f"{kind}{describe_mismatch(c)}" for c in comparisons if not c.confirmed]
+        for name in ("retried", "upserted"):
+            # Empty where Airflow has not run at all, which is wrong for a reason of its own.
+            task = self.airflow.get(name)
+            if task is not None and (task["tries"], task["recovered"]) != (2, True):
+                wrong.append(f"airflow: {task['task']} did not fail after its commit and find it again: {task}")
         if len(self.readers_confirmed()) < 2:
             wrong.append(f"only {len(self.readers_confirmed())} independent readers confirmed all tables")
         if not self.rows_in_source == self.rows("flights") == self.rows("flights_enriched"):

@@ -1,8 +1,8 @@
-"""`delta-orch demo`: an exactly-once pipeline of real flights, and six attempts to break it.
+"""`delta-orch demo`: an exactly-once pipeline of real flights, and seven attempts to break it.
 
 The flights of New York in 2013 go through bronze, silver and gold Delta tables, run by Dagster; then the demo kills,
-repeats, corrects, delays and races runs, and compares every table with the CSV files after each; a week goes through
-the Airflow DAG as well; and readers that share no code with this package confirm the result.
+repeats, corrects, delays, races and amends runs, and compares every table with the CSV files after each; a week goes
+through the Airflow DAG as well; and readers that share no code with this package confirm the result.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ class Landing:
     """The folder the pipeline reads: what has been delivered so far.
 
     Each airport reports its own flights, the weather service all airports' readings at once:
-    `flights/2013-01-31/EWR.csv`, `weather/2013-01-31.csv`, and `planes.csv`, `airports.csv`, `airlines.csv`.
+    `flights/2013-01-31/EWR.csv`, `weather/2013-01-31.csv`, and `planes.csv`, `airports.csv`, `airlines.csv`. What was
+    wrong or missing in a day's flights may follow in `corrections/2013-01-31.csv`.
     """
 
     folder: Path
@@ -97,6 +98,13 @@ class Landing:
     def weather_files(self, days: Iterable[date]) -> list[str]:
         """The files delivered for these days. A day may have none: the readings end on 30 December."""
         return [str(path) for path in map(self._weather_file, days) if path.is_file()]
+
+    def corrections_files(self, days: Iterable[date]) -> list[str]:
+        """The corrections delivered for these days. Most days have none."""
+        return [str(path) for path in map(self._corrections_file, days) if path.is_file()]
+
+    def has_corrections(self) -> bool:
+        return (self.folder / "corrections").exists()
 
     def delivered_days(self) -> list[date]:
         """The days there are flights of."""
@@ -130,6 +138,25 @@ class Landing:
             missing += len(lines) - len(reported)
         return missing
 
+    def deliver_uncorrected(self, source: Source, day: date) -> None:
+        """Deliver a day whose flights need corrections: every tenth is missing, another tenth shows no delays."""
+        changed, _ = _corrections(source, day)
+        lines = [line for number, line in enumerate(source.days["flights"][day]) if number % 10]
+        wrong = dict(zip(changed, _without_delays(changed), strict=True))
+        self._deliver_flights(source, day, [wrong.get(line, line) for line in lines])
+        self._deliver_weather(source, day)
+
+    def deliver_corrections(self, source: Source, day: date) -> tuple[int, int]:
+        """Deliver what `deliver_uncorrected` left out or got wrong, as the source has it.
+
+        Returns: how many flights that were delivered change, and how many are new.
+        """
+        changed, new = _corrections(source, day)
+        path = self._corrections_file(day)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source.header("flights") + b"".join([*changed, *new]))
+        return len(changed), len(new)
+
     def _deliver_flights(self, source: Source, day: date, lines: Iterable[bytes]) -> None:
         folder = self._flights_folder(day)
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,6 +172,9 @@ class Landing:
 
     def _flights_folder(self, day: date) -> Path:
         return self.folder / "flights" / day.isoformat()
+
+    def _corrections_file(self, day: date) -> Path:
+        return self.folder / "corrections" / f"{day.isoformat()}.csv"
 
     def _weather_file(self, day: date) -> Path:
         return self.folder / "weather" / f"{day.isoformat()}.csv"
@@ -176,6 +206,14 @@ def _by_origin(lines: Iterable[bytes]) -> dict[str, list[bytes]]:
     for line in lines:
         by_origin.setdefault(line.split(b",", ORIGIN + 1)[ORIGIN].decode(), []).append(line)
     return by_origin
+
+
+def _corrections(source: Source, day: date) -> tuple[list[bytes], list[bytes]]:
+    """The flights of a day that are corrected, and those that are reported only then."""
+    lines = source.days["flights"][day]
+    # A cancelled flight has no delay that could be corrected.
+    changed = [line for line in lines[5::10] if line.split(b",")[ARR_DELAY] != b"NA"]
+    return changed, lines[::10]
 
 
 def _without_delays(lines: list[bytes]) -> Iterator[bytes]:

@@ -130,9 +130,14 @@ def confirm(pipeline: Pipeline, available: Sequence[Reader], stages: Stages, res
 
 def deliver(pipeline: Pipeline, days: Sequence[date]) -> None:
     """The source delivers days; some of them as preliminary data, to be corrected later."""
-    preliminary = [day for day in days if day in pipeline.plan.preliminary]
-    pipeline.landing.deliver(pipeline.source, [day for day in days if day not in pipeline.plan.preliminary])
-    pipeline.landing.deliver_preliminary(pipeline.source, preliminary)
+    plan, landing, source = pipeline.plan, pipeline.landing, pipeline.source
+    for day in days:
+        if day == plan.amended:
+            landing.deliver_uncorrected(source, day)
+        elif day in plan.preliminary:
+            landing.deliver_preliminary(source, [day])
+        else:
+            landing.deliver(source, [day])
 
 
 def weeks(days: Sequence[date]) -> list[tuple[date, ...]]:

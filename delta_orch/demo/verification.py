@@ -32,6 +32,7 @@ class Verifier:
             weather=f"{landing.folder}/weather/*.csv",
             planes=landing.reference_file("planes"),
             airlines=landing.reference_file("airlines"),
+            corrections=f"{landing.folder}/corrections/*.csv" if landing.has_corrections() else None,
         )
         return self._compare(connection, expected, LOG_REPLAY, is_exact=False)
 

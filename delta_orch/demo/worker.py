@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m delta_orch.demo.worker", description=__doc__)
     parser.add_argument("--days", nargs="+", type=date.fromisoformat, required=True, help="a run for each")
     parser.add_argument("--assets", nargs="+", help="by default all of the bronze job")
+    parser.add_argument("--corrections", action="store_true", help="upsert the days' corrections, nothing else")
     parser.add_argument("--name", required=True, help="tags the runs: demo/worker=NAME")
     parser.add_argument("--kill-after-commit", metavar="TABLE", help="SIGKILL, once TABLE has a new commit")
     parser.add_argument("--hold-before-commit", metavar="TABLE", help="wait for a signal before the first commit")
@@ -39,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hold_before_commit(options.hold_before_commit, ready, go)
     runs = Runs(dg.DagsterInstance.get())
     for day in options.days:
-        runs.bronze([day], options.assets, **{WORKER_TAG: options.name})
+        if options.corrections:
+            runs.corrections(day, **{WORKER_TAG: options.name})
+        else:
+            runs.bronze([day], options.assets, **{WORKER_TAG: options.name})
     return 0
 
 

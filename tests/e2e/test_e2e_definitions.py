@@ -55,7 +55,8 @@ print(json.dumps({
     content = json.loads(done.stdout.splitlines()[-1])
     tables = ["carrier_daily", "flights", "flights_enriched", "weather_readings"]
     steps = ("checkpoint", "compaction", "vacuum")
-    assert content["assets"] == sorted([*tables, *(f"maintenance/{name}/{step}" for name in tables for step in steps)])
+    assets = [*tables, "corrections/flights"]
+    assert content["assets"] == sorted([*assets, *(f"maintenance/{name}/{step}" for name in tables for step in steps)])
     assert content["parents"] == ["flights", "weather_readings"]
 
 
@@ -69,7 +70,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for n
     done = run([sys.executable, "-W", "ignore", "-c", code], tmp_path / "home")
     content = json.loads(done.stdout.splitlines()[-1])
     assert content["errors"] == {}
-    assert sorted(content["dags"]) == ["flights", "flights_maintenance"]
+    assert sorted(content["dags"]) == ["flights", "flights_corrections", "flights_maintenance"]
     assert set(content["dags"]["flights"]) == {"flights", "weather_readings", "flights_enriched", "carrier_daily"}
     assert len(content["dags"]["flights_maintenance"]) == 16
 

@@ -16,7 +16,7 @@ from delta_orch import DeltaTable
 from delta_orch.demo.plan import make_plan
 from delta_orch.demo.readers import DELTALAKE, LOG_REPLAY
 from delta_orch.demo.results import Results
-from delta_orch.demo.source import Source
+from delta_orch.demo.source import Landing, Source
 from delta_orch.demo.verification import Verifier
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -61,9 +61,9 @@ def test_every_flight_is_there_exactly_once(summary: dict[str, Any]) -> None:
 
 def test_every_attempt_to_break_it_was_made(summary: dict[str, Any]) -> None:
     names = [step["name"] for step in summary["steps"]]
-    assert names == ["killed", "repeated", "corrected", "zombie", "parallel", "late"]
+    assert names == ["killed", "repeated", "corrected", "zombie", "parallel", "late", "upserted"]
     assert all(step["passed"] for step in summary["steps"])
-    assert summary["retries_injected"] == 2
+    assert summary["retries_injected"] == 3
     assert summary["zombies_fenced"] == 1
     assert summary["conflicts_rebased"] >= 3
 
@@ -79,9 +79,11 @@ def test_airflow_ran_the_same_days_and_retried_without_doubling(summary: dict[st
     airflow = summary["airflow"]
     assert [day["state"] for day in airflow["days"]] == ["success", "success"]
     assert airflow["maintenance"]["state"] == "success"
-    assert airflow["retried"] == {"task": "weather_readings", "state": "success", "tries": 2, "skipped": True} | {
-        "version": airflow["retried"]["version"]
-    }
+    # The retry reports the commit of the attempt before it as the task's own.
+    told = {"state": "success", "tries": 2, "skipped": False, "recovered": True, "version": 1}
+    assert airflow["retried"] == {"task": "weather_readings", **told}
+    # The upsert failed after its commit, too; the independent readers find each correction once.
+    assert (airflow["upserted"]["tries"], airflow["upserted"]["recovered"]) == (2, True)
     assert airflow["comparisons"]
     assert all(comparison["confirmed"] for comparison in airflow["comparisons"])
 
@@ -113,6 +115,39 @@ def test_the_verdict_turns_when_one_flight_is_doubled(home: Path, tmp_path: Path
     summary = results.summary()
     assert (summary["rows_in_bronze"], summary["duplicates"], summary["lost_rows"]) == (12209, 1, 0)
     assert summary["passed"] is False
+
+
+@pytest.mark.parametrize(
+    ("slip", "rows", "lost", "extra"),
+    [("changed back", 12208, 1, 1), ("left out", 12207, 1, 0), ("doubled", 12209, 0, 1)],
+)
+def test_a_correction_that_is_not_applied_once_is_noticed(
+    home: Path, summary: dict[str, Any], tmp_path: Path, slip: str, rows: int, lost: int, extra: int
+) -> None:
+    step = next(step for step in summary["steps"] if step["name"] == "upserted")
+    assert (step["flights_corrected"], step["flights_added"]) == (82, 85)
+    shutil.copytree(home / "tables", tmp_path / "tables")
+    flights = DeltaTable(tmp_path / "tables" / "flights")
+    changed, new = (
+        lines.split(",")
+        for lines in (home / "landing" / "corrections" / "2013-01-01.csv").read_text().splitlines()[1:86:84]
+    )
+    fields = new if slip == "left out" else changed
+    where = f"flight_date = DATE '2013-01-01' AND carrier = '{fields[9]}' AND flight = {fields[10]}"
+    one = flights.snapshot().scan(where=where).to_arrow()
+    assert one.num_rows == 1
+    if slip == "changed back":
+        flights.update({"arr_delay": "NULL"}, where)
+    elif slip == "left out":
+        flights.delete(where)
+    else:
+        flights.append(one)
+    verifier = Verifier(tmp_path / "tables")
+    in_source = verifier.against_source(Source(home / "source"), make_plan(DAYS).days, [DELTALAKE, LOG_REPLAY])
+    for comparison in [*in_source, *verifier.against_landing(Landing(home / "landing"))]:
+        if comparison.table == "flights":
+            assert (comparison.found.rows, comparison.lost_rows, comparison.extra_rows) == (rows, lost, extra)
+            assert not comparison.confirmed
 
 
 def test_everything_is_below_the_home_folder(home: Path) -> None:

@@ -161,6 +161,28 @@ def test_a_preliminary_delivery_is_replaced_by_the_real_one(source: Source, land
     assert [Path(file).read_bytes() for file in landing.flights_files([JAN_2])] == before
 
 
+def test_corrections_make_of_a_delivery_what_the_source_has(source: Source, landing: Landing, connection: Any) -> None:
+    """What an upsert of the corrections must leave, in SQL over the CSV files."""
+    landing.deliver_uncorrected(source, JAN_1)
+    files: dict[str, Any] = {table: f"{landing.folder}/{table}/*.csv" for table in ("weather", "corrections")}
+    files |= {table: landing.reference_file(table) for table in ("planes", "airlines")}
+    whole = totals(connection, "flights", "expected_flights")
+    files["flights"] = f"{landing.folder}/flights/*/*.csv"
+    uncorrected = connect()
+    expect_from_csv(uncorrected, **{name: path for name, path in files.items() if name != "corrections"})
+    changed, new = landing.deliver_corrections(source, JAN_1)
+    assert changed > 50
+    assert totals(uncorrected, "flights", "expected_flights").rows == whole.rows - new
+    corrected = connect()
+    expect_from_csv(corrected, **files)
+    assert totals(corrected, "flights", "expected_flights") == whole
+    # A correction that is missing is noticed.
+    [path] = landing.corrections_files([JAN_1, JAN_2])
+    Path(path).write_bytes(b"".join(Path(path).read_bytes().splitlines(keepends=True)[:-1]))
+    expect_from_csv(corrected, **files)
+    assert totals(corrected, "flights", "expected_flights") != whole
+
+
 @pytest.mark.parametrize("num_days", [12, 14, 60, 365])
 def test_a_plan_treats_every_day(num_days: int) -> None:
     plan = make_plan(num_days)
@@ -169,7 +191,11 @@ def test_a_plan_treats_every_day(num_days: int) -> None:
     parallel = [day for days in plan.parallel for day in days]
     assert len(set(parallel)) == len(parallel) >= 4
     assert set(parallel) <= set(plan.backfill)
-    assert {plan.retried, plan.corrected, *plan.airflow} <= set(plan.daily)
+    assert {plan.amended, plan.retried, plan.corrected, *plan.airflow} <= set(plan.daily)
+    assert len({plan.amended, plan.retried, plan.corrected}) == 3
+    # Airflow upserts the corrections of its first day before the second.
+    assert plan.amended == plan.airflow[0]
+    assert len(plan.airflow) > 1
 
 
 @pytest.mark.parametrize("num_days", [0, 11, 366])
