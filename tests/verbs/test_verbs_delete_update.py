@@ -202,6 +202,20 @@ def test_what_is_refused_leaves_the_table(
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 1
 
 
+@pytest.mark.parametrize(
+    "where", ["i + 2147483647 > 0", "i - -2147483647 > 0", "i * 2147483647 = 4", "-i - 2147483647 < 0"]
+)
+def test_a_sum_that_overflows_in_a_comparison_is_an_error(tmp_path: Path, where: str) -> None:
+    """DuckDB would solve these for `i`, and delete rows for which Spark raises."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"i": pa.array([1, 2, -9], pa.int32())}))
+    with pytest.raises(InvalidExpressionError, match="Overflow"):
+        table.delete(where)
+    with pytest.raises(InvalidExpressionError, match="Overflow"):
+        table.snapshot().scan(where=where).to_arrow()
+    assert (table.version(), table.snapshot().scan().to_arrow().num_rows) == (0, 3)
+
+
 def test_there_is_no_table(tmp_path: Path) -> None:
     for act in (lambda t: t.delete(), lambda t: t.update({"id": "1"})):
         with pytest.raises(TableNotFoundError):

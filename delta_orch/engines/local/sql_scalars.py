@@ -267,11 +267,12 @@ class Scalars:
     # --- numbers
 
     def arithmetic(self, tree: Tree) -> Typed:
-        operator = {"Add": "+", "Sub": "-", "Mul": "*"}[type(tree).__name__]
+        # By name: DuckDB turns `x + 1 > 0` around to `x > -1`, and then no row overflows.
+        function = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}[type(tree).__name__]
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
         kind = _arithmetic_type(left, right, describe(tree))
         # Overflow of integers raises in both; the cast keeps DuckDB from widening.
-        sql = f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})"
+        sql = f"{function}({widen(left, kind).sql}, {widen(right, kind).sql})"
         return Typed(f"CAST({sql} AS {duckdb_type(kind)})", kind)
 
     def division(self, tree: Tree) -> Typed:
@@ -295,7 +296,7 @@ class Scalars:
             return Typed(f"(-{value.sql})", value.data_type)
         if value.data_type in INTEGRAL_RANGES:
             kind = duckdb_type(value.data_type)
-            return Typed(f"CAST(CAST(0 AS {kind}) - {value.sql} AS {kind})", value.data_type)
+            return Typed(f"CAST(subtract(CAST(0 AS {kind}), {value.sql}) AS {kind})", value.data_type)
         raise unsupported(f"a minus before {value.data_type}")
 
     def absolute(self, tree: Tree) -> Typed:
