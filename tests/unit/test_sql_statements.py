@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import delta_orch
@@ -139,6 +141,54 @@ def test_definition_and_upkeep(tmp_path: Path) -> None:
     assert sql("VACUUM t RETAIN 200 HOURS DRY RUN", t=second).paths == ()
     sql(f"CREATE TABLE delta.`{tmp_path}/copy` SHALLOW CLONE t", t=second)
     assert DeltaTable(tmp_path / "copy").snapshot().scan().to_arrow().num_rows == 2
+
+
+def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Path) -> None:
+    before = rows(table)
+    moved = sql("OPTIMIZE t WHERE day = '2024-01-02' ZORDER BY (id, name)", t=table)
+    assert moved.operation_metrics["numAddedFiles"] in (1, "1")
+    sql("INSERT INTO t VALUES (4, 'd', DATE '2024-01-02'), (5, 'e', DATE '2024-01-02')", t=table)
+    sql("DELETE FROM t WHERE id = 4", t=table)
+    assert any(file["deletion_vector"] for file in table.snapshot().files().to_pylist())
+    sql("REORG TABLE t WHERE day = '2024-01-02' APPLY (PURGE)", t=table)
+    sql("REORG TABLE t APPLY (PURGE)", t=table)
+    assert not any(file["deletion_vector"] for file in table.snapshot().files().to_pylist())
+    assert ids(table) == [1, 2, 3, 5]
+    committed = datetime.fromtimestamp(table.snapshot(1).timestamp_ms / 1000, UTC)
+    sql(f"RESTORE t TO TIMESTAMP AS OF '{committed.isoformat()}'", t=table)
+    assert rows(table) == before
+
+    sql(f"CREATE TABLE delta.`{tmp_path}/chosen` USING delta AS SELECT id, name FROM t WHERE id > 1", t=table)
+    assert ids(DeltaTable(tmp_path / "chosen")) == [2, 3]
+    sql(f"CREATE TABLE delta.`{tmp_path}/deep` DEEP CLONE t", t=table)
+    deep = DeltaTable(tmp_path / "deep")
+    assert rows(deep) == before
+    assert all("://" not in path and not path.startswith("/") for path in deep.snapshot().files()["path"].to_pylist())
+
+    clustered = DeltaTable(tmp_path / "clustered")
+    sql("CREATE TABLE t (a INT, b INT) USING delta CLUSTER BY (a)", t=clustered)
+    assert clustered.snapshot().clustering_columns == (("a",),)
+    sql("ALTER TABLE t CLUSTER BY (b)", t=clustered)
+    assert clustered.snapshot().clustering_columns == (("b",),)
+    sql("INSERT INTO t VALUES (1, 2)", t=clustered)
+    sql("OPTIMIZE t FULL", t=clustered)
+    assert clustered.snapshot().files()["clustering_provider"].to_pylist() == ["liquid"]
+    sql("ALTER TABLE t ALTER COLUMN a COMMENT 'first'", t=clustered)
+    assert clustered.snapshot().columns["a"].comment == "first"
+    sql("ALTER TABLE t SET TBLPROPERTIES (k = 'v')", t=clustered)
+    sql("ALTER TABLE t UNSET TBLPROPERTIES ('k')", t=clustered)
+    assert "k" not in clustered.snapshot().metadata.configuration
+    sql("ALTER TABLE t CLUSTER BY NONE", t=clustered)
+    sql("ALTER TABLE t DROP FEATURE clustering", t=clustered)
+    assert "clustering" not in clustered.snapshot().protocol.writer_features
+
+    found = tmp_path / "parquet" / "day=2024-01-01"
+    found.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2]}), found / "a.parquet")
+    sql(f"CONVERT TO DELTA parquet.`{tmp_path}/parquet` PARTITIONED BY (day DATE)")
+    converted = DeltaTable(tmp_path / "parquet")
+    assert converted.snapshot().partition_columns == ("day",)
+    assert converted.snapshot().scan(where="day = '2024-01-01'").to_arrow()["id"].to_pylist() == [1, 2]
 
 
 def test_partitions_are_listed(table: DeltaTable) -> None:
