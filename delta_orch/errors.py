@@ -38,7 +38,7 @@
     │   │   └── ConcurrentDomainMetadataError
     │   ├── CommitRetriesExhaustedError  (retryable)
     │   └── CommitOutcomeUnknownError  (retryable with a `txn`)
-    ├── StorageError(OSError)  (retryable where the store failed for a moment)
+    ├── StorageError(OSError)  (retryable where the store failed temporarily)
     │   ├── FileExistsInStoreError
     │   ├── FileMissingInStoreError
     │   └── StorageOutcomeUnknownError  (the same)

@@ -57,7 +57,9 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
         if start not in ("latest", "earliest"):
             raise InvalidRequestError(f"start={start!r} is not 'latest' or 'earliest'")
         if isinstance(poll_interval_s, bool) or not isinstance(poll_interval_s, int | float) or poll_interval_s <= 0:
-            raise InvalidRequestError(f"poll_interval_s={poll_interval_s!r} is no time", remedy="Pass seconds above 0")
+            raise InvalidRequestError(
+                f"poll_interval_s={poll_interval_s!r} is not a time", remedy="Pass seconds above 0"
+            )
         if not isinstance(asset_name, str) or not asset_name:
             raise InvalidRequestError("The trigger names no asset", remedy="Pass the name of the watched asset")
         self.table_uri = location_text(table_uri)
@@ -112,7 +114,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
             try:
                 batch = await asyncio.to_thread(poll, table.log, cursor, verify=True)
             except DeltaError:
-                self.log.exception("Looking at %s failed, and is tried again", self.table_uri)
+                self.log.exception("Reading the log of %s failed; the trigger tries again", self.table_uri)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
             if batch is None:
@@ -131,7 +133,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
                     seen = await asyncio.to_thread(current_cursor, table.log)
                     yield str(seen)
             except DeltaError:
-                self.log.exception("Looking at %s failed, and is tried again", self.table_uri)
+                self.log.exception("Reading the log of %s failed; the trigger tries again", self.table_uri)
             await asyncio.sleep(self.poll_interval_s)
             polls += 1
 
@@ -148,7 +150,7 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
             try:
                 cursor = await asyncio.to_thread(current_cursor, table.log)
             except DeltaError:
-                self.log.exception("Looking at %s failed, and is tried again", self.table_uri)
+                self.log.exception("Reading the log of %s failed; the trigger tries again", self.table_uri)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
             # At once: what is committed from here on must be told, also by a triggerer that starts later.

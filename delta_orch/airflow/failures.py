@@ -24,8 +24,8 @@ class DeltaRetryPolicy(RetryPolicy):  # type: ignore[misc]
         if not isinstance(exception, DeltaError):
             return RetryDecision.default()
         if exception.retryable:
-            return RetryDecision.retry(reason=f"{exception.code} passes; nothing stands in the way of another try")
-        return RetryDecision.fail(reason=f"{exception.code}: the same request would fail the same way again")
+            return RetryDecision.retry(reason=f"{exception.code} passes; another attempt can succeed")
+        return RetryDecision.fail(reason=f"{exception.code}: the same request would fail again")
 
     def serialize(self) -> dict[str, object]:
         return {}

@@ -107,7 +107,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if max_versions is not None and (
             not isinstance(max_versions, int) or isinstance(max_versions, bool) or max_versions < 1
         ):
-            raise self.refusal(f"has max_versions={max_versions!r}, which is below 1 or no number")
+            raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
         if isinstance(merge_keys, str) or (mode == "merge") != bool(merge_keys):
             raise self.refusal("takes a list of columns as merge_keys with mode='merge', and only then")
         if self.source == {}:

@@ -48,7 +48,7 @@ def location_text(location: object) -> str:
     if isinstance(uri, str) and hasattr(location, "name"):
         return uri
     raise InvalidRequestError(
-        f"A {type(location).__name__} is no location of a table",
+        f"A {type(location).__name__} is not a location of a table",
         remedy="Pass a URI, a path, an ObjectStoragePath or an Asset",
     )
 
@@ -109,7 +109,7 @@ def absolute_location(text: str, root: str | None = None, conn_id: str = "") -> 
         raise InvalidRequestError(
             f"The table URI {text!r} is relative, and "
             + (f"connection {conn_id} names no table root" if conn_id else "nothing says to what"),
-            cause="A worker's and a triggerer's working directory are not the DAG author's",
+            cause="A worker and a triggerer run in other working directories than the DAG author",
             remedy="Pass an absolute path or URI, or set table_root in the connection's extra",
         )
     return f"{absolute_location(root).rstrip('/')}/{text}"
@@ -167,7 +167,7 @@ def table_uri_of_asset(asset_uri: str) -> str:
     if "?" in asset_uri or "#" in asset_uri:
         raise InvalidRequestError(
             f"{asset_uri.partition('?')[0].partition('#')[0]!r} is followed by a query or a fragment",
-            cause="Airflow drops the one and sorts the other, and a table's address has neither",
+            cause="Airflow drops fragments and sorts queries, and a table's address has neither",
             remedy="Percent-encode ? and # that belong to the path, or use delta_table_asset",
         )
     path = unquote(parts.path.rstrip("/"))
@@ -193,7 +193,7 @@ def _ensure_name(text: str) -> None:
     if ":" in parts[0]:
         raise InvalidRequestError(
             f"{text!r} is neither a URI nor a name below a root",
-            cause="A URI goes on with a slash after its scheme, and a name has no colon in its first part",
+            cause="A URI has a slash after its scheme, and a name has no colon in its first part",
             remedy="Write scheme://… or file:///…, or ./name for a name with a colon",
         )
     if ".." in parts:

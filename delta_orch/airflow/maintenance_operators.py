@@ -103,7 +103,7 @@ class DeltaVacuumOperator(DeltaTableOperator):
         self.dry_run = dry_run
         self.enforce_retention = enforce_retention
         if isinstance(respect_consumers, str):
-            raise self.refusal("has respect_consumers that is no list of tables")
+            raise self.refusal("has respect_consumers, which must be a list of tables")
         self.respect_consumers = [checked_location(consumer) for consumer in respect_consumers]
         self.ensure_flag("dry_run", dry_run)
         self.ensure_flag("enforce_retention", enforce_retention)

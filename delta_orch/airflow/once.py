@@ -128,7 +128,7 @@ class OnceWriter:
             if other and version // 1000 == unit.version // 1000:
                 raise InvalidRequestError(
                     f"Map index {run.map_index} of task {run.task_id} would replace the rows of another one",
-                    cause="Mapped tasks of one run replace the whole of one table",
+                    cause="Each mapped task of one run replaces the whole table",
                     remedy="Pass replace_where, partition_overwrite_mode='dynamic' or mode='append'",
                 )
 

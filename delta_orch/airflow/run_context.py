@@ -90,7 +90,7 @@ class TaskRun:
         if idempotency == "partition" and self.map_index >= 0 and name is None:
             raise InvalidRequestError(
                 f"Task {self.task_id} is mapped and has idempotency='partition', but no identity",
-                cause="A map index says nothing of what is written: when the list changes, it stands for other rows",
+                cause="A map index does not identify rows: when the list changes, the same index stands for other rows",
                 remedy="Name what each mapped task writes: identity='{{ … }}'",
             )
         identity = self.identity(name)

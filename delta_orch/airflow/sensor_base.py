@@ -104,7 +104,7 @@ class DeltaSensor(BaseSensorOperator):  # type: ignore[misc]
             except DeltaError as error:
                 if not error.retryable:
                     raise
-                self.log.warning("Looking at %s failed, and is tried again: %s", self.table_uri, error)
+                self.log.warning("Reading the log of %s failed; the trigger tries again: %s", self.table_uri, error)
                 return PokeReturnValue(False)
         if found is None:
             self._remember(context, before, watch.seen_version)

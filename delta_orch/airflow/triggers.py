@@ -72,7 +72,7 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
             except DeltaError as error:
                 if not error.retryable:
                     raise
-                self.log.warning("Looking at %s failed, and is tried again: %s", self.table_uri, error)
+                self.log.warning("Reading the log of %s failed; the trigger tries again: %s", self.table_uri, error)
                 found = None
             if found is not None:
                 return found.report(table.uri)

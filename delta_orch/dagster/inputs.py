@@ -74,7 +74,7 @@ def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: Inpu
     if starts != (wanted.kind == "changes"):
         raise InvalidRequestError(
             f"Input {context.name} needs both the type ChangeFeed and where its changes begin, or neither",
-            cause="A feed has a first version"
+            cause="A change feed needs a first version"
             if wanted.kind == "changes"
             else "Other types are read as of one version",
             remedy="Give the input's metadata starting_version or starting_timestamp; to go on where the last run "
@@ -143,7 +143,7 @@ def _nothing_yet(context: dg.InputContext, table: DeltaTable, wanted: WantedValu
         f"Input {context.name} has nothing to load: there is no table at {table.uri}"
         if not table.exists()
         else f"Input {context.name} has nothing to load: this run has not written {table.uri}",
-        cause="What it is loaded from was not materialized yet, or returned None",
+        cause="The upstream was not materialized yet, or returned None",
         remedy="Materialize it first, or annotate the input as Optional to get None in its place",
         uri=table.uri,
     )

@@ -315,7 +315,7 @@ def _report_nothing(context: dg.OutputContext, place: Place) -> None:
     if not unwrap_optional(context.dagster_type.typing_type)[1]:
         raise InvalidRequestError(
             f"Step {step_name(context)} returned None, which is not a table",
-            cause="A missing return statement must not pass for a value",
+            cause="A missing return statement is treated as an error",
             remedy="Return rows. Annotate the return type as Optional[…] where None stands for nothing to write, or as "
             "None for a step that writes elsewhere",
         )

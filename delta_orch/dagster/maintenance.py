@@ -102,7 +102,7 @@ def _ensure_separate(tables: Mapping[str, DeltaTableResource]) -> None:
         if shares_folder(places[one], places[other]):
             raise InvalidRequestError(
                 f"The tables {one} and {other} share a folder",
-                cause="What cleans up one would reach the other",
+                cause="Cleanup of one table could delete files of the other",
                 remedy="Give each a folder of its own",
             )
 

@@ -113,7 +113,7 @@ def report_existing_partitions(
     partitions = live_partitions(snapshot)
     if not partitions.column_names:
         raise InvalidRequestError(
-            f"The table at {snapshot.store.uri} is not partitioned, so nothing tells which partitions it holds",
+            f"The table at {snapshot.store.uri} is not partitioned, so its partitions are unknown",
             remedy="Report the materialization of the asset itself",
         )
     found = TouchedPartitions(partitions_def, partition_expr, partition_format).find(partitions, instance)

@@ -78,7 +78,7 @@ def ensure_own_folder(context: dg.OutputContext, place: Place) -> None:
         if key != context.asset_key and shares_folder(place, other):
             raise InvalidRequestError(
                 f"The tables of {context.asset_key.to_user_string()} and {key.to_user_string()} share a folder",
-                cause=f"They are {'/'.join(place)} and {'/'.join(other)}: what cleans up one would reach the other",
+                cause=f"They are {'/'.join(place)} and {'/'.join(other)}: cleanup of one could delete files of the other",
                 remedy="Give one of them another key, or a folder of its own with the metadata 'schema'",
                 assets=[context.asset_key.to_user_string(), key.to_user_string()],
             )
@@ -129,7 +129,7 @@ def ensure_no_table_around(table: DeltaTable, above: Sequence[DeltaTable]) -> No
 def _shared(table: DeltaTable, other: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"There is a table at {other}, so none can be created at {table.uri}",
-        cause="A table inside another one's folder is in the reach of what cleans up that one",
+        cause="Cleanup of the outer table could delete files of the inner table",
         remedy="Give one of them another key, or a folder of its own with the metadata 'schema'",
         uri=table.uri,
         other=other,

@@ -146,7 +146,7 @@ def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
         if near is not None:
             raise InvalidRequestError(
                 f"The metadata key {name!r} of {where} does not exist",
-                cause=f"It is close to {near!r}, and passing it over could change what is written or read",
+                cause=f"It is close to {near!r}, and ignoring it could change what is written or read",
                 remedy=f"Write {near!r}; a key of your own that only looks like it takes a prefix, as in 'my/{name}'",
                 key=name,
             )

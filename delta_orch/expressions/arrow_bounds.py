@@ -49,7 +49,7 @@ def ensure_few_calls(expression: pc.Expression) -> ArrowSize:
             walk.start()
         except (RuntimeError, MemoryError) as e:
             raise InvalidExpressionError(
-                "An expression of pyarrow cannot be measured",
+                "The size of a pyarrow expression cannot be determined",
                 cause=f"There is no thread for it: {e}",
                 remedy="Write the predicate as text in Spark SQL",
             ) from e

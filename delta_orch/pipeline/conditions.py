@@ -60,7 +60,7 @@ class PartitionCondition(Condition):
             raise InvalidRequestError("No partition is named", remedy='Pass partitions={"column": "value"}')
         if self.operator not in OPERATORS:
             raise InvalidRequestError(
-                f"partition_operator={self.operator!r} is no comparison", remedy=f"Use {', '.join(OPERATORS)}"
+                f"partition_operator={self.operator!r} is not a comparison", remedy=f"Use {', '.join(OPERATORS)}"
             )
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
@@ -149,7 +149,9 @@ class FreshnessCondition(Condition):
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_age_s, int | float) or not self.max_age_s > 0:
-            raise InvalidRequestError(f"A maximum age of {self.max_age_s!r} s is none", remedy="Pass a time above 0")
+            raise InvalidRequestError(
+                f"max_age_s={self.max_age_s!r} is not a maximum age", remedy="Pass a time above 0"
+            )
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
         oldest_ms = time.time() * 1000 - self.max_age_s * 1000

@@ -47,7 +47,7 @@ def _read_until_ms(source: DeltaTable, consumer: DeltaTable) -> float:
     if not cursors:
         raise InvalidRequestError(
             f"{consumer.uri} has not read {source.uri} incrementally",
-            cause="Nobody knows which files its first run will need",
+            cause="The files that its first run needs are not known",
             remedy="Run it once, or leave it out of the consumers",
             consumer=consumer.uri,
         )

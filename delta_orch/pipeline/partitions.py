@@ -124,7 +124,7 @@ def ensure_distinct(
 def _same_rows(column: str, data_type: DataType, one: Partition, other: Partition) -> InvalidRequestError:
     return InvalidRequestError(
         f"Partitions {one.key!r} and {other.key!r} are the same rows of column {column} ({data_type})",
-        cause="The mapping of keys to values is not one-to-one, so that one of them would replace the other",
+        cause="Two keys map to the same value, so one of them would replace the rows of the other",
         remedy="Use a timestamp column, UTC partitions, a partition_format with the offset (%z), or leave the format "
         "out to keep the key itself",
         partitions=[one.key, other.key],

@@ -120,7 +120,7 @@ def airflow_writer(dag_id: str, task_id: str, map_index: int = -1, identity: str
         if not identity.strip() or identity in ("None", "null", "undefined"):
             raise InvalidRequestError(
                 f"identity={identity!r} names nothing",
-                cause="Its template has no value in this run, and every such run would pass for one write",
+                cause="Its template has no value in this run, so all such runs would share one identity",
                 remedy="Use a value that every run has, such as {{ dag_run.run_id }} or the mapped argument",
             )
         map_index = -1

@@ -118,7 +118,7 @@ def poll(
         return None
     raise TableNotFoundError(
         f"There is no table at {log.store.uri} any more",
-        cause=f"It was there at version {cursor.version}, and was dropped since",
+        cause=f"The table existed at version {cursor.version} and was dropped since then",
         remedy="Create it anew, or stop watching it",
         uri=log.store.uri,
     )

@@ -158,7 +158,7 @@ class Cursor:
         """A whole number without a sign."""
         text = self.number()
         if not text.isdigit() or len(text) > 18:
-            raise InvalidRequestError(f"{text[:60]} is not a whole number that a version or a count can be")
+            raise InvalidRequestError(f"{text[:60]} is too large for a version or a count")
         return int(text)
 
     def text_until(self, *stops: str, angles: bool = False) -> str:

@@ -50,7 +50,7 @@ def sql(
         raise InvalidRequestError("tables must map names to tables", remedy="Write tables={'name': DeltaTable(…)}")
     given = dict(tables or {})
     if len({name.lower() for name in given}) < len(given):
-        raise InvalidRequestError("Two tables have the same name but for its case", remedy="Rename one")
+        raise InvalidRequestError("Two table names differ only in case", remedy="Rename one")
     statement = parse_statement(text, frozenset(name.lower() for name in given))
     return statement(Session(given, engine, storage_options, options))
 

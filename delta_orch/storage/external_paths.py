@@ -59,7 +59,7 @@ def outside(store_uri: str, shown: str) -> UnsupportedStoreError:
     """The error for a data file in a place that was not opened to the table."""
     return UnsupportedStoreError(
         f"The log names a data file that may not be read: {shown}",
-        cause=f"It lies outside the table at {store_uri}, in a place that was not opened to it",
+        cause=f"It lies outside the table at {store_uri}, in a place that external_paths does not allow",
         remedy="If you trust whoever wrote the table, name the place: DeltaTable(…, external_paths=[…])",
         path=shown,
     )

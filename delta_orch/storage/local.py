@@ -213,7 +213,7 @@ class LocalStore(LogStore):
             if stat.S_ISLNK(os.lstat(self._full(directory)).st_mode):
                 raise StorageError(
                     f"{self._full(path)} was not deleted",
-                    cause=f"{directory} is a symbolic link, and what it leads to does not belong to the table",
+                    cause=f"{directory} is a symbolic link, and its target does not belong to the table",
                     remedy="Find out who has put the link into the table's directory",
                     path=path,
                 )

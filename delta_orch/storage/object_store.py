@@ -330,7 +330,7 @@ class ObjectStore(FlatStore):
         may_change: bool = False,
         may_repeat: bool | None = None,
     ) -> T:
-        """Make a request, and repeat it for `retry_seconds` where the store failed for a moment.
+        """Make a request, and repeat it for `retry_seconds` where the store failed temporarily.
 
         Args:
             action: Completes "Cannot …".

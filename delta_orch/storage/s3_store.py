@@ -342,7 +342,7 @@ def _may_have_taken_effect(error: Exception) -> bool:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether a connection failed that may come about later. Parameters that botocore refuses stay refused."""
+    """Whether a connection failure can pass. Parameters that botocore refuses stay refused."""
     from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError
 
     return isinstance(error, ConnectTimeoutError | EndpointConnectionError | ProxyConnectionError)

@@ -57,7 +57,7 @@ def convert(
     if definition.get("partition_by") is not None:
         raise InvalidRequestError("convert takes partition_schema, not partition_by", remedy="Give names with types")
     if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
-        raise InvalidRequestError("A conversion is of the whole table", remedy="Pass transaction ids without scope")
+        raise InvalidRequestError("A conversion is for the whole table", remedy="Pass transaction ids without scope")
     partition_columns = parse_partition_schema(partition_schema)
     # Whatever is asked for: two conversions of one directory must not both add its files.
     commit = {**commit, "isolation_level": SERIALIZABLE}
@@ -74,7 +74,7 @@ def convert(
         if schema.find(column.name) is not None:
             raise SchemaMismatchError(
                 f"The files hold the partition column {column.name} themselves",
-                cause="Its values in the files might be others than those of the directories",
+                cause="Its values in the files can differ from those in the directories",
                 remedy="Write the files again without the column",
                 column=column.name,
             )

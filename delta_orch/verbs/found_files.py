@@ -107,7 +107,7 @@ def _schema_of(metadata: pq.FileMetaData, path: str) -> StructType:
         raise SchemaMismatchError(f"The file {path} does not fit a Delta table", cause=e.problem, path=path) from e
     folded = [name.lower() for name in schema.names]
     if len(set(folded)) < len(folded):
-        raise SchemaMismatchError(f"Two columns of {path} differ in case alone", path=path)
+        raise SchemaMismatchError(f"Two columns of {path} differ only in case", path=path)
     return schema
 
 

@@ -33,7 +33,7 @@ def _rich_bar() -> Callable[[int, int], None]:
         from rich.progress import Progress
     except ImportError as e:
         raise MissingDependencyError(
-            "There is no package that draws a progress bar",
+            "No package for progress bars is installed",
             cause=str(e),
             remedy="Run pip install tqdm, or pass a function of your own as progress",
         ) from e

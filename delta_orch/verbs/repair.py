@@ -32,7 +32,7 @@ def repair(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitR
     Raises as `DeltaTable.repair`.
     """
     if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
-        raise InvalidRequestError("A repair is of the whole table", remedy="Pass transaction ids without scope")
+        raise InvalidRequestError("A repair applies to the whole table", remedy="Pass transaction ids without scope")
     transaction = Transaction(log, snapshot, operation="FSCK", **options)
     if transaction.stale_txns():
         return transaction.commit()

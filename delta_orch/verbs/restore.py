@@ -50,7 +50,7 @@ def restore(
     Raises as `DeltaTable.restore`.
     """
     if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
-        raise InvalidRequestError("A restore is of the whole table", remedy="Pass transaction ids without scope")
+        raise InvalidRequestError("A restore applies to the whole table", remedy="Pass transaction ids without scope")
     if version is not None:
         ensure_version(version)
     text = None if timestamp is None else str(timestamp)

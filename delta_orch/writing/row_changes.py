@@ -66,7 +66,7 @@ class RowChanges:
         for name in ADDRESS.names:
             if write.target.schema.find(name) is not None:
                 raise InvalidRequestError(
-                    f"The table has a column {name!r}, which changing rows needs for itself",
+                    f"The table has a column {name!r}, a name that this package reserves while it changes rows",
                     remedy="Rename the column",
                     column=name,
                 )

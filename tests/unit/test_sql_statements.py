@@ -174,13 +174,13 @@ def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Pa
     sql("OPTIMIZE t FULL", t=clustered)
     assert clustered.snapshot().files()["clustering_provider"].to_pylist() == ["liquid"]
     sql("ALTER TABLE t ALTER COLUMN a COMMENT 'first'", t=clustered)
-    assert clustered.snapshot().columns["a"].comment == "first"
+    assert "first" in sql("DESCRIBE TABLE t", t=clustered)["comment"].to_pylist()
     sql("ALTER TABLE t SET TBLPROPERTIES (k = 'v')", t=clustered)
     sql("ALTER TABLE t UNSET TBLPROPERTIES ('k')", t=clustered)
     assert "k" not in clustered.snapshot().metadata.configuration
     sql("ALTER TABLE t CLUSTER BY NONE", t=clustered)
     sql("ALTER TABLE t DROP FEATURE clustering", t=clustered)
-    assert "clustering" not in clustered.snapshot().protocol.writer_features
+    assert "clustering" not in (clustered.snapshot().protocol.writer_features or ())
 
     found = tmp_path / "parquet" / "day=2024-01-01"
     found.mkdir(parents=True)

@@ -60,7 +60,7 @@ def spilling() -> Iterator[None]:
         if isinstance(e, DeltaError):
             raise
         raise StorageError(
-            "Rows that do not fit into memory cannot be put aside",
+            "Rows that do not fit into memory cannot be spilled to disk",
             cause=str(e),
             remedy="Free space in the directory for temporary files, or set TMPDIR to one with more",
         ) from e

@@ -170,7 +170,7 @@ def _translate(
         return StorageError(f"Spark could not {action}", cause=cause, remedy=remedy)
     if "org.apache.hadoop.fs" in text and (sign := next((s for s in _PASSING if s in text), None)):
         return StorageError(
-            f"Spark could not {action}: the store failed for a moment",
+            f"Spark could not {action}: the store failed temporarily",
             cause=f"{sign} in Hadoop's file system",
             remedy="Try again",
             retryable=True,

@@ -226,7 +226,7 @@ def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) 
         assert field is not None
         if len(path) > 1 or is_generated(field) or is_identity(field):
             raise InvalidRequestError(
-                f"The clause {clause.title} sets {'.'.join(path)} to DEFAULT, which it has not",
+                f"The clause {clause.title} sets {'.'.join(path)} to DEFAULT, but there is no default",
                 cause="It is a field, or the table computes it",
                 remedy="Leave it out",
                 column=".".join(path),
