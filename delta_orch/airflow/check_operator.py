@@ -143,5 +143,5 @@ class DeltaCheckOperator(DeltaTableOperator):
         except (TypeError, ValueError):
             number = -1
         if number < 0 or isinstance(value, bool | float):
-            raise self.refusal(f"has {name}={value!r}, which is not a number")
+            raise self.refusal(f"has {name}={value!r}, which is no number")
         return number

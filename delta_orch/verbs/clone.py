@@ -65,7 +65,7 @@ def clone(
         raise InvalidRequestError("A clone copies the whole table", remedy="Pass transaction ids without scope")
     if target.store.uri == source.store.uri:
         raise InvalidRequestError(
-            "A table cannot be cloned to its own location", remedy="To go back to an older version, use restore"
+            "A table cannot be cloned onto itself", remedy="To go back to an older version, use restore"
         )
     overrides = ensure_settable(property_texts(properties or {}), on_new_table=False)
     before = _snapshot_or_none(target, options.get("read_version"))
