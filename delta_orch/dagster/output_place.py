@@ -78,7 +78,7 @@ def ensure_own_folder(context: dg.OutputContext, place: Place) -> None:
         if key != context.asset_key and shares_folder(place, other):
             raise InvalidRequestError(
                 f"The tables of {context.asset_key.to_user_string()} and {key.to_user_string()} share a folder",
-                cause=f"They are {'/'.join(place)} and {'/'.join(other)}: cleanup of one could delete the other's files",
+                cause=f"They are {'/'.join(place)} and {'/'.join(other)}: cleanup of one could damage the other",
                 remedy="Give one of them another key, or a folder of its own with the metadata 'schema'",
                 assets=[context.asset_key.to_user_string(), key.to_user_string()],
             )
