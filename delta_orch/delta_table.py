@@ -140,14 +140,14 @@ class DeltaTable(TableVerbs):
         return self.log.exists()
 
     def version(self) -> int:
-        """The newest version. An object that has read no snapshot yet asks a listing of the log and reads no commit, so
-        this also answers for a table that this release cannot read. Raises TableNotFoundError."""
+        """The newest version. An object that has read no snapshot yet lists the log and reads no commit. So this also
+        works for a table that this release cannot read. Raises TableNotFoundError."""
         return self.log.latest_version() if self._newest is None else self.snapshot().version
 
     def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> TableSnapshot:
         """An immutable version of the table: the newest, one by its number, or the newest not after a point in time.
 
-        The newest one is advanced from the last one this object saw, reading new commits only.
+        For the newest one, this object reads only the commits since the last snapshot it returned.
 
         Raises:
             TableNotFoundError: No table at the location.
@@ -170,12 +170,12 @@ class DeltaTable(TableVerbs):
         return self._newest
 
     def _is_current(self, known: TableSnapshot) -> bool:
-        """Whether a snapshot still belongs to the table at the location: that may have been deleted, and another one
-        created in its place, on whose log nothing of the old one must be built."""
+        """Whether a snapshot still belongs to the table at the location. The table may have been deleted, and another
+        one created in its place. A write must not build on the log of that other table."""
         return self.store.head(known.segment.version_file.path) == known.segment.version_file
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """The commits the log still holds, newest first, at most `limit` of them; times in milliseconds since the epoch
+        """The commits the log still holds, newest first, at most `limit`. Times are in milliseconds since the epoch
         (PROTOCOL, "Commit Provenance Information").
 
         Raises:
@@ -224,9 +224,9 @@ class DeltaTable(TableVerbs):
                 earlier; without either the newest.
             allow_out_of_range: A range that reaches beyond the newest version ends there, and one that starts beyond
                 it is empty, instead of an error.
-            require_change_data_feed: Refuse a range in which the feed was off; the first such version is named. By
-                default that holds for tables that have a feed, or that say they had one, while one that knows of none
-                is read from its files; False reads every range from what there is.
+            require_change_data_feed: Refuse a range in which the feed was off. The error names the first such version.
+                By default, this holds for tables that have a feed or show that they had one. Other tables are read from
+                their data files. False reads every range from the files that exist.
             schema_version: Give the rows the columns of this version instead of those at the end of the range.
 
         Raises:
@@ -254,18 +254,18 @@ class DeltaTable(TableVerbs):
     # Writing
 
     def create(self, schema: object, **options: Unpack[WriteOptions]) -> CommitResult:
-        """Create the table without rows, or join it if it is there with the same schema and partitioning.
+        """Create the table without rows. A table with the same schema and partitioning is left as it is.
 
         Args:
             schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, columns (`column`, `identity_column`), or
                 the log's JSON.
-            options: What the table is to be (`TableDefinition`) and `CommitOptions`.
+            options: The definition of the table (`TableDefinition`) and `CommitOptions`.
 
-        Returns: `skipped` where the table was there already.
+        Returns: `skipped` if the table exists already.
 
         Raises:
-            TableExistsError: A table of another schema or partitioning is there.
-            SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: It cannot be created like that.
+            TableExistsError: A table with another schema or partitioning exists.
+            SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: The definition is invalid.
         """
         from delta_orch.verbs.create import create
 
@@ -279,7 +279,7 @@ class DeltaTable(TableVerbs):
         engine: EngineChoice = "auto",
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Add rows, all of them in one commit; the first append creates the table from the `TableDefinition` given.
+        """Add rows in one commit. The first append creates the table from the given `TableDefinition`.
 
         Args:
             data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
@@ -287,7 +287,7 @@ class DeltaTable(TableVerbs):
             schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
                 `delta.enableTypeWidening` is on; by default the data must have the table's columns.
             engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
-            options: `TableDefinition` and `CommitOptions`. Where a `txn` is recorded, the data is not even read.
+            options: `TableDefinition` and `CommitOptions`. If a `txn` is recorded already, the data is not read.
 
         Raises:
             SchemaMismatchError, ConstraintViolationError, InvalidRequestError: The data or the request does not fit.
@@ -309,11 +309,11 @@ class DeltaTable(TableVerbs):
         engine: EngineChoice = "auto",
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Replace rows by others, in one commit.
+        """Replace rows by other rows in one commit.
 
-        By default all rows; with `replace_where` exactly those for which the predicate is true (and every row given
-        must satisfy it); with `partition_overwrite_mode="dynamic"` those of the partitions that the data has rows for.
-        No file is deleted, so the data may be read from this very table.
+        By default, all rows are replaced. `replace_where` replaces exactly the rows for which the predicate is true.
+        Every new row must satisfy it. `partition_overwrite_mode="dynamic"` replaces the rows of the partitions that the
+        data has rows for. No file is deleted, so the data may come from this table.
 
         Args:
             schema_mode: `merge` as for `append`; `overwrite` takes the data's columns and, where it is given,
@@ -339,7 +339,8 @@ class DeltaTable(TableVerbs):
         engine: EngineChoice = "auto",
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Delete the rows for which `where` is true, without `where` all, in one commit. See `verbs.delete.delete`.
+        """Delete the rows for which `where` is true in one commit. Without `where`, delete all rows. See
+        `verbs.delete.delete`.
 
         Args:
             where: A predicate in Spark SQL, or an `Expression`.
@@ -364,7 +365,7 @@ class DeltaTable(TableVerbs):
         engine: EngineChoice = "auto",
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Change columns of the rows for which `where` is true, in one commit; without `where` of all rows. See
+        """Change columns of the rows for which `where` is true in one commit. Without `where`, change all rows. See
         `verbs.update.update`.
 
             table.update({"price": "price * 1.1", "by.name": literal("Ann")}, where="day = '2013-01-01'")

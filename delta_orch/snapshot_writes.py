@@ -1,4 +1,4 @@
-"""Writes worked out from one version of a table: what others have changed since is not overwritten unseen."""
+"""Writes that depend on one version of a table. They do not overwrite later changes of other writers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 
 class SnapshotWrites(Snapshot):
-    """The writing methods of a `TableSnapshot`: those of `DeltaTable` with `read_version=` the version read.
+    """The writing methods of a `TableSnapshot`. They are those of `DeltaTable` with `read_version=` this version.
 
         snapshot = table.snapshot()
         snapshot.overwrite(corrected(snapshot.scan().to_arrow()))
 
-    Each starts from this version, whatever came since. Where others have meanwhile added or removed rows it concerns,
-    by a blind append or otherwise, it ends in a `ConflictError`, and the table is theirs: read the new version and work
-    the rows out again. The level is `Serializable` unless `isolation_level` says otherwise.
+    Each write starts from this version, even if the table has newer versions. If another commit has added or removed
+    rows that the write concerns since then, the write raises a `ConflictError`. A blind append counts as such a commit.
+    The write then commits nothing. Read the new version and compute the rows again. The isolation level is
+    `Serializable` unless `isolation_level` sets another one.
 
     Raises (all methods): As the method of `DeltaTable`, and:
-        ConflictError: As said.
+        ConflictError: Another commit changed rows that the write concerns. Nothing was committed.
         InvalidRequestError: `read_version` names another version.
     """
 
@@ -42,7 +43,7 @@ class SnapshotWrites(Snapshot):
         engine: EngineChoice = "auto",
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Add rows that were worked out from this version: every change of rows since is a conflict."""
+        """Add rows that were computed from this version. Every later change of rows is a conflict."""
         from delta_orch.verbs.append import append
 
         log = self._begin(options)
@@ -58,7 +59,7 @@ class SnapshotWrites(Snapshot):
         engine: EngineChoice = "auto",
         **options: Unpack[WriteOptions],
     ) -> CommitResult:
-        """Replace rows by others that were worked out from this version. It concerns the rows that it replaces."""
+        """Replace rows by rows that were computed from this version. It concerns the rows that it replaces."""
         from delta_orch.verbs.overwrite import overwrite
 
         log = self._begin(options)
@@ -103,8 +104,8 @@ class SnapshotWrites(Snapshot):
         schema_mode: str | None = None,
         **options: Unpack[CommitOptions],
     ) -> Merge:
-        """Update, delete and insert rows of this version by the rows of a source. It concerns the rows that these
-        match, or would have matched."""
+        """Update, delete and insert rows of this version by the rows of a source. It concerns the rows that the source
+        rows match, or would have matched."""
         from delta_orch.verbs.merge.builder import Merge
         from delta_orch.verbs.merge.run import MergeRequest, merge
 
@@ -122,8 +123,8 @@ class SnapshotWrites(Snapshot):
         schema_mode: str | None = None,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Update the rows of this version that the source has a row with the same keys for, and insert its other rows.
-        It concerns the rows with these keys."""
+        """Update the rows of this version whose keys are in the source, and insert the other source rows. It concerns
+        the rows with the keys of the source."""
         from delta_orch.verbs.merge.upsert import upsert
 
         log = self._begin(options)

@@ -1,4 +1,4 @@
-"""The verbs of a table that take no rows from the caller: its maintenance, and changes of the table as a whole."""
+"""The verbs of a table that take no rows from the caller: maintenance, and changes of the whole table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @checked
 class TableVerbs:
-    """What `DeltaTable` is made of, beside reading and writing rows. Its rules hold here, too."""
+    """The methods of `DeltaTable` that take no rows from the caller. The rules of `DeltaTable` hold here, too."""
 
     log: TableLog
 
@@ -49,21 +49,20 @@ class TableVerbs:
         ignore_missing_files: bool = False,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Make the table what it was at an older version: its rows, schema, partitioning and properties. The protocol
-        is never lowered, and no commit is taken back: the restored state is the next version. See
-        `verbs.restore.restore`.
+        """Restore the rows, schema, partitioning and properties of an older version. The restored state is the next
+        version, so no commit is removed. The protocol is never lowered. See `verbs.restore.restore`.
 
         Args:
             version, timestamp: The version by its number, or the newest one not after a point in time. Exactly one.
             ignore_missing_files: Commit even where files of the older version are gone. Reading their rows then raises
-                MissingFileError; `repair` takes them out.
+                MissingFileError. `repair` removes these files from the table.
 
         Raises:
             VersionNotFoundError, TimestampOutOfRangeError: There is no such version in the log.
             InvalidRequestError: Both or neither are given, or the version is the newest one.
             MissingFileError: Files of the older version are gone. Nothing was committed.
             AppendOnlyError: The table keeps its rows.
-            ConflictError: Another writer changed the table meanwhile. Nothing was committed.
+            ConflictError: Another writer changed the table in the meantime. Nothing was committed.
         """
         from delta_orch.verbs.restore import restore
 
@@ -88,26 +87,26 @@ class TableVerbs:
         storage_options: Mapping[str, str] | None = None,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Make a version of this table, by default the newest, a table of its own at another location. See
+        """Create a table at another location from a version of this table, by default the newest. See
         `verbs.clone.clone`.
 
         Args:
-            target_uri: Where, in the same store for a shallow clone.
+            target_uri: Location of the clone. A shallow clone must be in the same store as this table.
             shallow: Name the files of this table by absolute paths. False copies them.
             version, timestamp: As of `snapshot`.
             replace: A table at the target becomes the clone. By default that is refused.
-            properties: Table properties of the clone, beside those it takes over. They win.
-            storage_options: Of the target's store.
+            properties: Table properties of the clone. They override those that it takes over.
+            storage_options: Options of the target's store.
 
         Returns: The commit of the target.
 
         Raises:
-            TableExistsError: A table is there, and `replace` is not given.
+            TableExistsError: A table is at the target, and `replace` is not given.
             InvalidRequestError, InvalidPropertyError: The target is this table, or a property cannot be set.
             UnsupportedStoreError: The target cannot reach the files of this table.
-            MissingFileError, CorruptDataError: A file is gone, or another than the log says. The target is as before,
-                but for copies that no commit names; vacuum removes them.
-            ConflictError: Another writer created or changed the target meanwhile.
+            MissingFileError, CorruptDataError: A file is gone, or is not the file that the log names. The target is as
+                before. It may hold copies that no commit names; vacuum removes them.
+            ConflictError: Another writer created or changed the target in the meantime.
         """
         from delta_orch.log.read.table_log import TableLog
         from delta_orch.storage.open import open_store
@@ -139,18 +138,19 @@ class TableVerbs:
         engine: EngineChoice = "auto",
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Merge small files, partition by partition, and leave deleted rows behind; what readers see does not change.
+        """Merge small files within each partition and remove deleted rows. What readers see does not change.
 
-        With `zorder_by`, rows near each other in these columns come to share files, so that filters over them leave out
-        more files. A table with clustering columns is clustered by them instead, as far as it is not yet.
+        `zorder_by` puts rows with similar values in these columns into the same files, so that filters over them skip
+        more files. A table with clustering columns is clustered by them instead. Only files that are not clustered yet
+        are rewritten.
 
         Args:
             where: A predicate over partition columns.
             target_file_size_bytes: Files below it are merged up to it; by default `delta.targetFileSize` or 128 MiB.
             zorder_by: Columns, or fields of structs (`a.b`), that files have statistics of. All files of the partitions
                 are rewritten, each time.
-            full: Cluster every file of a clustered table anew, also those that are clustered already.
-            max_deleted_rows_ratio: Files are rewritten, whatever their size, if deletion vectors mark more than this.
+            full: Cluster every file of a clustered table again, also those that are clustered already.
+            max_deleted_rows_ratio: A file of any size is rewritten if deletion vectors mark more than this share.
 
         Returns: `skipped` where there was nothing to merge.
 
@@ -181,13 +181,13 @@ class TableVerbs:
         engine: EngineChoice = "auto",
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
-        """Rewrite the files that hold deleted rows or dropped columns; what readers see does not change. Together with
-        `vacuum` that erases what was deleted. The reference calls it REORG … APPLY (PURGE). See `verbs.purge.purge`.
+        """Rewrite the files that hold deleted rows or dropped columns. What readers see does not change. Together with
+        `vacuum` this erases deleted data. The reference calls it REORG … APPLY (PURGE). See `verbs.purge.purge`.
 
         Args:
             where: A predicate over partition columns.
 
-        Returns: `skipped` where no file holds such.
+        Returns: `skipped` if no file holds deleted rows or dropped columns.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or looks at other columns.
@@ -212,7 +212,7 @@ class TableVerbs:
 
         Args:
             full: False lists nothing: only files that tombstones name are looked up and deleted.
-            keep_versions: Versions that can still be read afterwards, whatever their age.
+            keep_versions: Versions of any age that can still be read afterwards.
 
         Raises:
             VersionNotFoundError: A version to keep cannot be read. Nothing was deleted.
@@ -240,7 +240,7 @@ class TableVerbs:
         Raises:
             TableNotFoundError, VersionNotFoundError: There is nothing to check.
             UnsupportedFeatureError, UnsupportedVersionError: This release might misread the version.
-            InvalidRequestError: No version number.
+            InvalidRequestError: `version` is not a version number.
         """
         from delta_orch.verbs.fsck import fsck
 
@@ -264,14 +264,14 @@ class TableVerbs:
         return repair(self.log, self.snapshot(options.get("read_version")), options)
 
     def wait_for_upkeep(self, timeout_s: float | None = None) -> bool:
-        """Wait for what this process still does for the table after its commits: the checkpoint of a large table, and
-        the log cleanup that comes with it (docs/log.md). The end of the interpreter waits for that by itself; a process
-        that ends by `os._exit` or is frozen between calls should ask for it.
+        """Wait for the background work of this process on the table: the checkpoint of a large table, and the log
+        cleanup that follows it (docs/log.md). The interpreter waits for this before it exits. A process that ends by
+        `os._exit` or is frozen between calls should call this method.
 
         Args:
-            timeout_s: Longest time in seconds; None for as long as it takes.
+            timeout_s: Longest time to wait in seconds. None waits without a limit.
 
-        Returns: Whether there is nothing left to do. What went wrong was logged.
+        Returns: Whether no work is left. Failures are logged.
         """
         from delta_orch.log.upkeep.background import wait_for_upkeep
 
@@ -282,7 +282,7 @@ class TableVerbs:
     ) -> int:
         """Write a checkpoint of the newest version, and return which one that is. Rows do not change.
 
-        Writing does so by itself every `delta.checkpointInterval` versions. See `verbs.checkpoint.checkpoint`.
+        Commits write one automatically every `delta.checkpointInterval` versions. See `verbs.checkpoint.checkpoint`.
 
         Raises:
             InvalidRequestError: `v2` for a table without the feature v2Checkpoint.
@@ -317,8 +317,8 @@ class TableVerbs:
         return write_checksum(self.log.snapshot(version))
 
     def cleanup_log(self, dry_run: bool = False) -> CleanupResult:
-        """Remove the part of the log that `delta.logRetentionDuration` has expired. Versions from before cannot be read
-        afterwards. Writing does so by itself after checkpoints. See `log.upkeep.log_cleanup.clean_up_log`.
+        """Remove the part of the log that is older than `delta.logRetentionDuration`. The versions in it cannot be read
+        afterwards. Commits do this automatically after checkpoints. See `log.upkeep.log_cleanup.clean_up_log`.
 
         Raises:
             StorageError: A file could not be removed. Run it again.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @checked
 class Merge:
-    """A merge of a source into a table: clauses, tried in the order in which they are given.
+    """A merge of a source into a table. Clauses are tried in the order in which they are given.
 
         (table.merge(updates, "t.id = s.id", source_alias="s", target_alias="t")
             .when_matched_delete("s.is_gone")
@@ -23,13 +23,13 @@ class Merge:
             .when_not_matched_insert_all("NOT s.is_gone")
             .execute())
 
-    A row goes to the first clause of its kind whose condition is true (null is not true), and stays as it is where
-    there is none. Nothing is read or written before `execute()`, which raises for whatever cannot be. Each method
+    The first clause of the row's kind whose condition is true applies to the row. Null is not true. A row without such
+    a clause does not change. Nothing is read or written before `execute()`, which raises all errors. Each method
     returns the merge itself.
 
-    Conditions and values are Spark SQL or expressions. They name columns with the alias of their side (`s.amount`), or
-    without it where only one side has the name. Conditions and values of a `not_matched` clause see the source alone,
-    those of a `not_matched_by_source` clause the table alone.
+    Conditions and values are Spark SQL or expressions. They name columns with the alias of their side (`s.amount`). The
+    alias is optional where only one side has the name. A `not_matched` clause can use only columns of the source. A
+    `not_matched_by_source` clause can use only columns of the table.
     """
 
     def __init__(self, run: Callable[[Sequence[Clause]], CommitResult]) -> None:
@@ -44,7 +44,7 @@ class Merge:
         """Change columns of table rows that have a source row. Fields of structs may be named (`"address.city"`).
 
         Args:
-            set: Column → value. Columns that are not named stay as they are; generated ones are computed anew.
+            set: Column → value. Other columns do not change. Generated columns are computed again.
         """
         values = assigned(set, "when matched update")
         return self._also(Clause(Kind.MATCHED, Action.UPDATE, condition, values))
@@ -52,10 +52,10 @@ class Merge:
     def when_matched_update_all(
         self, condition: str | Expression | None = None, except_columns: Sequence[str] = ()
     ) -> Merge:
-        """Change every column to the source's of the same name, without regard to case.
+        """Set every column to the source column of the same name. Case does not matter.
 
         Args:
-            except_columns: Columns that stay as they are.
+            except_columns: Columns that do not change.
         """
         excluded = names_of(except_columns)
         return self._also(Clause(Kind.MATCHED, Action.UPDATE, condition, None, excluded))
@@ -65,10 +65,10 @@ class Merge:
         return self._also(Clause(Kind.MATCHED, Action.DELETE, condition))
 
     def when_not_matched_insert(self, values: Mapping[str, object], condition: str | Expression | None = None) -> Merge:
-        """Insert source rows that match no row of the table, each of them.
+        """Insert each source row that matches no row of the table.
 
         Args:
-            values: Column → value. Columns that are not named get their default, are generated, or are null.
+            values: Column → value. Other columns get their default, are generated, or are null.
         """
         given = assigned(values, "when not matched insert")
         return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, condition, given))
@@ -76,10 +76,10 @@ class Merge:
     def when_not_matched_insert_all(
         self, condition: str | Expression | None = None, except_columns: Sequence[str] = ()
     ) -> Merge:
-        """Insert them with the source's columns of the same names.
+        """Insert each source row that matches no row of the table, with the source's columns of the same names.
 
         Args:
-            except_columns: Source columns that are left aside.
+            except_columns: Source columns that are not used.
         """
         excluded = names_of(except_columns)
         return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, condition, None, excluded))
@@ -101,11 +101,13 @@ class Merge:
         Returns: `skipped` where a transaction id is recorded already, or no row changed.
 
         Raises:
-            InvalidRequestError: There is no clause, one that can never be reached, or an assignment that cannot be; a
-                row of the table is matched by several source rows, which the error names. Nothing was committed.
+            InvalidRequestError: There is no clause, a clause can never be reached, or an assignment is invalid. Nothing
+                was committed.
             InvalidExpressionError, ColumnNotFoundError: A condition or a value does not fit. Nothing was written.
             SchemaMismatchError: Columns are missing or of other types. Nothing was written.
-            ConstraintViolationError, AppendOnlyError: A rule of the table forbids it. Nothing was committed.
+            ConstraintViolationError: Several source rows match one row of the table (the error names up to five keys),
+                or a new row breaks a rule of the table. Nothing was committed.
+            AppendOnlyError: The table keeps its rows. Nothing was committed.
             ConflictError: Another commit changed what this one has read.
         """
         return self._run(tuple(self._clauses))
