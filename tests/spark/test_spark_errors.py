@@ -141,12 +141,17 @@ def test_a_query_that_does_not_fit(engine: SparkEngine) -> None:
 def test_the_users_own_failures_stay_theirs(engine: SparkEngine, files: Files) -> None:
     from pyspark.errors import PySparkException
 
-    rows = engine.host.session.range(3).selectExpr("id", "1 / (id - 1) AS x")
-    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
-        engine.to_arrow(rows)
     raising = engine.host.session.range(3).selectExpr("id", "raise_error('[delta_orch check 0] mine') AS x", "1 AS y")
     with pytest.raises(PySparkException, match="mine"):
         files.write(engine, raising.selectExpr("id", "CAST(x AS STRING) AS x"))
+
+
+def test_a_value_that_an_expression_cannot_take_is_told_in_our_words(engine: SparkEngine) -> None:
+    """What is pulled is a request's, with its expressions: no verb collects a user's rows as they are."""
+    rows = engine.host.session.range(3).selectExpr("id", "1 / (id - 1) AS x")
+    with pytest.raises(InvalidExpressionError, match="DIVIDE_BY_ZERO") as caught:
+        engine.to_arrow(rows)
+    assert caught.value.__cause__ is not None
 
 
 def test_types_delta_does_not_have(engine: SparkEngine) -> None:
