@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from delta_orch.expressions.nodes import (
     And,
@@ -129,3 +129,23 @@ def disjunction(*expressions: Expression) -> Expression:
 
 def _is_true(expression: Expression) -> bool:
     return isinstance(expression, Literal) and expression.value is True
+
+
+def is_not_true(condition: Expression) -> Expression:
+    """False and null alike: the rows that `WHERE condition` leaves out."""
+    if isinstance(condition, Literal):
+        return Literal(condition.value is not True, BOOLEAN)
+    return Not(Comparison("<=>", condition, Literal(True, BOOLEAN)))
+
+
+def any_of(conditions: Sequence[Expression]) -> Expression:
+    """Their disjunction. Equalities on one column become one IN, so that a year of days stays a short predicate."""
+    values: dict[Column, list[Literal]] = {}
+    rest: list[Expression] = []
+    for condition in conditions:
+        match condition:
+            case Comparison("=", Column() as column, Literal(value) as literal) if value is not None:
+                values.setdefault(column, []).append(literal)
+            case _:
+                rest.append(condition)
+    return disjunction(*(In(column, tuple(literals)) for column, literals in values.items()), *rest)

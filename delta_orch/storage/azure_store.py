@@ -9,14 +9,13 @@ from typing import ClassVar
 from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
+from delta_orch.storage.connection_errors import may_connect_later, never_connected
 from delta_orch.storage.object_store import (
     Content,
     Failure,
     FailureKind,
     ObjectStore,
     Sdk,
-    may_connect_later,
-    never_connected,
 )
 from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, StoreOptions, account_of
 

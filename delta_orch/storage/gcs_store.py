@@ -7,14 +7,13 @@ from datetime import datetime
 from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
+from delta_orch.storage.connection_errors import may_connect_later, never_connected
 from delta_orch.storage.object_store import (
     Content,
     Failure,
     FailureKind,
     ObjectStore,
     Sdk,
-    may_connect_later,
-    never_connected,
 )
 
 _NO_CREDENTIALS = (

@@ -12,12 +12,9 @@ import io
 import os
 import stat
 import time
-from _thread import start_new_thread
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import (
@@ -28,6 +25,7 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.protocol.paths import LOG_DIRECTORY, is_absolute, parse_log_path
+from delta_orch.storage import local_sync
 from delta_orch.storage.base import (
     NO_HARD_LINKS,
     FileMeta,
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _TEMPORARY_SUFFIX = ".tmp"
-_MAX_SYNC_THREADS = 16
 
 
 class LocalStore(LogStore):
@@ -174,14 +171,14 @@ class LocalStore(LogStore):
         temporary, status = _write_temporary(full, data)
         staged = _LocalStagedFile(self.root, temporary, status.st_size)
         files = list(dict.fromkeys(self.resolve(path) for path in after))
-        directories = directories_of(self.root, files)
+        directories = local_sync.directories_of(self.root, files)
         if is_new and files:
             # The writer of the first files has also made the table's directory, and perhaps those above it.
-            directories |= readable_parents(self.root)
+            directories |= local_sync.readable_parents(self.root)
         try:
             # A journal that has waited for contents holds their names already: little is left to wait for.
-            sync_all([*files, temporary])
-            sync_all(directories)
+            local_sync.sync_all([*files, temporary])
+            local_sync.sync_all(directories)
         except BaseException:
             staged.discard()
             raise
@@ -274,7 +271,7 @@ class _LocalStagedFile(StagedFile):
         _link(self._temporary, full)
         self.discard()
         try:
-            sync_path(os.path.dirname(full))
+            local_sync.sync_path(os.path.dirname(full))
         except OSError as e:
             raise StorageOutcomeUnknownError(
                 f"{full} was created but may not survive a crash of the machine", cause=e.strerror, path=full
@@ -369,7 +366,7 @@ def _make_directory(path: str) -> None:
         if not os.path.isdir(path):
             raise NotADirectoryError(20, "Not a directory", path) from None
         return
-    sync_path(parent)
+    local_sync.sync_path(parent)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -445,80 +442,3 @@ def _holds_log(directory: str) -> bool:
 
 def _file_meta(path: str, status: os.stat_result) -> FileMeta:
     return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
-
-
-# Waiting for the disk
-
-
-def sync_path(path: str) -> None:
-    """Return when a file's content, or the names in a directory, are on disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_all(paths: Iterable[str]) -> None:
-    """Return when all of them are on disk: as `sync_path`, all at the same time.
-
-    A file system writes its journal once for everybody who waits at that moment. So what a commit depends on is waited
-    for on a thread each, not one after the other: a commit takes two rounds of the journal instead of four.
-
-    Raises:
-        StorageError: One could not be saved. Of the others nothing is known.
-    """
-    pending = deque(paths)
-    outcomes: SimpleQueue[tuple[str, Exception] | None] = SimpleQueue()
-    others = 0
-    try:
-        for _ in range(min(len(pending), _MAX_SYNC_THREADS) - 1):
-            # `threading.Thread` waits until the thread runs: for a small commit that is as long as the disk takes.
-            start_new_thread(lambda: outcomes.put(_work(pending)), ())
-            others += 1
-    except RuntimeError:
-        import logging
-
-        logging.getLogger(__name__).debug("No more threads available: %d wait for the disk", others + 1)
-    found = [_work(pending), *(outcomes.get() for _ in range(others))]
-    for failure in found:
-        if failure is not None:
-            path, error = failure
-            if isinstance(error, OSError):
-                raise storage_error(error, "save", path) from error
-            raise error
-
-
-def _work(pending: deque[str]) -> tuple[str, Exception] | None:
-    """Sync what no other thread has begun with, up to the first failure."""
-    while pending:
-        try:
-            path = pending.popleft()
-        except IndexError:
-            # Another thread was quicker.
-            return None
-        try:
-            sync_path(path)
-        except Exception as e:  # noqa: BLE001 - raised where it is waited for
-            pending.clear()
-            return path, e
-    return None
-
-
-def directories_of(root: str, files: Iterable[str]) -> set[str]:
-    """The directories that must be on disk for files below `root` to be found again: theirs, and all from there up to
-    `root`. Of files elsewhere, their own directory."""
-    directories: set[str] = set()
-    for file in files:
-        directory = os.path.dirname(file)
-        while directory not in directories:
-            directories.add(directory)
-            if not directory.startswith(f"{root}/"):
-                break
-            directory = os.path.dirname(directory)
-    return directories
-
-
-def readable_parents(directory: str) -> set[str]:
-    """All directories above one that this user may open, as everybody may whom they belong to."""
-    return {str(parent) for parent in Path(directory).parents if os.access(parent, os.R_OK)}

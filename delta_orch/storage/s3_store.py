@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
+from delta_orch.storage.connection_errors import may_connect_later
 from delta_orch.storage.object_store import (
     Content,
     Failure,
@@ -26,7 +27,6 @@ from delta_orch.storage.object_store import (
     Sdk,
     before,
     busy,
-    may_connect_later,
 )
 from delta_orch.storage.storage_options import ObjectLocation, StoreOptions
 

@@ -8,9 +8,10 @@ from decimal import Decimal
 from itertools import pairwise
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
 from delta_orch.expressions.parse import parse_row_value
-from delta_orch.expressions.resolve import find_column, fit_comparison, resolve_expression
+from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_check import is_lossless_cast

@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine, Relation, RowCheck
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError
-from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
-from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.skipping.record_counts import record_counts
@@ -39,7 +39,7 @@ from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.types import BOOLEAN, StructType
+from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
 from delta_orch.writing.target import (
     PLAIN,
@@ -505,26 +505,6 @@ class Write:
 def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:
     """Whether nothing of the write is left to do: a key for the whole write is stale, or every scoped one is."""
     return bool(stale) and (any(t.scope is None for t in stale) or len(stale) == len(txns))
-
-
-def is_not_true(condition: Expression) -> Expression:
-    """False and null alike: the rows that `WHERE condition` leaves out."""
-    if isinstance(condition, Literal):
-        return Literal(condition.value is not True, BOOLEAN)
-    return Not(Comparison("<=>", condition, Literal(True, BOOLEAN)))
-
-
-def any_of(conditions: Sequence[Expression]) -> Expression:
-    """Their disjunction. Equalities on one column become one IN, so that a year of days stays a short predicate."""
-    values: dict[Column, list[Literal]] = {}
-    rest: list[Expression] = []
-    for condition in conditions:
-        match condition:
-            case Comparison("=", Column() as column, Literal(value) as literal) if value is not None:
-                values.setdefault(column, []).append(literal)
-            case _:
-                rest.append(condition)
-    return disjunction(*(In(column, tuple(literals)) for column, literals in values.items()), *rest)
 
 
 def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:

@@ -13,7 +13,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import StorageError
-from delta_orch.storage import local
+from delta_orch.storage import local, local_sync
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to name what is synced")
 
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_saved_fails_the_commit(tmp_path: Path, monkeypatc
         if path.endswith(".parquet"):
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(local, "sync_path", fail)
+    monkeypatch.setattr(local_sync, "sync_path", fail)
     with pytest.raises(StorageError, match=r"Cannot save .*\.parquet"):
         table.append(ROWS)
     assert table.version() == 0

@@ -16,7 +16,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import StorageError, StorageOutcomeUnknownError, UnsupportedStoreError
-from delta_orch.storage import local
+from delta_orch.storage import local_sync
 from delta_orch.storage.open import open_store
 from delta_orch.testing import open_table
 from tests.harness.table_builder import append_days, create_table, read_anew
@@ -197,14 +197,14 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
     table = open_table(open_store(tmp_path))
     snapshot = create_table(table, "1")
 
-    sync_path = local.sync_path
+    sync_path = local_sync.sync_path
 
     def broken(path: str) -> None:
         if path.endswith("_delta_log"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync_path(path)
 
-    monkeypatch.setattr(local, "sync_path", broken)
+    monkeypatch.setattr(local_sync, "sync_path", broken)
     with pytest.raises(StorageOutcomeUnknownError):
         table.store.put_if_absent("_delta_log/x", b"1")
     assert append_days(table, snapshot, "2").version == 1

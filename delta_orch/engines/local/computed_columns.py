@@ -14,9 +14,9 @@ import pyarrow as pa
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.conform import conform_column
 from delta_orch.errors import ConstraintViolationError
+from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.parse_literals import parse_literal
-from delta_orch.expressions.resolve import fit_comparison
 from delta_orch.expressions.spark_literals import natural_type
 from delta_orch.expressions.spark_syntax import syntax_of
 from delta_orch.expressions.to_arrow import literal_array

@@ -12,17 +12,24 @@ from typing import Protocol
 from delta_orch.engines.local import sql_functions
 from delta_orch.engines.local.sql_types import (
     Typed,
+    arithmetic_type,
+    as_boolean,
+    as_text,
     cast,
+    choose,
     common_type,
     common_type_of,
     is_atomic,
     is_number,
+    literal_value,
     null_of,
+    struct_of,
     unsupported,
     widen,
 )
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.bounds import too_deep
+from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import (
     Cast,
     Choice,
@@ -38,14 +45,11 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.parse_literals import Tree, parse_literal
-from delta_orch.expressions.resolve import fit_comparison
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.spark_syntax import has_only, like_parts, syntax_of
 from delta_orch.expressions.to_sql import (
-    duckdb_literal,
     duckdb_type,
     print_duckdb,
-    quote_duckdb_identifier,
     quote_duckdb_string,
     to_spark_sql,
 )
@@ -63,8 +67,6 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     PrimitiveType,
-    StructField,
-    StructType,
 )
 
 _COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
@@ -96,7 +98,7 @@ class Scalars:
         return f"({print_duckdb(node, lambda column: self._columns.find(column.path).sql, self._evaluated)})"
 
     def _evaluated(self, node: Cast | Choice | MakeStruct | Opaque | Coerced) -> str:
-        return _as_boolean(self.value(node), lambda: to_spark_sql(node))
+        return as_boolean(self.value(node), lambda: to_spark_sql(node))
 
     def value(self, node: Expression) -> Typed:
         """A value or a resolved predicate with its type. Raises UnsupportedExpressionError outside the allow-list."""
@@ -104,22 +106,22 @@ class Scalars:
             case Column(path):
                 return self._columns.find(path)
             case Literal():
-                return _literal(node)
+                return literal_value(node)
             case Opaque():
                 return self.scalar(syntax_of(node))
             case Cast(value, data_type):
                 return cast(self.value(value), data_type)
             case Choice(branches):
                 conditions = [self.predicate(when) for when, _ in branches]
-                return _choose(conditions, [self.value(then) for _, then in branches], Typed("NULL", VOID))
+                return choose(conditions, [self.value(then) for _, then in branches], Typed("NULL", VOID))
             case MakeStruct(fields):
-                return _struct([(name, self.value(value)) for name, value in fields])
+                return struct_of([(name, self.value(value)) for name, value in fields])
             case Coerced(Comparison(op, left, right)):
                 return self._compare(op, self.value(left), self.value(right))
             case Coerced(In(child, values)):
-                return self._any_equal(self.value(child), [_literal(value) for value in values])
+                return self._any_equal(self.value(child), [literal_value(value) for value in values])
             case Coerced(StartsWith(child, prefix)):
-                text = _as_text(self.value(child))
+                text = as_text(self.value(child))
                 return Typed(f"starts_with({text}, {quote_duckdb_string(prefix)})", BOOLEAN)
             case Coerced(predicate):
                 return self.value(predicate)
@@ -127,14 +129,14 @@ class Scalars:
 
     def boolean(self, tree: Tree) -> str:
         """A predicate. Raises InvalidExpressionError if it is of another type."""
-        return _as_boolean(self.scalar(tree), lambda: tree.sql(dialect="spark"))
+        return as_boolean(self.scalar(tree), lambda: tree.sql(dialect="spark"))
 
     def scalar(self, tree: Tree) -> Typed:
         """Tree expression. Raises UnsupportedExpressionError outside the allow-list."""
         tree = tree.unnest()
         literal = parse_literal(tree)
         if literal is not None:
-            return _literal(literal)
+            return literal_value(literal)
         name = type(tree).__name__
         if name in _COMPARISONS and has_only(tree, *_BINARY):
             return self._compare(_COMPARISONS[name], self.scalar(tree.this), self.scalar(tree.expression))
@@ -235,11 +237,11 @@ class Scalars:
                 conditions.append(self._compare("=", self.scalar(subject), self.scalar(branch.this)).sql)
             results.append(self.scalar(branch.args["true"]))
         default = tree.args.get("default")
-        return _choose(conditions, results, Typed("NULL", VOID) if default is None else self.scalar(default))
+        return choose(conditions, results, Typed("NULL", VOID) if default is None else self.scalar(default))
 
     def if_else(self, tree: Tree) -> Typed:
         otherwise = tree.args.get("false")
-        return _choose(
+        return choose(
             [self.boolean(tree.this)],
             [self.scalar(tree.args["true"])],
             Typed("NULL", VOID) if otherwise is None else self.scalar(otherwise),
@@ -270,7 +272,7 @@ class Scalars:
         # By name: DuckDB turns `x + 1 > 0` around to `x > -1`, and then no row overflows.
         function = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}[type(tree).__name__]
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
-        kind = _arithmetic_type(left, right, describe(tree))
+        kind = arithmetic_type(left, right, describe(tree))
         # Overflow of integers raises in both; the cast keeps DuckDB from widening.
         sql = f"{function}({widen(left, kind).sql}, {widen(right, kind).sql})"
         return Typed(f"CAST({sql} AS {duckdb_type(kind)})", kind)
@@ -280,12 +282,12 @@ class Scalars:
         kinds = {left.data_type, right.data_type}
         if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE} & kinds:
             raise unsupported("a division of decimals")
-        _arithmetic_type(left, right, describe(tree), decimals=True)
+        arithmetic_type(left, right, describe(tree), decimals=True)
         return _guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
 
     def remainder(self, tree: Tree) -> Typed:
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
-        kind = _arithmetic_type(left, right, describe(tree))
+        kind = arithmetic_type(left, right, describe(tree))
         if kind not in INTEGRAL_RANGES:
             raise unsupported(f"a remainder of {kind}")
         return _guarded("%", widen(left, kind), widen(right, kind), kind)
@@ -312,7 +314,7 @@ class Scalars:
 
     def text(self, tree: Tree) -> str:
         """A string operand. Raises UnsupportedExpressionError for any other type: Spark would cast it to text."""
-        return _as_text(self.scalar(tree))
+        return as_text(self.scalar(tree))
 
     def length(self, tree: Tree) -> Typed:
         return Typed(f"CAST(length({self.text(tree.this)}) AS INTEGER)", INTEGER)
@@ -370,34 +372,6 @@ class Scalars:
         return Typed(f"CAST({self.day(tree.this).sql} - {self.day(tree.expression).sql} AS INTEGER)", INTEGER)
 
 
-def _struct(fields: Sequence[tuple[str, Typed]]) -> Typed:
-    packed = (f"{quote_duckdb_identifier(name)} := {value.sql}" for name, value in fields)
-    schema = StructType(tuple(StructField(name, value.data_type) for name, value in fields))
-    return Typed(f"struct_pack({', '.join(packed)})", schema)
-
-
-def _as_boolean(value: Typed, text: Callable[[], str]) -> str:
-    if value.data_type not in (BOOLEAN, VOID):
-        raise InvalidExpressionError(
-            f"{text()!r} is not a predicate", cause=f"Its type is {value.data_type}, not boolean"
-        )
-    return widen(value, BOOLEAN).sql
-
-
-def _as_text(value: Typed) -> str:
-    if value.data_type not in (STRING, VOID):
-        raise unsupported(f"a text function on {value.data_type}")
-    return widen(value, STRING).sql
-
-
-def _literal(literal: Literal) -> Typed:
-    if literal.value is None:
-        kind = VOID if literal.data_type is None else literal.data_type
-        return Typed(null_of(kind), kind, literal)
-    kind = literal.data_type if literal.data_type is not None else natural_type(literal.value)
-    return Typed(duckdb_literal(literal.value, kind), kind, literal)
-
-
 def _compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
     assert right.literal is not None
     if right.literal.value is None:
@@ -406,24 +380,6 @@ def _compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
     if isinstance(fitted, Coerced):
         raise unsupported(f"a comparison of {left.data_type} with {right.data_type}")
     return Typed(f"({print_duckdb(fitted, lambda _: left.sql)})", BOOLEAN)
-
-
-def _choose(conditions: Sequence[str], results: Sequence[Typed], default: Typed) -> Typed:
-    kind = common_type_of([value.data_type for value in (*results, default)])
-    branches = " ".join(
-        f"WHEN {condition} THEN {widen(value, kind).sql}" for condition, value in zip(conditions, results, strict=True)
-    )
-    return Typed(f"CASE {branches} ELSE {widen(default, kind).sql} END", kind)
-
-
-def _arithmetic_type(left: Typed, right: Typed, what: str, *, decimals: bool = False) -> DataType:
-    for value in (left, right):
-        if not is_number(value.data_type):
-            raise unsupported(f"{what}: arithmetic on {value.data_type}")
-    kind = common_type(left.data_type, right.data_type)
-    if isinstance(kind, DecimalType) and not decimals:
-        raise unsupported(f"{what}: arithmetic on {kind}")
-    return kind
 
 
 def _guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:

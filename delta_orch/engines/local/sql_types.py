@@ -3,14 +3,14 @@ both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS, natural_type
 from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.protocol.types import (
     BOOLEAN,
@@ -28,6 +28,7 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     PrimitiveType,
+    StructField,
     StructType,
 )
 
@@ -191,3 +192,49 @@ def struct_field(value: Typed, name: str) -> Typed:
         cause = None if is_struct else "Only structs have fields"
         raise InvalidExpressionError(f"{value.data_type} has no field {name!r}", cause=cause, field=name)
     return Typed(f"struct_extract({value.sql}, {quote_duckdb_string(field.name)})", field.data_type)
+
+
+def struct_of(fields: Sequence[tuple[str, Typed]]) -> Typed:
+    packed = (f"{quote_duckdb_identifier(name)} := {value.sql}" for name, value in fields)
+    schema = StructType(tuple(StructField(name, value.data_type) for name, value in fields))
+    return Typed(f"struct_pack({', '.join(packed)})", schema)
+
+
+def as_boolean(value: Typed, text: Callable[[], str]) -> str:
+    if value.data_type not in (BOOLEAN, VOID):
+        raise InvalidExpressionError(
+            f"{text()!r} is not a predicate", cause=f"Its type is {value.data_type}, not boolean"
+        )
+    return widen(value, BOOLEAN).sql
+
+
+def as_text(value: Typed) -> str:
+    if value.data_type not in (STRING, VOID):
+        raise unsupported(f"a text function on {value.data_type}")
+    return widen(value, STRING).sql
+
+
+def literal_value(literal: Literal) -> Typed:
+    if literal.value is None:
+        kind = VOID if literal.data_type is None else literal.data_type
+        return Typed(null_of(kind), kind, literal)
+    kind = literal.data_type if literal.data_type is not None else natural_type(literal.value)
+    return Typed(duckdb_literal(literal.value, kind), kind, literal)
+
+
+def choose(conditions: Sequence[str], results: Sequence[Typed], default: Typed) -> Typed:
+    kind = common_type_of([value.data_type for value in (*results, default)])
+    branches = " ".join(
+        f"WHEN {condition} THEN {widen(value, kind).sql}" for condition, value in zip(conditions, results, strict=True)
+    )
+    return Typed(f"CASE {branches} ELSE {widen(default, kind).sql} END", kind)
+
+
+def arithmetic_type(left: Typed, right: Typed, what: str, *, decimals: bool = False) -> DataType:
+    for value in (left, right):
+        if not is_number(value.data_type):
+            raise unsupported(f"{what}: arithmetic on {value.data_type}")
+    kind = common_type(left.data_type, right.data_type)
+    if isinstance(kind, DecimalType) and not decimals:
+        raise unsupported(f"{what}: arithmetic on {kind}")
+    return kind

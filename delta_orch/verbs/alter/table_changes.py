@@ -11,6 +11,7 @@ import orjson
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.checked import check_expression
 from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.expressions.tree import is_not_true
 from delta_orch.protocol.action_json import body_to_json
 from delta_orch.protocol.schema_edit import ColumnPath, Path, quote_path, resolve_path
 from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX, ensure_removable, ensure_settable, find_property
@@ -44,7 +45,6 @@ from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN
 from delta_orch.table.type_widening import without_type_changes
 from delta_orch.verbs.alter.draft import Draft, RowProof
 from delta_orch.verbs.alter.preparation import holds_versions_before
-from delta_orch.writing.plan import is_not_true
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -40,7 +40,7 @@ from delta_orch.verbs.merge.new_rows import clause_rows, value_types
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names
 from delta_orch.verbs.merge.sources import open_source, settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
-from delta_orch.writing.plan import Metrics, Write, WritePlan, any_of, is_not_true, run_plan
+from delta_orch.writing.plan import Metrics, Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
 from delta_orch.writing.target import WriteTarget, evolve_target
 
