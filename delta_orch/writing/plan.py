@@ -32,7 +32,7 @@ from delta_orch.errors import ConstraintViolationError, MetadataChangedError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-from delta_orch.log.files.txn import TxnId
+from delta_orch.log.files.txn import TxnId, is_wholly_stale
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
@@ -500,11 +500,6 @@ class Write:
             constraint="txn scope",
             partition=partition,
         )
-
-
-def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:
-    """Whether nothing of the write is left to do: a key for the whole write is stale, or every scoped one is."""
-    return bool(stale) and (any(t.scope is None for t in stale) or len(stale) == len(txns))
 
 
 def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:

@@ -52,6 +52,11 @@ def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
     return tuple(txn for txn, version in versions if version is not None and txn.is_recorded_by(version))
 
 
+def is_wholly_stale(txns: Sequence[TxnId], stale: Sequence[TxnId]) -> bool:
+    """Whether nothing of the write is left to do: a key for the whole write is stale, or every scoped one is."""
+    return bool(stale) and (any(t.scope is None for t in stale) or len(stale) == len(txns))
+
+
 def ensure_follows(txns: Sequence[TxnId], recorded: Recorded, version: int | None) -> None:
     """Check what `TxnId.follows` asks for.
 
