@@ -72,9 +72,9 @@ def watched(root: Path) -> Iterator[WatchedOs]:
             assert str(directory) in watching.synced, f"{directory} is not on disk"
 
     watching = WatchedOs(check)
-    vars(local)["os"] = watching
+    vars(local)["os"] = vars(local_sync)["os"] = watching
     yield watching
-    vars(local)["os"] = os
+    vars(local)["os"] = vars(local_sync)["os"] = os
 
 
 def append(table: DeltaTable) -> None:
