@@ -291,8 +291,8 @@ class Step:
         return StepReport(table, result.version, result.skipped, reason, repeated, result)
 
     def _append(self, data: object, options: WriteOptions) -> CommitResult:
+        from delta_orch.expressions.tree import any_of
         from delta_orch.verbs.append import append
-        from delta_orch.writing.plan import any_of
 
         within = any_of(self.within) if self.within else None
         before = snapshot_or_none(self.table)

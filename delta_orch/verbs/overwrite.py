@@ -17,6 +17,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
+from delta_orch.writing.metrics import write_metrics
 from delta_orch.writing.plan import (
     INSERT,
     REMOVED_FILE_COLUMNS,
@@ -24,7 +25,6 @@ from delta_orch.writing.plan import (
     Write,
     WritePlan,
     run_plan,
-    write_metrics,
 )
 from delta_orch.writing.target import WriteOptions
 

@@ -20,7 +20,8 @@ from delta_orch.writing.assignments import (
     recomputed_columns,
     resolve_value,
 )
-from delta_orch.writing.plan import Metrics, Write, WritePlan, run_plan
+from delta_orch.writing.metrics import Metrics
+from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, UPDATE, RowChanges
 from delta_orch.writing.row_verb import change_metrics, predicate_parameters
 

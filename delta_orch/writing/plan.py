@@ -33,7 +33,6 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
 from delta_orch.log.write.commit_result import CommitResult
@@ -41,6 +40,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
+from delta_orch.writing.metrics import Metrics
 from delta_orch.writing.target import (
     PLAIN,
     RowShape,
@@ -72,8 +72,6 @@ BOUNDS = "the bounds of this write"
 
 INSERT, DELETE = "insert", "delete"
 """Values of `_change_type`."""
-
-Metrics = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,20 +498,3 @@ class Write:
             constraint="txn scope",
             partition=partition,
         )
-
-
-def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:
-    """`operationMetrics` of a write, under the names of the reference implementation. `numOutputRows` is left out where
-    a file does not say how many rows it has."""
-    metrics = {"numFiles": adds.num_rows, "numOutputBytes": _total(FileTable(adds).size)}
-    counts = record_counts(adds)
-    if not counts.null_count:
-        metrics["numOutputRows"] = _total(counts)
-    if removed is not None:
-        metrics["numRemovedFiles"] = removed.num_rows
-        metrics["numRemovedBytes"] = _total(FileTable(removed).size)
-    return metrics
-
-
-def _total(column: pa.Array | pa.ChunkedArray) -> int:
-    return pc.sum(column).as_py() or 0

@@ -16,7 +16,7 @@ from delta_orch.writing.row_address import ChangeCounts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_orch.writing.plan import Metrics
+    from delta_orch.writing.metrics import Metrics
 
 
 def predicate_parameters(where: str | Expression | None) -> dict[str, str]:

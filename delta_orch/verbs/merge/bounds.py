@@ -8,9 +8,9 @@ from delta_orch.errors import ConstraintViolationError, InvalidRequestError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.expressions.tree import columns_of, conjunction, disjunction
+from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
-from delta_orch.writing.plan import BOUNDS, any_of
+from delta_orch.writing.plan import BOUNDS
 
 
 def inside_one(bounds: Sequence[Expression], sides: Sides) -> Expression:

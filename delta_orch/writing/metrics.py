@@ -1,0 +1,28 @@
+"""`operationMetrics` of a write."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.skipping.record_counts import record_counts
+
+Metrics = dict[str, int]
+
+
+def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:
+    """`operationMetrics` of a write, under the names of the reference implementation. `numOutputRows` is left out where
+    a file does not say how many rows it has."""
+    metrics = {"numFiles": adds.num_rows, "numOutputBytes": _total(FileTable(adds).size)}
+    counts = record_counts(adds)
+    if not counts.null_count:
+        metrics["numOutputRows"] = _total(counts)
+    if removed is not None:
+        metrics["numRemovedFiles"] = removed.num_rows
+        metrics["numRemovedBytes"] = _total(FileTable(removed).size)
+    return metrics
+
+
+def _total(column: pa.Array | pa.ChunkedArray) -> int:
+    return pc.sum(column).as_py() or 0
