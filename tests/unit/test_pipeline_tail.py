@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, current_cursor, live_partitions, parse_cursor, poll
 from delta_orch.storage.open import open_store
 from delta_orch.testing import open_table
@@ -141,10 +141,11 @@ def test_a_recreated_table_that_is_shorter_is_found_by_verification(table: Delta
     assert (batch.starting_version, batch.ending_version) == (0, 0)
 
 
-def test_a_table_that_was_dropped_is_not_new(table: DeltaTable) -> None:
+def test_a_table_that_was_dropped_is_told_not_taken_for_nothing_new(table: DeltaTable) -> None:
     cursor = current_cursor(table.log)
     shutil.rmtree(table.uri.removeprefix("file://"))
-    assert poll(table.log, cursor, verify=True) is None
+    with pytest.raises(TableNotFoundError, match="was dropped"):
+        poll(table.log, cursor, verify=True)
 
 
 def test_commits_that_were_cleaned_up_unseen_are_found_by_verification(table: DeltaTable) -> None:

@@ -65,7 +65,7 @@ def test_a_table_of_every_kind_of_column(rows: EngineRows, table: DeltaTable) ->
     [
         (lambda: [t.StructField("k", t.STRING, True, {"delta.identity.start": 1, "delta.identity.step": 1})], "long"),
         (lambda: [identity_column("k", step=0)], "step is 0"),
-        (lambda: [identity_column("k", start=2**63)], "64-bit"),
+        (lambda: [identity_column("k", start=2**63)], "64 bits"),
         (lambda: [column("a", "int", default="1", generated_as="2")], "both"),
         (lambda: [column("a", "int", default="b + 1"), column("b", "int")], "names a column"),
         (lambda: [column("a", "int", default="(SELECT 1)")], "subquery"),
