@@ -64,7 +64,7 @@ BUDGETS = {
     ),
     "append": Budget(
         "from delta_orch import DeltaTable\nDeltaTable(URI).append(ROWS)",
-        own=116,
+        own=118,  # three more since long modules were split: what is run stays the same
         libraries=JSON,
         arrow=COMPUTE | PARQUET | {"_json", "json"},
     ),
