@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from delta_orch.storage import local
+from delta_orch.storage import local, local_sync
 
 SYSTEM_CALLS = ("open", "write", "fsync", "utime", "link", "unlink", "replace", "mkdir")
 """The calls of this module that change something, or make it durable."""
@@ -29,10 +29,10 @@ class KillingOs:
 
     def install(self) -> None:
         """From now on, in this process, for every `LocalStore`."""
-        vars(local)["os"] = self
+        vars(local)["os"] = vars(local_sync)["os"] = self
 
     def uninstall(self) -> None:
-        vars(local)["os"] = os
+        vars(local)["os"] = vars(local_sync)["os"] = os
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
