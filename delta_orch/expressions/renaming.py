@@ -8,25 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.nodes import (
-    And,
-    Cast,
-    Choice,
-    Coerced,
-    Column,
-    Comparison,
-    Expression,
-    In,
-    IsNull,
-    Literal,
-    MakeStruct,
-    Not,
-    Opaque,
-    Or,
-    StartsWith,
-)
+from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.tree import with_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +39,7 @@ def renamed(expression: Expression, rename: Rename) -> Expression:
         InvalidExpressionError: A column's place in the text cannot be told.
         Otherwise what `rename` raises.
     """
-
-    def again(node: Expression) -> Expression:
-        return renamed(node, rename)
-
-    match expression:
-        case Column():
-            return rename(expression).of(expression)
-        case Opaque():
-            return _renamed_text(expression, rename)
-        case Comparison(op, left, right):
-            return Comparison(op, again(left), again(right))
-        case In(child, values):
-            return In(again(child), values)
-        case IsNull(child):
-            return IsNull(again(child))
-        case StartsWith(child, prefix):
-            return StartsWith(again(child), prefix)
-        case Not(child):
-            return Not(again(child))
-        case Coerced(child):
-            return Coerced(again(child))
-        case And(children):
-            return And(tuple(map(again, children)))
-        case Or(children):
-            return Or(tuple(map(again, children)))
-        case Choice(branches):
-            return Choice(tuple((again(when), again(then)) for when, then in branches))
-        case Cast(value, data_type):
-            return Cast(again(value), data_type)
-        case MakeStruct(fields):
-            return MakeStruct(tuple((name, again(value)) for name, value in fields))
-        case Literal():
-            return expression
-    raise InvalidExpressionError(f"{type(expression).__name__} is not an expression", type=type(expression).__name__)
+    return with_columns(expression, lambda column: rename(column).of(column), lambda text: _renamed_text(text, rename))
 
 
 def _renamed_text(node: Opaque, rename: Rename) -> Opaque:

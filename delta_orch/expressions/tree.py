@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 
+from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
     And,
     Cast,
@@ -70,15 +71,27 @@ def columns_of(expression: Expression) -> tuple[Column, ...]:
     return tuple(dict.fromkeys(node for node in _walk(expression) if isinstance(node, Column)))
 
 
-def with_columns(expression: Expression, replacement: Callable[[Column], Expression]) -> Expression:
-    """The expression with every column replaced. It must hold no text (`Opaque`)."""
+def with_columns(
+    expression: Expression,
+    replacement: Callable[[Column], Expression],
+    text: Callable[[Opaque], Expression] | None = None,
+) -> Expression:
+    """The expression with every column replaced.
+
+    Args:
+        text: What becomes of text (`Opaque`); without it the expression must hold none.
+
+    Raises InvalidExpressionError: Some part is not an expression.
+    """
 
     def replaced(node: Expression) -> Expression:
-        return with_columns(node, replacement)
+        return with_columns(node, replacement, text)
 
     match expression:
         case Column():
             return replacement(expression)
+        case Opaque() if text is not None:
+            return text(expression)
         case Comparison(op, left, right):
             return Comparison(op, replaced(left), replaced(right))
         case In(child, values):
@@ -95,8 +108,15 @@ def with_columns(expression: Expression, replacement: Callable[[Column], Express
             return And(tuple(map(replaced, children)))
         case Or(children):
             return Or(tuple(map(replaced, children)))
-    assert isinstance(expression, Literal)
-    return expression
+        case Choice(branches):
+            return Choice(tuple((replaced(when), replaced(then)) for when, then in branches))
+        case Cast(value, data_type):
+            return Cast(replaced(value), data_type)
+        case MakeStruct(fields):
+            return MakeStruct(tuple((name, replaced(value)) for name, value in fields))
+        case Literal():
+            return expression
+    raise InvalidExpressionError(f"{type(expression).__name__} is not an expression", type=type(expression).__name__)
 
 
 def is_opaque(expression: Expression) -> bool:
