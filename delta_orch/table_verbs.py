@@ -101,7 +101,8 @@ class TableVerbs:
         Returns: The commit of the target.
 
         Raises:
-            TableExistsError: A table is at the target, and `replace` is not given.
+            TableExistsError: A table is at the target, and `replace` is not given; or one lies around the target or
+                below it.
             InvalidRequestError, InvalidPropertyError: The target is this table, or a property cannot be set.
             UnsupportedStoreError: The target cannot reach the files of this table.
             MissingFileError, CorruptDataError: A file is gone, or is not the file that the log names. The target is as

@@ -133,6 +133,7 @@ def ensure_valid_table_schema(
     """
     if not schema.fields:
         raise SchemaMismatchError("A table needs at least one column", remedy="Name its columns")
+    ensure_distinct_names(schema)
     _ensure_valid_names(schema, "", any_characters, known)
     wanted = [c.lower() for c in partition_columns]
     if len(set(wanted)) != len(wanted):
@@ -155,17 +156,30 @@ def ensure_valid_table_schema(
         raise SchemaMismatchError("All columns are partition columns", remedy="Leave at least one column for the files")
 
 
-def _ensure_valid_names(schema: StructType, prefix: str, any_characters: bool, known: StructType | None) -> None:
+def ensure_distinct_names(schema: StructType, prefix: str = "") -> None:
+    """Raises SchemaMismatchError where two columns, or two fields of one struct, have one name without regard to case;
+    `prefix` is the path of the struct."""
     seen: dict[str, str] = {}
     for f in schema:
-        same = None if known is None else known.find(f.name)
-        if (other := seen.setdefault(f.name.lower(), f.name)) is not f.name:
+        other = seen.get(f.name.lower())
+        if other is not None:
+            same = other == f.name
             raise SchemaMismatchError(
-                f"Columns {prefix}{other} and {prefix}{f.name} differ only in case",
+                f"There are two columns {prefix}{other}"
+                if same
+                else f"Columns {prefix}{other} and {prefix}{f.name} differ only in case",
                 cause="Names of columns are matched without regard to case",
                 remedy="Rename one of them",
                 column=f"{prefix}{f.name}",
             )
+        seen[f.name.lower()] = f.name
+        for nested in _structs_in(f.data_type):
+            ensure_distinct_names(nested, f"{prefix}{f.name}.")
+
+
+def _ensure_valid_names(schema: StructType, prefix: str, any_characters: bool, known: StructType | None) -> None:
+    for f in schema:
+        same = None if known is None else known.find(f.name)
         is_new = same is None or same.name != f.name
         if is_new and not prefix and f.name.lower() in _RESERVED_NAMES:
             raise SchemaMismatchError(

@@ -29,6 +29,7 @@ from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_t
 from delta_orch.verbs.cloned_files import copied_files, referred_files
 from delta_orch.verbs.restore import ensure_files_there
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
+from delta_orch.writing.target import ensure_alone
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 # They name columns in the source's files. The clone gives its rows ids of its own.
@@ -89,6 +90,8 @@ def clone(
             uri=target.store.uri,
         )
     table = _cloned(source, before, overrides)
+    if before is None and not table.properties.allow_nested_tables:
+        ensure_alone(target.store)
     files = source.files()
     if not is_newest:
         ensure_files_there(source, files, "cloned", "Clone a newer version")

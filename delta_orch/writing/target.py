@@ -16,6 +16,7 @@ from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.schema_check import ensure_distinct_names
 from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import TableProperties, property_texts
 from delta_orch.protocol.types import StructType
@@ -185,6 +186,8 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
 
     configuration = with_dependent_properties(ensure_settable(definition.get("properties") or {}, on_new_table=True))
     schema = as_first_defined(schema)
+    # Before it is written down: what is read back with two columns of one name counts as a damaged log.
+    ensure_distinct_names(schema)
     metadata = Metadata(
         id=str(uuid.uuid4()),
         schema_string=serialize_schema(schema),
@@ -202,12 +205,15 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
         clustering = physical_columns(table.schema, [resolve_path(table.schema, column) for column in cluster_by])
         ensure_can_cluster(table, clustering)
     if not table.properties.allow_nested_tables:
-        _ensure_alone(store)
+        ensure_alone(store)
     return WriteTarget(store, table, clustering)
 
 
-def _ensure_alone(store: LogStore) -> None:
-    """A table owns every file below its root: another client's vacuum of an outer table deletes an inner one."""
+def ensure_alone(store: LogStore) -> None:
+    """A table owns every file below its root: another client's vacuum of an outer table deletes an inner one.
+
+    Raises TableExistsError: A table lies around the location, or below it.
+    """
     other = store.other_table()
     if other is not None:
         raise TableExistsError(

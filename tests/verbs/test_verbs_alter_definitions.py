@@ -79,6 +79,8 @@ def test_a_table_of_every_kind_of_column(rows: EngineRows, table: DeltaTable) ->
         (lambda: [column("a", "int", generated_as="rand()"), column("b", "int")], "not fixed"),
         (lambda: [column("a", "variant", generated_as="b"), column("b", "int")], "variant"),
         (lambda: [column("a", "in"), column("b", "int")], "not a type"),
+        (lambda: [column("a", "int"), column("a", "int")], "two columns a"),
+        (lambda: [column("s", "struct<a: int, a: int>"), column("b", "int")], "two columns s.a"),
         (
             lambda: [t.StructField("s", t.StructType((column("a", "int", default="1"),))), column("b", "int")],
             "top-level",

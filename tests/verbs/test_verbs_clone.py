@@ -183,6 +183,19 @@ def test_refused(source: DeltaTable, tmp_path: Path, days: Days) -> None:
     assert not DeltaTable(tmp_path / "target").exists()
 
 
+@pytest.mark.parametrize("shallow", [True, False])
+def test_no_clone_lies_inside_or_around_a_table(tmp_path: Path, days: Days, shallow: bool) -> None:
+    source = DeltaTable(tmp_path / "outer/source")
+    source.append(days(("a", 1)))
+    for target in ("outer/source/inside", "outer/source/far/inside", "outer"):
+        with pytest.raises(TableExistsError, match="inside the other"):
+            source.clone(tmp_path / target, shallow=shallow)
+        assert not DeltaTable(tmp_path / target).exists()
+    source.clone(tmp_path / "outer/beside", shallow=shallow)
+    allowed = {"delta_orch.allowNestedTables": "true"}
+    source.clone(tmp_path / "outer/source/inside", shallow=shallow, properties=allowed)
+
+
 def test_across_stores_deep(tmp_path: Path, days: Days) -> None:
     source = DeltaTable(tmp_path / "source")
     source.append(days(("a", 1)), properties={"delta.feature.clustering": "supported"}, cluster_by=["id"])
