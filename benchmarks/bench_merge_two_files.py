@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from benchmarks.row_changes import contestants, tables
+from benchmarks.row_changes import tables, upsert_contestants
 
 TITLE = "MERGE of 200,000 rows into 20,000,000, matches in two of 20 files"
 RESULTS_MAY_DIFFER = True
@@ -14,26 +12,4 @@ SOURCE = """
 """
 
 prepare = tables
-
-
-def _ours(table: Path) -> object:
-    import duckdb
-
-    from delta_orch import DeltaTable
-
-    metrics = DeltaTable(table).upsert(duckdb.sql(SOURCE).to_arrow_table(), ["id"]).metrics
-    return metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]
-
-
-def _theirs(table: Path) -> object:
-    import duckdb
-    from deltalake import DeltaTable
-
-    merge = DeltaTable(str(table)).merge(
-        duckdb.sql(SOURCE).to_arrow_table(), "t.id = s.id", source_alias="s", target_alias="t"
-    )
-    told = merge.when_matched_update_all().when_not_matched_insert_all().execute()
-    return told["num_target_rows_updated"], told["num_target_rows_inserted"]
-
-
-CONTESTANTS = contestants(_ours, _theirs)
+CONTESTANTS = upsert_contestants(SOURCE)

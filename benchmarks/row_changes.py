@@ -1,4 +1,4 @@
-"""What the benchmarks of DELETE and UPDATE share: G3 with and without deletion vectors, a copy for every run."""
+"""What the benchmarks of DELETE, UPDATE and MERGE share: G3 with and without deletion vectors, a copy for every run."""
 
 from __future__ import annotations
 
@@ -62,3 +62,26 @@ def contestants(ours: Callable[[Path], object], theirs: Callable[[Path], object]
         "delta_orch, rewriting": lambda: delta_orch(PLAIN),
         "deltalake, rewriting": deltalake,
     }
+
+
+def upsert_contestants(source: str) -> Mapping[str, Callable[[], Run]]:
+    """An upsert by `id` of the rows of a query of DuckDB: how many rows were updated and inserted."""
+
+    def ours(table: Path) -> object:
+        import duckdb
+
+        from delta_orch import DeltaTable
+
+        metrics = DeltaTable(table).upsert(duckdb.sql(source).to_arrow_table(), ["id"]).metrics
+        return metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]
+
+    def theirs(table: Path) -> object:
+        import duckdb
+        from deltalake import DeltaTable
+
+        rows = duckdb.sql(source).to_arrow_table()
+        merge = DeltaTable(str(table)).merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+        told = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        return told["num_target_rows_updated"], told["num_target_rows_inserted"]
+
+    return contestants(ours, theirs)
