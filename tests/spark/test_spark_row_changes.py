@@ -10,6 +10,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.row_sets import RowSet
 from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.errors import InvalidExpressionError
 from tests.harness.changed_rows import CHANGES, PLAIN_NAMES, PREDICATES, SCHEMA, Model
 
 pytestmark = pytest.mark.spark
@@ -72,3 +73,16 @@ def test_rows_are_evaluated_once_and_gathered_into_bitmaps(engine: SparkEngine) 
     with engine.evaluated(rows.selectExpr("*", "rand() AS r")) as kept:
         assert engine.to_arrow(kept).sort_by("r").equals(engine.to_arrow(kept).sort_by("r"))
     assert RowSet().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "error"), [({"id": "id + 9223372036854775807"}, "OVERFLOW"), ({"small": "id * 300"}, "OVERFLOW")]
+)
+def test_a_value_that_cannot_be_is_told_in_our_words(
+    engine: SparkEngine, tmp_path: Path, values: dict[str, str], error: str
+) -> None:
+    table = DeltaTable(str(tmp_path / "table"))
+    table.append(pa.table({"id": [1, 2], "small": pa.array([1, 2], pa.int8())}))
+    with pytest.raises(InvalidExpressionError, match=error):
+        table.update(values, engine=engine)
+    assert table.version() == 0

@@ -30,7 +30,7 @@ _BITS = 32_768
 def evaluated(host: SparkHost, rows: DataFrame) -> Iterator[DataFrame]:
     """See `Engine.evaluated`. The rows are in the executors' memory and on their disks. Where an executor is lost they
     are gone, and the write fails: a cache would compute them again, perhaps otherwise."""
-    with spark_errors("evaluate the rows that change"), host.settings(ANALYSIS_SETTINGS):
+    with spark_errors("evaluate the rows that change", is_query=True), host.settings(ANALYSIS_SETTINGS):
         kept = host.pinned(rows, ANALYSIS_SETTINGS).localCheckpoint(eager=True)
     try:
         yield host.unpinned(kept)
