@@ -35,6 +35,13 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
     """
     value: object = timestamp
     if isinstance(value, str):
+        # Python 3.11 reads an offset of less than a second as none. ISO 8601 knows no parts of a second there.
+        if "." in value[value.rfind("+" if "+" in value else "-") :] and ("+" in value or value.count("-") > 2):
+            raise InvalidRequestError(
+                f"{timestamp!r} is no point in time",
+                cause="Its offset from UTC has parts of a second",
+                remedy="Write it like 2013-01-01T00:00:00Z",
+            )
         try:
             value = datetime.fromisoformat(value)
         except ValueError as e:
