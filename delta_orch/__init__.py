@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from delta_orch.errors import DeltaError
     from delta_orch.expressions.literal import literal
     from delta_orch.log.files.txn import TxnId
+    from delta_orch.pipeline.submitted import submitted_run
     from delta_orch.statements.run import sql
     from delta_orch.storage.patience import configure
     from delta_orch.table.column_definitions import column, identity_column
@@ -30,6 +31,7 @@ __all__ = [
     "identity_column",
     "literal",
     "sql",
+    "submitted_run",
 ]
 
 _HOME = {
@@ -41,6 +43,7 @@ _HOME = {
     "identity_column": "delta_orch.table.column_definitions",
     "literal": "delta_orch.expressions.literal",
     "sql": "delta_orch.statements.run",
+    "submitted_run": "delta_orch.pipeline.submitted",
 }
 
 
