@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, ensure_distinct
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from delta_orch.engines.base import JoinKind, JoinSide, Measure, WriteSpec
+    from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec
     from delta_orch.engines.local.file_writer import WrittenFile
     from delta_orch.engines.row_sets import RowKey, RowSet
     from delta_orch.engines.space_curve import Curve
@@ -129,6 +128,7 @@ class LocalEngine:
         return spooled(relation)
 
     def row_sets(self, relation: LocalRelation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
+        from delta_orch.engines.base import ComputedColumn
         from delta_orch.engines.row_sets import gather_row_sets
 
         rows = self.project(
