@@ -1,8 +1,8 @@
-"""`changes`: what a range of versions added and removed, row by row, without reading the rest of the table.
+"""`changes`: the rows that a range of versions inserted, updated and deleted. Other rows are not read.
 
-A version that carries change data files is read from those; in any other, the rows of the files it added were inserted
-and those of the files it removed were deleted (PROTOCOL, "Reader Requirements for AddCDCFile"). The latter holds for
-tables without the change data feed, too. Versions that only rearrange files (`dataChange` false) add nothing.
+A version with change data files is read from these files. In any other version, the rows of added files were inserted
+and the rows of removed files were deleted (PROTOCOL, "Reader Requirements for AddCDCFile"). The same rule serves tables
+without the change data feed. Versions that only rearrange files (`dataChange` false) have no changes.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ COMMIT_TIMESTAMP = StructField("_commit_timestamp", TIMESTAMP)
 
 @checked
 class ChangeFeed:
-    """The changes of versions `starting_version` to `ending_version`, both included; the log is read, no row yet.
+    """The changes of versions `starting_version` to `ending_version`, both included. No row is read yet.
 
     Attributes:
-        starting_version, ending_version: The range; the former is greater only where the feed starts after the newest
-            version.
-        schema: The table's columns as of `ending_version`, or of the version asked for, then `_change_type` (`insert`,
-            `delete`, and where change data files say so `update_preimage`, `update_postimage`), `_commit_version`,
-            `_commit_timestamp`.
+        starting_version, ending_version: The range. The start is the greater one only if the feed starts after the
+            newest version.
+        schema: The table's columns as of `ending_version`, or of the version asked for. Then come `_change_type`,
+            `_commit_version` and `_commit_timestamp`. The change types are `insert` and `delete`; change data files
+            also tell `update_preimage` and `update_postimage`.
     """
 
     def __init__(self, snapshot: Snapshot, starting_version: int, ending_version: int, changed_files: pa.Table) -> None:
@@ -72,15 +72,15 @@ class ChangeFeed:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no version of the range changed a row."""
+        """True if no version of the range changed a row."""
         return not self._files.num_rows
 
     def files(self) -> pa.Table:
-        """One row a file that holds changes, columns of `changed_files.CHANGED_FILE_SCHEMA`."""
+        """The files that hold changes, one row each, with the columns of `changed_files.CHANGED_FILE_SCHEMA`."""
         return self._files
 
     def partitions(self) -> pa.Table:
-        """The distinct partitions in which rows changed, one typed column a partition column.
+        """The distinct partitions in which rows changed. Each partition column is one typed column.
 
         Raises:
             InvalidRequestError: The table is not partitioned.
@@ -94,14 +94,14 @@ class ChangeFeed:
         return typed.group_by(list(self.partition_columns)).aggregate([])
 
     def to_arrow(self) -> pa.Table:
-        """All changed rows in memory, columns of `schema`: those of the table in the types of `Scan.to_arrow`, then
-        `_change_type` (string), `_commit_version` (int64) and `_commit_timestamp` (timestamp[us, UTC])."""
+        """All changed rows in memory, with the columns of `schema`. The table's columns have the types of
+        `Scan.to_arrow`, `_change_type` is string, `_commit_version` int64, `_commit_timestamp` timestamp[us, UTC]."""
         engine = local_engine()
         return engine.to_arrow(self.to_relation(engine))
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The changed rows as a stream in bounded memory, as `to_arrow`. Errors of a file are raised when its rows are
-        pulled."""
+        """The changed rows as a stream in bounded memory, in the types of `to_arrow`. An error of a file is raised when
+        its rows are pulled."""
         engine = local_engine()
         return engine.to_reader(self.to_relation(engine))
 
@@ -119,22 +119,23 @@ class ChangeFeed:
         return relations[0] if len(relations) == 1 else engine.union(relations)
 
     def latest(self, keys: Sequence[str]) -> LatestChanges:
-        """What became of each key in the range: its rows as the last version that has changed them leaves them, or one
-        row with `_change_type` `delete`. The source of a merge that brings a copy of the table up to date.
+        """The latest state of each key that changed in the range. Use it as the source of a merge into a copy.
+
+        A key gives its rows after the last change, or one row with `_change_type` `delete` if it is gone.
 
         Args:
-            keys: Columns that tell rows apart. Null is a key like any other.
+            keys: Columns that identify a row. Null is a key like any other.
 
         Raises:
-            ColumnNotFoundError, InvalidRequestError: There is no such column, or none is named.
+            ColumnNotFoundError, InvalidRequestError: There is no such column, or no column is named.
         """
         from delta_orch.change_feed.latest import latest_changes
 
         return latest_changes(self.schema, self.table_schema, keys, self.to_relation)
 
     def plans(self) -> list[ScanPlan]:
-        """Scans whose rows are the changes. What is constant in a file travels as a partition value of it, so that an
-        engine needs to know nothing of change feeds. No plan names a file twice."""
+        """Scans whose rows are the changes. A value that is constant in a file is a partition value of the file, so
+        engines know nothing of change feeds. No plan names a file twice."""
         in_file = pc.is_null(self._files.column("change_type"))
         plans = [self._plan(part, CHANGE_TYPE) for part in _without_repeats(self._files.filter(pc.invert(in_file)))]
         plans += [self._plan(part, None) for part in _without_repeats(self._files.filter(in_file))]
@@ -201,22 +202,22 @@ def read_changes(
 ) -> ChangeFeed:
     """The changes of a range of versions.
 
-    Rows have the columns the table had at the end of the range: columns added in it are null before, renamed ones have
-    their new name, widened ones their wider type.
+    Rows have the columns that the table had at the end of the range. A column that was added in the range is null
+    before. A renamed column has its new name, a widened one its wider type.
 
     Args:
-        require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
-            files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
-            deleted and inserted. None refuses them where the table has or had a feed: the property is true anywhere in
-            the range, or the newest version has it (also as false) or names the table feature changeDataFeed. A table
-            that knows of none is read from its files.
-        schema_version: Give the rows the columns of this version instead; those it does not have are left out.
+        require_change_data_feed: True refuses versions that were written while `delta.enableChangeDataFeed` was off.
+            Only change data files tell an update from a delete and an insert. Without them, rows that a rewrite copied
+            appear as deleted and inserted. False allows such versions. None refuses them if the table has or had a
+            feed: the property is true anywhere in the range, or the newest version has the property (even as false) or
+            the table feature changeDataFeed. Any other table is read from its data files.
+        schema_version: The rows have the columns of this version instead. Other columns are left out.
 
     Raises:
-        InvalidRequestError: The range is empty or malformed; or a version was written without the feed and
-            `require_change_data_feed` does not allow it: the first such version is named.
+        InvalidRequestError: The range is empty or malformed. Or a version was written without the feed, and
+            `require_change_data_feed` does not allow it. The first such version is named.
         VersionNotFoundError, TimestampOutOfRangeError: The range ends after the newest version, or its first commits
-            are cleaned up.
+            were cleaned up.
         UnsupportedFeatureError: The schema changed in the range in a way that the schema of the rows cannot follow.
     """
     if schema_version is not None:

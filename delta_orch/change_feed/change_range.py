@@ -1,4 +1,4 @@
-"""Which versions a change feed is asked for: by number or by time, within what the log holds."""
+"""The range of a change feed, by version or by time, within the versions that the log holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each key: the last of its changes in a range of versions."""
+"""The latest state of each key that changed in a range of versions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _THERE_SQL = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 EL
 class LatestChanges:
     """The last change of each key, as a source for a merge that brings another table up to date.
 
-    A key whose last version has rows of it gives these rows, `_change_type` `insert` or `update_postimage`: one, where
-    keys are unique. A key that is gone gives one row, `_change_type` `delete`, with its keys and nulls; that is also
-    what is left of a key that an update has changed to another one.
+    A key that still exists gives its rows with `_change_type` `insert` or `update_postimage`: one row if keys are
+    unique. A key that is gone gives one row with `_change_type` `delete`, its key columns, and nulls. A key that an
+    update changed to another key is gone, too.
 
     Attributes:
         schema: The columns of the change feed.

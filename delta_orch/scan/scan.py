@@ -40,18 +40,18 @@ _REMEMBERED = 4
 
 @checked
 class Scan:
-    """Rows of one snapshot, chosen and not yet read. Nothing runs until one of the `to_…` methods is called.
+    """A selection of rows of one snapshot. No row is read until one of the `to_…` methods is called.
 
     Attributes:
-        columns: The names of the columns to return, in order; None for all. What is a field inside a column goes by its
-            last name.
-        where: The part of the predicate that the planner understands, resolved; None where there is none.
+        columns: The names of the columns to return, in order. None returns all. A field of a struct is named by the
+            last part of its path.
+        where: The resolved part of the predicate that the planner understands. None if there is none.
 
     Raises (all methods):
         InvalidExpressionError, ColumnNotFoundError, InvalidRequestError: `where`, `columns` or `row_tracking` does not
             fit the table.
-        UnsupportedExpressionError: The local engine does not evaluate `where`; use `to_spark`.
-        MissingFileError: A file the log names is not there (when rows are pulled).
+        UnsupportedExpressionError: The local engine cannot evaluate `where`. Use `to_spark`.
+        MissingFileError: A file that the log names is gone. Raised when rows are pulled.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Scan:
 
     @property
     def schema(self) -> StructType:
-        """The columns the rows have, in order."""
+        """The columns of the rows, in order."""
         if self._projection is None:
             return self._schema
         return output_columns_schema(self._projection.output, self._schema)
 
     def plan(self) -> ScanPlan:
-        """The files that may hold wanted rows, and what an engine must do with them. Pure log work."""
+        """The files that may hold matching rows, and what an engine must do with them. Only the log is read."""
         columns = None if self._projection is None else self._projection.columns
         plan = _plan(self._snapshot, self._schema, columns, self._predicate, self._row_tracking)
         if self._projection is None or not self._projection.is_nested:
@@ -109,55 +109,54 @@ class Scan:
         return pruned_schema(self._schema, [*(column.path for column in projection.output), *used])
 
     def explain(self) -> ScanExplanation:
-        """How many files and bytes partition values and statistics leave out, and which part of the predicate does it.
+        """How many files and bytes each part of the predicate leaves out, by partition values and statistics.
 
-        Log work only: no data file is opened. `print` it, or take `to_dict()`.
+        Only the log is read. Print the result, or use its `to_dict()`.
         """
         from delta_orch.scan.explain import explain_scan
 
         return explain_scan(self._snapshot, self._predicate.where, self._predicate.arrow_filter)
 
     def tasks(self, max_bytes: int = DEFAULT_TASK_BYTES) -> list[ScanTask]:
-        """The scan in pieces that can be pickled and read anywhere the table's store can be reached, each on its own.
+        """The scan in independent pieces. A task can be pickled and read wherever the table's store can be reached.
 
-        Together the tasks have exactly the scan's rows, and one after the other they have them in its order. A scan of
-        no files has no tasks.
+        Together the tasks have exactly the rows of the scan, in its order. A scan of no files has no tasks.
 
         Args:
-            max_bytes: A task's files add up to no more than that in storage; a file that is larger is a task alone.
+            max_bytes: The largest total size of a task's files in storage. A larger file is a task of its own.
         """
         from delta_orch.scan.tasks import split_scan
 
         return split_scan(self.plan(), max_bytes)
 
     def to_arrow(self) -> pa.Table:
-        """All rows in memory, columns in the order and the types of `schema`: `timestamp` is timestamp[us, UTC],
-        `timestamp_ntz` timestamp[us], `decimal` decimal128, a variant struct<metadata: binary, value: binary>, which
-        `delta_orch.variant` reads (docs/reading.md has all types)."""
+        """All rows in memory. Columns have the order and the types of `schema`: `timestamp` is timestamp[us, UTC],
+        `timestamp_ntz` is timestamp[us], `decimal` is decimal128. A variant is struct<metadata: binary, value: binary>;
+        `delta_orch.variant` reads it. docs/reading.md lists all types."""
         engine = local_engine()
         return engine.to_arrow(engine.scan(self.plan()))
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream in bounded memory, in the types of `to_arrow`. Errors of a file are raised when its rows
+        """The rows as a stream in bounded memory, in the types of `to_arrow`. An error of a file is raised when its rows
         are pulled."""
         engine = local_engine()
         return engine.to_reader(engine.scan(self.plan()))
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
-        """A lazy relation of DuckDB, to aggregate or join without having the rows in memory.
+        """A lazy DuckDB relation, to aggregate or join rows without holding them in memory.
 
-        DuckDB reads the data files itself, as fast as it reads any, with deletion vectors, column mapping and widened
-        types as the log says; what it would not read exactly so (variants, row tracking, files in an object store)
-        streams to it through Arrow. Name the `columns` you need in that case.
+        DuckDB reads the data files itself, at its own speed. Deletion vectors, column mapping and widened types are
+        applied as the log says. Variants, row tracking and files in an object store stream to DuckDB through Arrow
+        instead. Name the `columns` that you need in that case.
 
             flights = table.snapshot().scan(where="day >= '2013-06-01'").to_duckdb()
             flights.aggregate("carrier, avg(delay)")
 
-        The relation is of this snapshot, however often it is read. What you run on it is DuckDB's: so are its errors.
+        The relation stays at this snapshot. Errors of queries on it are DuckDB's own.
 
         Args:
-            connection: The relation belongs to it, by default to `duckdb.default_connection()`, where `duckdb.sql` can
-                name the variable that holds it. It keeps the deletion vectors until it is closed.
+            connection: The connection of the relation, by default `duckdb.default_connection()`. There `duckdb.sql` can
+                name the variable that holds the relation. The connection keeps the deletion vectors until it is closed.
 
         Raises:
             MissingDependencyError: DuckDB is not installed.
@@ -167,11 +166,10 @@ class Scan:
         return duckdb_relation(local_engine().scan(self.plan()), connection)
 
     def to_spark(self, spark: object) -> Relation:
-        """A lazy DataFrame of `spark`, on Spark's own Parquet reader, that stays at this version.
+        """A lazy DataFrame of `spark` that stays at this version. Spark's own Parquet reader reads the files.
 
-        What you run on it is Spark's: so are its errors, except through the engine (`to_relation`). In a classic
-        session your own filters leave out files by statistics like `where` does; over Spark Connect only `where` does
-        (docs/spark.md).
+        Errors of queries on it are Spark's own. In a classic session your own filters leave out files by statistics, as
+        `where` does. Over Spark Connect only `where` does (docs/spark.md).
         """
         return spark_engine(spark).scan(self.plan())
 
@@ -220,11 +218,11 @@ def _plan(
 
 @dataclass(frozen=True, slots=True)
 class ScanPredicate:
-    """Rows for which both are true are wanted.
+    """Two predicates. A row matches if both are true.
 
     Attributes:
-        where: Resolved; the planner uses it to leave out files, every engine to leave out rows.
-        arrow_filter: What has no counterpart in `where`: leaves out rows, in Python.
+        where: Resolved. The planner leaves out files by it, and every engine leaves out rows by it.
+        arrow_filter: The part of an Arrow expression without a counterpart in `where`. It filters rows in Python.
     """
 
     where: Expression | None = None
@@ -232,13 +230,13 @@ class ScanPredicate:
 
 
 def resolve_scan_predicate(where: object, schema: StructType) -> ScanPredicate:
-    """A predicate as the user gave it, fitted to the table's columns.
+    """The user's predicate, resolved against the table's columns.
 
-    An expression of pyarrow keeps pyarrow's meaning (NaN is equal to nothing, `isin` is false for null). What of it has
-    a counterpart in Spark SQL prunes files and runs on every engine; otherwise it filters rows as it stands.
+    A pyarrow expression keeps pyarrow's meaning: NaN equals nothing, and `isin` is false for null. The parts with a
+    counterpart in Spark SQL prune files and run on every engine. The other parts filter rows in Arrow.
 
     Raises:
-        InvalidExpressionError, ColumnNotFoundError: It cannot be read, or does not fit the schema.
+        InvalidExpressionError, ColumnNotFoundError: It cannot be parsed, or does not fit the schema.
     """
     if where is None:
         return ScanPredicate()
@@ -251,7 +249,7 @@ def resolve_scan_predicate(where: object, schema: StructType) -> ScanPredicate:
 
 
 def is_arrow_expression(value: object) -> bool:
-    """Whether this is an expression of pyarrow. Imports nothing: it cannot be one before pyarrow is there."""
+    """Whether this is a pyarrow expression. Imports nothing: before pyarrow is loaded nothing can be one."""
     module = sys.modules.get("pyarrow.compute")
     return module is not None and isinstance(value, module.Expression)
 

@@ -1,4 +1,4 @@
-"""What `DeltaTable.alter()` returns: one method a change, `commit()` at the end."""
+"""The object that `DeltaTable.alter()` returns. Each method adds one change; `commit()` applies them all."""
 
 from __future__ import annotations
 
@@ -87,10 +87,9 @@ class Alteration:
 
         table.alter().set_properties({"delta.columnMapping.mode": "name"}).rename_column("id", "order_id").commit()
 
-    Nothing is read or written before `commit()`, which raises for whatever cannot be: its errors are those of every
-    method here. Each method returns the alteration itself. Columns are named by text
-    (`"a"`, `"s.a"`, names with dots in backticks) or by a sequence of names; `element`, `key` and `value` lead into
-    arrays and maps.
+    Nothing is read or written before `commit()`. An impossible change raises there, for every method of this class.
+    Each method returns the alteration itself. A column is named by text (`"a"`, `"s.a"`, a name with dots in backticks)
+    or by a sequence of names. `element`, `key` and `value` lead into arrays and maps.
     """
 
     def __init__(self, log: TableLog, read_snapshot: Callable[[], Snapshot]) -> None:
@@ -105,43 +104,43 @@ class Alteration:
     # Properties and texts
 
     def set_properties(self, properties: Mapping[str, str]) -> Alteration:
-        """Set table properties, and what they ask for: the protocol grows by the features they need.
+        """Set table properties. The protocol gains the features that they need.
 
-        Unknown `delta.*` keys and invalid values are refused. `delta.feature.<name>` with the value
-        `supported` adds a feature.
+        Unknown `delta.*` keys and invalid values are refused. `delta.feature.<name>` with the value `supported` adds a
+        feature.
         """
         return self._also(SetProperties(property_texts(properties)))
 
     def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
-        """Remove properties, so that their defaults hold; one that is not set is an error unless `if_exists`."""
+        """Remove properties. Their defaults apply again. A property that is not set is an error unless `if_exists`."""
         return self._also(UnsetProperties(ensure_texts(keys, "The name of a property"), if_exists))
 
     def set_name(self, name: str) -> Alteration:
-        """The table's name in its metadata; the empty text removes it."""
+        """Set the table's name in its metadata. An empty text removes it."""
         return self._also(SetTableTexts(name=ensure_text(name, "The table's name")))
 
     def set_description(self, description: str) -> Alteration:
-        """The table's description; the empty text removes it."""
+        """Set the table's description. An empty text removes it."""
         return self._also(SetTableTexts(description=ensure_text(description, "The description")))
 
     # Protocol
 
     def add_feature(self, *names: str) -> Alteration:
-        """Support table features, and those they need (PROTOCOL, "Table Features"). Older clients may no longer read or
-        write the table."""
+        """Add table features and the features that they need (PROTOCOL, "Table Features"). Older clients may no longer
+        be able to read or write the table."""
         return self._also(AddFeatures(ensure_texts(names, "The name of a table feature")))
 
     def drop_feature(self, name: str, *, truncate_history: bool = False) -> Alteration:
-        """Remove a table feature. What in the table still needs the user's decision is named; files that only readers
-        of the feature understand (`columnMapping`, `typeWidening`, `deletionVectors`, `variantShredding`) are rewritten
-        by `commit`, rows and row ids unchanged.
+        """Remove a table feature. The error names what the user must decide first.
 
-        Where older versions may need the feature, `checkpointProtection` takes its place until they are gone.
+        `commit` rewrites files that only readers of the feature understand (`columnMapping`, `typeWidening`,
+        `deletionVectors`, `variantShredding`). Rows and row ids do not change. If older versions may need the feature,
+        `checkpointProtection` replaces it until these versions are gone.
 
         Args:
-            truncate_history: Clean up those older versions instead, once they are older than
-                `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day); until then `commit` removes
-                what there is of the feature in the newest version, and raises InvalidRequestError that says when to try
+            truncate_history: Clean up these older versions instead, once they are older than
+                `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day). Before that, `commit` removes
+                the feature's traces from the newest version, and raises InvalidRequestError that says when to try
                 again.
         """
         return self._also(DropFeature(ensure_text(name, "The name of a table feature"), bool(truncate_history)))
@@ -149,14 +148,14 @@ class Alteration:
     def upgrade_protocol(
         self, *, min_reader_version: int | None = None, min_writer_version: int | None = None
     ) -> Alteration:
-        """Raise the protocol to at least these versions; it is never lowered."""
+        """Raise the protocol to at least these versions. It is never lowered."""
         return self._also(UpgradeProtocol(min_reader_version, min_writer_version))
 
     # Constraints
 
     def add_constraint(self, name: str, expression: str) -> Alteration:
-        """Add a CHECK constraint: true for every row from now on, and for every row there is, which `commit` reads.
-        Null is a violation (PROTOCOL, "CHECK Constraints")."""
+        """Add a CHECK constraint, which must be true for every row. `commit` reads the existing rows. Null is a
+        violation (PROTOCOL, "CHECK Constraints")."""
         return self._also(AddConstraint(ensure_text(name, "A constraint's name"), expression))
 
     def drop_constraint(self, name: str, *, if_exists: bool = False) -> Alteration:
@@ -175,11 +174,11 @@ class Alteration:
         first: bool = False,
         after: str | None = None,
     ) -> Alteration:
-        """Add a column, or a field of a struct; rows that are there have null in it.
+        """Add a column or a field of a struct. It is null in existing rows.
 
         Args:
-            nullable: False only for a table, or a struct, without rows.
-            first, after: Where it goes among its siblings; by default to the end.
+            nullable: False is allowed only if the table, or the struct of a field, has no rows.
+            first, after: The position among its siblings, by default the end.
         """
         new = NewColumn(path, field_of(data_type, nullable, comment), _position(first, after))
         return self._also(AddColumns((new,)))
@@ -197,12 +196,11 @@ class Alteration:
         return self._also(AddColumns(new))
 
     def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
-        """Give a column another name, without touching a file. Needs column mapping (PROTOCOL, "Column Mapping")."""
+        """Rename a column. No file is rewritten. Needs column mapping (PROTOCOL, "Column Mapping")."""
         return self._also(RenameColumn(path, ensure_text(new_name, "A column's name")))
 
     def drop_columns(self, *paths: ColumnPath) -> Alteration:
-        """Remove columns, without touching a file: the values stay in files until those are rewritten. Needs column
-        mapping."""
+        """Remove columns. No file is rewritten: the values stay in the files until `purge`. Needs column mapping."""
         if not paths:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
         return self._also(DropColumns(paths))
@@ -218,16 +216,16 @@ class Alteration:
         return self._also(ChangeType(path, field_of(data_type).data_type))
 
     def set_not_null(self, path: ColumnPath) -> Alteration:
-        """Refuse nulls from now on, once `commit` has seen that there are none."""
+        """Refuse nulls from now on. `commit` first checks that the existing rows have none."""
         return self._also(SetNotNull(path))
 
     def drop_not_null(self, path: ColumnPath) -> Alteration:
-        """Let the column be null."""
+        """Allow nulls in the column."""
         return self._also(DropNotNull(path))
 
     def set_default(self, path: ColumnPath, expression: str) -> Alteration:
-        """What rows that do not bring the column get in it, in Spark SQL; rows that are there do not change (PROTOCOL,
-        "Default Columns")."""
+        """Set the value, in Spark SQL, of rows that are written without the column. Existing rows do not change
+        (PROTOCOL, "Default Columns")."""
         return self._also(SetDefault(path, ensure_text(expression, "A default")))
 
     def drop_default(self, path: ColumnPath) -> Alteration:
@@ -235,36 +233,36 @@ class Alteration:
         return self._also(SetDefault(path, None))
 
     def set_column_comment(self, path: ColumnPath, comment: str) -> Alteration:
-        """A column's comment; the empty text removes it."""
+        """Set a column's comment. An empty text removes it."""
         return self._also(SetComment(path, ensure_text(comment, "A comment")))
 
     # Clustering
 
     def cluster_by(self, *columns: ColumnPath) -> Alteration:
-        """Cluster the table by up to four columns that have statistics, or with none by nothing any more (PROTOCOL,
+        """Cluster the table by up to four columns that have statistics. Without columns, clustering ends (PROTOCOL,
         "Clustered Table")."""
         return self._also(ClusterBy(columns))
 
     # The end
 
     def preview(self) -> TableConfiguration:
-        """The table as `commit` would leave it, without reading a row or writing anything. Raises as `commit`."""
+        """The table as `commit` would leave it. No row is read and nothing is written. Raises as `commit`."""
         return plan_alteration(self._read_snapshot(), self._changes)[0].table
 
     def commit(self, *, engine: EngineChoice = "auto", **options: Unpack[CommitOptions]) -> CommitResult:
-        """Make all changes, in their order, the table's next version.
+        """Commit all changes, in their order, as the table's next version.
 
         Args:
-            engine: Reads the rows of which a constraint or NOT NULL must be proven; nothing else is read.
+            engine: Reads the rows that a new constraint or NOT NULL must hold for. Other rows are not read.
             options: `CommitOptions`.
 
-        Returns: `skipped` where the table is that way already, or the `txn` is recorded.
+        Returns: `skipped` if the table has all the changes already, or if the `txn` is recorded.
 
         Raises:
-            InvalidRequestError (and its kinds): A change cannot be. Nothing was changed.
-            ConstraintViolationError: Rows stand against it; one is shown. Nothing was changed.
+            InvalidRequestError (and its subclasses): A change is impossible. Nothing was changed.
+            ConstraintViolationError: Rows violate it. The message shows one. Nothing was changed.
             UnsupportedFeatureError: This release could not write the table afterwards. Nothing was changed.
-            ConflictError: Another commit stands in the way. Nothing was changed; try again.
+            ConflictError: Another writer's commit is in conflict. Nothing was changed. Try again.
         """
         return alter(self._log, self._read_snapshot, tuple(self._changes), engine, options)
 
