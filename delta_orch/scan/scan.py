@@ -137,8 +137,8 @@ class Scan:
         return engine.to_arrow(engine.scan(self.plan()))
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream in bounded memory, in the types of `to_arrow`. An error of a file is raised when its rows
-        are pulled."""
+        """The rows as a stream in bounded memory, in the types of `to_arrow`. An error of a file is raised when its
+        rows are pulled."""
         engine = local_engine()
         return engine.to_reader(engine.scan(self.plan()))
 
