@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.actions import Txn
+    from delta_orch.staged_write import StagedWrite
     from delta_orch.storage.base import LogStore
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.verbs.merge.builder import Merge
@@ -47,6 +48,7 @@ class DeltaTable(TableVerbs):
       `delta.isolationLevel` (docs/transactions.md);
     - `read_version`: the version whose rows the change was worked out from; what others have changed since in the rows
       it concerns is a conflict. The writing methods of a `TableSnapshot` say so by themselves;
+    - `stage`: write everything but the commit, for an audit before anybody sees it (`staged`);
     - `dry_run`: check and prepare everything, commit nothing and leave no file; `CommitResult.preview` has the actions.
 
     Args:
@@ -435,6 +437,26 @@ class DeltaTable(TableVerbs):
         from delta_orch.verbs.merge.upsert import upsert
 
         return upsert(self.log, self._read(options), source, keys, engine, schema_mode, options)
+
+    # Write, audit, publish
+
+    def staged(self, reference: str) -> StagedWrite:
+        """A write that was staged with `stage=True`, by its reference (`CommitResult.staged`). See `StagedWrite`.
+
+        Raises:
+            StagedWriteGoneError: It was discarded, or vacuum has removed it.
+            InvalidRequestError: `reference` cannot be one.
+        """
+        from delta_orch.staged_write import StagedWrite
+
+        return StagedWrite(self.log, reference)
+
+    def staged_writes(self) -> list[StagedWrite]:
+        """The staged writes that are there, oldest first: also those that are published and that vacuum has not
+        removed yet. The table need not exist."""
+        from delta_orch.staged_write import staged_writes
+
+        return staged_writes(self.log)
 
     # Everything but the rows
 

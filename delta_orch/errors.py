@@ -36,6 +36,7 @@
     │   │   ├── ProtocolChangedError
     │   │   ├── ConcurrentTransactionError
     │   │   └── ConcurrentDomainMetadataError
+    │   ├── StagedWriteGoneError
     │   ├── CommitRetriesExhaustedError  (retryable)
     │   └── CommitOutcomeUnknownError  (retryable with a `txn`)
     ├── StorageError(OSError)  (retryable where the store failed temporarily)
@@ -343,6 +344,12 @@ class ConcurrentDomainMetadataError(ConflictError):
     """Both commits set the same metadata domain."""
 
     code = "CONCURRENT_DOMAIN_METADATA"
+
+
+class StagedWriteGoneError(CommitError):
+    """A staged write, or a file of it, is gone or too old to be published. The table is unchanged."""
+
+    code = "STAGED_WRITE_GONE"
 
 
 class CommitRetriesExhaustedError(CommitError):

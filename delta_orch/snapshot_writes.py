@@ -147,7 +147,7 @@ class SnapshotWrites(Snapshot):
         if self.store.head(last.path) != last:
             raise MetadataChangedError(
                 f"Version {self.version} cannot be written to any more",
-                cause="Its commit is gone: the log was cleaned up, or another table is there now",
+                cause="Its commit is not there: it is only staged, the log was cleaned up, or another table is there",
                 remedy="Read the table again",
                 version=self.version,
             )

@@ -22,7 +22,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
 from delta_orch.storage.base import LogStore
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
 from delta_orch.writing.target import existing_target
@@ -80,10 +80,10 @@ def vacuum(
 
     Older versions lose their files: time travel and change feeds beyond the retention end here. The log, hidden
     directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
-    directories themselves stay. Two commits, `VACUUM START` and `VACUUM END`, record it; a run that finds nothing
-    commits nothing. Neither conflicts with any writer. On a full disk files are deleted first and recorded afterwards.
-    Symbolic links are not followed, and a file that a version needs by another name (through a link, a mount, a hard
-    link) stays.
+    directories themselves stay. Staged writes (`StagedWrite`) go with their files. Two commits, `VACUUM START` and
+    `VACUUM END`, record it; a run that finds nothing commits nothing. Neither conflicts with any writer. On a full disk
+    files are deleted first and recorded afterwards. Symbolic links are not followed, and a file that a version needs by
+    another name (through a link, a mount, a hard link) stays.
 
     Args:
         retention_hours: None takes `delta.deletedFileRetentionDuration`.
@@ -309,7 +309,7 @@ def _is_below(directory: str, roots: Sequence[str]) -> bool:
 
 def _is_hidden(directory: str, partition_columns: Sequence[str]) -> bool:
     """Whether a directory, or one it lies in, belongs to the log or to somebody else."""
-    return any(
+    return directory != STAGED_DIRECTORY and any(
         part.startswith(("_", "."))
         and part != "_change_data"
         and not any(part.startswith(f"{column}=") for column in partition_columns)

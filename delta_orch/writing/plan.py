@@ -60,16 +60,13 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_RUNS = 20
-"""How often a plan runs before it gives up."""
 _LONGEST_PAUSE_S = 0.02
 
-# A remove repeats what the add said, except for the statistics: they are the largest part, and nobody reads them there.
+# A remove repeats what the add said, but for the statistics: the largest part, which nobody reads there.
 REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
 
 CHANGE_DATA_DIRECTORY = "_change_data"
 BOUNDS = "the bounds of this write"
-"""What an error calls `WritePlan.within`."""
-
 INSERT, DELETE = "insert", "delete"
 """Values of `_change_type`."""
 
@@ -120,9 +117,9 @@ def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Commi
 
     Returns: `skipped` where a transaction id is recorded or the plan has nothing to change.
 
-    Raises:
-        MetadataChangedError: The table changed otherwise, or every run was overtaken. Nothing was committed.
-        Otherwise what opening the write, `plan.change` or the commit raises. Nothing was committed.
+    Raises (nothing was committed):
+        MetadataChangedError: The table changed otherwise, or every run was overtaken.
+        Otherwise what opening the write, `plan.change` or the commit raises.
     """
     for run in range(1, _MAX_RUNS + 1):
         try:
@@ -189,7 +186,10 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         parameters["partitionBy"] = orjson.dumps(target.partition_columns).decode()
     txns = resolve_txns(options.get("txn"), target.schema, target.partition_columns)
     options["txn"] = txns
-    transaction = Transaction(log, snapshot, operation=plan.operation, operation_parameters=parameters, **options)
+    begin = Transaction
+    if options.pop("stage", False):
+        from delta_orch.log.write.held_transaction import HeldTransaction as begin
+    transaction = begin(log, snapshot, operation=plan.operation, operation_parameters=parameters, **options)
     stale = transaction.stale_txns()
     if is_wholly_stale(txns, stale):
         return transaction.commit()

@@ -39,6 +39,8 @@ class CommitOptions(TypedDict, total=False):
             call cannot succeed any more.
         operation_metrics: Further `commitInfo.operationMetrics`, beside those of the operation.
         dry_run: Check and prepare everything, commit nothing and leave no file. `CommitResult.preview` has the actions.
+        stage: Write everything but the commit. `CommitResult.staged` is the reference with which any process can look
+            at the result, publish or discard it (`DeltaTable.staged`). For writes of rows.
     """
 
     txn: TxnArgument | None
@@ -48,6 +50,7 @@ class CommitOptions(TypedDict, total=False):
     read_version: int | None
     operation_metrics: Mapping[str, int | str] | None
     dry_run: bool
+    stage: bool
 
 
 def ensure_options(given: Iterable[str], kind: type) -> None:

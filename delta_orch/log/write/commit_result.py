@@ -81,6 +81,7 @@ class CommitResult:
         timestamp_ms: When `version` was committed, milliseconds since the epoch, as recorded: of two commits of one
             moment, history gives the second a later time.
         preview: Of a dry run, which has committed nothing: what it would have. None otherwise.
+        staged: Of a staged write, which has committed nothing: the reference for `DeltaTable.staged`. None otherwise.
         measured: What the work took, under names that `commitInfo` does not have: files looked at, files opened.
     """
 
@@ -92,6 +93,7 @@ class CommitResult:
     rebased_versions: tuple[int, ...] = ()
     timestamp_ms: int = 0
     preview: CommitPreview | None = None
+    staged: str | None = None
     measured: Mapping[str, int] = field(default_factory=dict)
 
     @property

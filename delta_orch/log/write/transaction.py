@@ -99,6 +99,12 @@ class Transaction(Staging):
         ensure_isolation_level(self._isolation_level)
         if self._read_version is not None and self._isolation_level is None:
             self._isolation_level = SERIALIZABLE
+        if options.get("stage"):
+            raise InvalidRequestError(
+                f"The operation {operation} cannot be staged",
+                cause="It writes no rows, or takes several commits",
+                remedy="Stage an append, overwrite, delete, update, merge or upsert",
+            )
         log.store.ensure_can_commit()
         provenance = Provenance(
             operation,
@@ -226,7 +232,7 @@ class Transaction(Staging):
         try:
             if self._file is None:
                 self._write_vectors()
-                after = [path for files in self._just_written for path in FileTable(files).path.to_pylist()]
+                after = self._paths_just_written()
                 self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version), after=after)
                 self._just_written.clear()
             return self._file.put_if_absent(commit_path(version))
@@ -241,6 +247,9 @@ class Transaction(Staging):
             # Nothing was written now, but an earlier request for this version may still take effect.
             raise self._outcome_unknown(version, e) from e
         return None
+
+    def _paths_just_written(self) -> list[str]:
+        return [path for files in self._just_written for path in FileTable(files).path.to_pylist()]
 
     def _rebase(self, version: int, attempt: int) -> CommitResult | None:
         """Move behind every commit from `version` on.

@@ -1,0 +1,264 @@
+"""A commit that is held back: all it consists of, as one file of the table, from which any process can make it.
+
+The file lies in a hidden directory, so no other client reads it. It names data files that no commit names, so vacuum
+takes both for garbage once they are older than the retention.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from delta_orch.errors import DeltaError, FileMissingInStoreError, InvalidRequestError, StagedWriteGoneError
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.log.files.arrow_building import string_array
+from delta_orch.log.files.commit_json import serialize_actions
+from delta_orch.log.files.txn import TxnId
+from delta_orch.log.write.staged_actions import ReadSet, StagedActions
+from delta_orch.log.write.staging import Provenance
+from delta_orch.protocol.action_json import parse_action
+from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol
+from delta_orch.protocol.paths import STAGED_DIRECTORY
+from delta_orch.protocol.schema import parse_schema, serialize_schema
+from delta_orch.protocol.types import StructType
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+    from delta_orch.log.write.marked_rows import MarkedRows
+    from delta_orch.storage.base import LogStore
+
+_FORMAT = 1
+
+
+def reference_path(reference: str) -> str:
+    """The file of a held commit. Raises InvalidRequestError: `reference` cannot be the name of one."""
+    if not isinstance(reference, str) or not reference.replace("-", "").isalnum() or not reference.isascii():
+        raise InvalidRequestError(
+            f"{reference!r} is no reference to a staged write", remedy="Pass `CommitResult.staged` of the write"
+        )
+    return f"{STAGED_DIRECTORY}/{reference}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCommit:
+    """What a transaction was about to commit.
+
+    Attributes:
+        snapshot_version: The version it starts from; None where it creates the table.
+        table_id: `metaData.id` of the table.
+        schema, result_schema: The table's columns before the commit, which `reads` is about, and after it, which the
+            scopes of txns are about.
+        reads, staged, provenance: The transaction's.
+        marks: The rows it deletes by marking them; their vectors are written.
+        written: Files that were written for it, relative to the root.
+        txns, skipped_txns, read_version, isolation_level: Of its `CommitOptions`, as far as they are left.
+        staged_ms: When it was held back, milliseconds since the epoch.
+    """
+
+    snapshot_version: int | None
+    table_id: str
+    schema: StructType
+    result_schema: StructType
+    reads: ReadSet
+    staged: StagedActions
+    provenance: Provenance
+    marks: MarkedRows | None = None
+    written: tuple[str, ...] = ()
+    txns: tuple[TxnId, ...] = ()
+    skipped_txns: tuple[TxnId, ...] = ()
+    read_version: int | None = None
+    isolation_level: str | None = None
+    staged_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    @property
+    def reference(self) -> str:
+        """Its name, which is `commitInfo.txnId` of the commit."""
+        return self.provenance.txn_id
+
+    def save(self, store: LogStore, after: Sequence[str]) -> None:
+        """Write its file, no sooner than the files `after` are durable. Raises StorageError: There is no file then."""
+        with store.stage(STAGED_DIRECTORY, self._content(), after=after) as file:
+            file.put_if_absent(reference_path(self.reference))
+
+    def _content(self) -> bytes:
+        told = asdict(self.provenance)
+        small = [a for a in (self.staged.protocol, self.staged.metadata) if a is not None]
+        actions = serialize_actions([*small, *self.staged.domain_metadata.values()])
+        return orjson.dumps(
+            {
+                "format": _FORMAT,
+                "snapshotVersion": self.snapshot_version,
+                "tableId": self.table_id,
+                "schema": serialize_schema(self.schema),
+                "resultSchema": serialize_schema(self.result_schema),
+                "stagedTime": self.staged_ms,
+                "readVersion": self.read_version,
+                "isolationLevel": self.isolation_level,
+                "provenance": told,
+                "txns": [_txn_json(txn) for txn in self.txns],
+                "skippedTxns": [_txn_json(txn) for txn in self.skipped_txns],
+                "reads": _reads_json(self.reads, self.schema),
+                "actions": [orjson.loads(line) for line in actions.splitlines()],
+                "tombstones": self.staged.tombstones,
+                "adds": [_pack(files) for files in self.staged.adds],
+                "removes": [[_pack(files), data_change] for files, data_change in self.staged.removes],
+                "changes": [_pack(files) for files in self.staged.changes],
+                "written": self.written,
+                "marks": None if self.marks is None else _marks_json(self.marks),
+            }
+        )
+
+
+def load_held_commit(store: LogStore, reference: str) -> HeldCommit:
+    """Read the file of a held commit.
+
+    Raises:
+        StagedWriteGoneError: There is none: it was discarded, vacuum has removed it, or it is of another table.
+        InvalidRequestError: `reference` names none, or a release wrote it that this one does not understand.
+        StorageError: It cannot be read.
+    """
+    try:
+        content = orjson.loads(store.read_bytes(reference_path(reference)))
+    except FileMissingInStoreError as e:
+        raise StagedWriteGoneError(
+            f"There is no staged write {reference} in {store.uri}",
+            cause="It was discarded, vacuum has removed it, or it belongs to another table",
+            remedy="Stage the write again",
+            reference=reference,
+        ) from e
+    if content.get("format") != _FORMAT:
+        raise InvalidRequestError(
+            f"The staged write {reference} has the format {content.get('format')!r}, which this release does not read",
+            remedy="Publish it with the release that staged it, or stage it again",
+            reference=reference,
+        )
+    schema, result_schema = parse_schema(content["schema"]), parse_schema(content["resultSchema"])
+    actions = [parse_action(action) for action in content["actions"]]
+    staged = StagedActions(
+        adds=[_unpack(text) for text in content["adds"]],
+        removes=[(_unpack(text), data_change) for text, data_change in content["removes"]],
+        changes=[_unpack(text) for text in content["changes"]],
+        metadata=next((action for action in actions if isinstance(action, Metadata)), None),
+        protocol=next((action for action in actions if isinstance(action, Protocol)), None),
+        domain_metadata={action.domain: action for action in actions if isinstance(action, DomainMetadata)},
+        tombstones=tuple(content["tombstones"]),
+    )
+    return HeldCommit(
+        snapshot_version=content["snapshotVersion"],
+        table_id=content["tableId"],
+        schema=schema,
+        result_schema=result_schema,
+        reads=_reads(content["reads"], schema),
+        staged=staged,
+        provenance=Provenance(**content["provenance"]),
+        marks=None if content["marks"] is None else _marks(content["marks"]),
+        written=tuple(content["written"]),
+        txns=tuple(_txn(txn, result_schema) for txn in content["txns"]),
+        skipped_txns=tuple(_txn(txn, result_schema) for txn in content["skippedTxns"]),
+        read_version=content["readVersion"],
+        isolation_level=content["isolationLevel"],
+        staged_ms=content["stagedTime"],
+    )
+
+
+def _pack(files: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, files.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(files)
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def _unpack(text: str) -> pa.Table:
+    return pa.ipc.open_stream(base64.b64decode(text)).read_all()
+
+
+def _txn_json(txn: TxnId) -> dict[str, object]:
+    scope = None if txn.scope is None else to_spark_sql(txn.scope)
+    return {**{f.name: getattr(txn, f.name) for f in fields(txn)}, "scope": scope}
+
+
+def _txn(value: Mapping[str, Any], schema: StructType) -> TxnId:
+    scope = None if value["scope"] is None else _predicate(value["scope"], schema)
+    return TxnId(**{**value, "scope": scope})
+
+
+def _predicate(text: str, schema: StructType) -> Expression:
+    return resolve_expression(parse_expression(text), schema)
+
+
+def _reads_json(reads: ReadSet, schema: StructType) -> dict[str, object]:
+    predicates = [to_spark_sql(predicate) for predicate in reads.predicates]
+    survive = all(map(partial(_survives, schema=schema), predicates, reads.predicates))
+    return {
+        # A predicate that text does not carry exactly counts as one that every row satisfies: that errs towards a
+        # conflict.
+        "wholeTable": reads.whole_table or not survive,
+        "predicates": predicates if survive else [],
+        "partitions": [partition.to_pydict() for partition in reads.partitions],
+        "files": [keys.to_pylist() for keys in reads.files],
+        "moved": [keys.to_pylist() for keys in reads.moved],
+        "lookedAt": [paths.to_pylist() for paths in reads.looked_at],
+        "rows": {path: base64.b64encode(rows.serialize()).decode() for path, rows in reads.rows.items()},
+    }
+
+
+def _survives(text: str, predicate: Expression, *, schema: StructType) -> bool:
+    try:
+        return _predicate(text, schema) == predicate
+    except DeltaError:
+        return False
+
+
+def _reads(value: Mapping[str, Any], schema: StructType) -> ReadSet:
+    reads = ReadSet(
+        whole_table=value["wholeTable"],
+        predicates=[_predicate(text, schema) for text in value["predicates"]],
+        partitions=[
+            pa.table({name: string_array(values) for name, values in partition.items()})
+            for partition in value["partitions"]
+        ],
+        files=[string_array(keys) for keys in value["files"]],
+        moved=[string_array(keys) for keys in value["moved"]],
+        looked_at=[string_array(paths) for paths in value["lookedAt"]],
+    )
+    if value["rows"]:
+        from pyroaring import BitMap64
+
+        reads.rows = {path: BitMap64.deserialize(base64.b64decode(text)) for path, text in value["rows"].items()}
+    return reads
+
+
+def _marks_json(marks: MarkedRows) -> dict[str, object]:
+    def texts(bitmaps: Sequence[BitMap64]) -> list[str]:
+        return [base64.b64encode(bitmap.serialize()).decode() for bitmap in bitmaps]
+
+    return {
+        "files": _pack(marks.files),
+        "marked": texts(marks.marked),
+        "deleted": texts(marks.deleted),
+        "randomPrefixLength": marks.random_prefix_length,
+    }
+
+
+def _marks(value: Mapping[str, Any]) -> MarkedRows:
+    from pyroaring import BitMap64
+
+    from delta_orch.log.write.marked_rows import MarkedRows
+
+    def bitmaps(texts: Sequence[str]) -> list[BitMap64]:
+        return [BitMap64.deserialize(base64.b64decode(text)) for text in texts]
+
+    return MarkedRows(
+        _unpack(value["files"]), bitmaps(value["marked"]), bitmaps(value["deleted"]), value["randomPrefixLength"]
+    )

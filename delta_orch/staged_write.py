@@ -1,0 +1,231 @@
+"""`StagedWrite`: a write that is there in full, but for the commit. It can be looked at, published or discarded."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from delta_orch.arguments import checked
+from delta_orch.errors import (
+    ConflictError,
+    InvalidRequestError,
+    MetadataChangedError,
+    StagedWriteGoneError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
+from delta_orch.log.write.held_commit import HeldCommit, load_held_commit, reference_path
+from delta_orch.protocol.paths import STAGED_DIRECTORY, commit_path
+from delta_orch.table_snapshot import TableSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delta_orch.log.files.commit_reader import Commit
+    from delta_orch.log.files.txn import TxnId
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.log.write.commit_result import CommitResult
+
+_HOUR_MS = 3_600_000
+_THREADS = 16
+
+
+@checked
+class StagedWrite:
+    """A write that was staged (`stage=True`), in this process or another one.
+
+        reference = table.overwrite(rows, stage=True).staged
+        staged = table.staged(reference)
+        if staged.snapshot().scan(["id"], where="amount < 0").to_arrow().num_rows == 0:
+            staged.publish()
+
+    Nobody sees it before it is published. Then it is one commit, as if the write had made it: with its `txn`, behind
+    the commits of others, or in conflict with them. What is not published leaves files that vacuum deletes once they
+    are older than the retention. Until then the staged version can be read, discarded or not.
+
+    Args:
+        log: The table.
+        reference: `CommitResult.staged`. Plain text, so it travels through XComs and metadata.
+
+    Raises:
+        StagedWriteGoneError: There is no such write.
+        InvalidRequestError: `reference` cannot be one.
+        StorageError: It cannot be read.
+    """
+
+    def __init__(self, log: TableLog, reference: str) -> None:
+        self._log = log
+        self.reference = reference
+        self._first_read = load_held_commit(log.store, reference)
+
+    def __repr__(self) -> str:
+        return f"<StagedWrite {self.reference} of {self._log.store.uri}>"
+
+    @property
+    def read_version(self) -> int | None:
+        """The version it was worked out from; None where it creates the table."""
+        return self._first_read.snapshot_version
+
+    @property
+    def operation(self) -> str:
+        """`commitInfo.operation` of the commit."""
+        return self._first_read.provenance.operation
+
+    @property
+    def operation_metrics(self) -> dict[str, int | str]:
+        """`commitInfo.operationMetrics` of the commit, unless it leaves out what others have recorded meanwhile."""
+        return self._first_read.provenance.all_metrics
+
+    @property
+    def txns(self) -> tuple[TxnId, ...]:
+        """The transaction identifiers that the commit records."""
+        return self._first_read.txns
+
+    @property
+    def staged_ms(self) -> int:
+        """When it was staged, milliseconds since the epoch."""
+        return self._first_read.staged_ms
+
+    def snapshot(self) -> TableSnapshot:
+        """The table as this write leaves `read_version`: a snapshot like any other, for reading. Commits that others
+        have made since are not in it. Its writing methods raise MetadataChangedError.
+
+        Raises:
+            StagedWriteGoneError: It was discarded, or vacuum has removed it.
+            MetadataChangedError, VersionNotFoundError: `read_version` is no longer there.
+            StorageError: A file cannot be read.
+        """
+        from delta_orch.log.files.commit_reader import LogFile, parse_log_files
+        from delta_orch.log.read.replay import Tail
+        from delta_orch.log.read.segment import LogSegment
+        from delta_orch.log.write.held_transaction import ResumedTransaction
+        from delta_orch.storage.base import FileMeta
+
+        held = self._load()
+        base = self._base(held)
+        preview = ResumedTransaction(self._log, base, held, is_alone=True).commit().preview
+        assert preview is not None
+        name = commit_path(preview.version)
+        # There is no such file: a write from this snapshot looks for it, and finds another one or none.
+        file = FileMeta(name, len(preview.content), held.staged_ms)
+        actions = parse_log_files([LogFile(name, preview.version, preview.content)])
+        store = self._log.store
+        if base is None:
+            return TableSnapshot(store, LogSegment(preview.version, None, (), file), None, Tail().fold(actions))
+        segment = replace(base.segment, version=preview.version, version_file=file)
+        return TableSnapshot(store, segment, base.checkpoint, base.tail.fold(actions), base)
+
+    def publish(self) -> CommitResult:
+        """Commit it. However often, and by however many processes: it is committed once, and each is told the version.
+
+        Returns: The commit. `skipped` where its `txn` was recorded by another commit meanwhile.
+
+        Raises:
+            ConflictError: Another commit changed what it relies on. It can never be published any more.
+            StagedWriteGoneError: It was discarded, vacuum has deleted a file of it, or it is older than the retention
+                of the table (`delta.deletedFileRetentionDuration`, but at least an hour).
+            CommitOutcomeUnknownError: The store did not tell. Publishing again is safe.
+            DeltaError: As `DeltaTable.append`. After every error but the one before, the table is unchanged.
+        """
+        from delta_orch.engines.select import select_engine
+        from delta_orch.log.write.held_transaction import ResumedTransaction
+        from delta_orch.writing.found_rows import first_file_with
+
+        held = self._load()
+        base = self._base(held)
+        transaction = ResumedTransaction(self._log, base, held)
+        if base is not None:
+            transaction.look_by(partial(first_file_with, select_engine(None, "auto"), base))
+        problem = self._problem(held, base)
+        if problem is not None and self.published_version() is None:
+            raise problem
+        try:
+            return transaction.commit()
+        except ConflictError as e:
+            remedy = "Stage the write again: this one does not fit the table any more"
+            raise type(e)(e.problem, cause=e.cause, remedy=remedy, **{**e.context, "retryable": False}) from e
+
+    def discard(self) -> None:
+        """Forget it: it cannot be published any more. Its files stay for vacuum. No error if it is gone already.
+
+        One that is published stays published. Raises StorageError: It is still there.
+        """
+        self._log.store.delete(reference_path(self.reference))
+
+    def published_version(self) -> int | None:
+        """The version as which it was published; None where the log has no such commit.
+
+        Raises:
+            StorageError: The log cannot be read.
+        """
+        start = 0 if self.read_version is None else self.read_version + 1
+        for commit in self._commits_from(start):
+            if commit.commit_info is not None and commit.commit_info.get("txnId") == self.reference:
+                return commit.version
+        return None
+
+    def _commits_from(self, version: int) -> Iterator[Commit]:
+        while True:
+            try:
+                yield self._log.read_commit(version)
+            except VersionNotFoundError:
+                return
+            version += 1
+
+    def _load(self) -> HeldCommit:
+        # Each transaction takes what it is given apart: it gets one of its own.
+        return load_held_commit(self._log.store, self.reference)
+
+    def _base(self, held: HeldCommit) -> Snapshot | None:
+        if held.snapshot_version is None:
+            return None
+        try:
+            base = self._log.snapshot(version=held.snapshot_version)
+        except TableNotFoundError:
+            base = None
+        if base is None or base.metadata.id != held.table_id:
+            raise MetadataChangedError(
+                f"The staged write {self.reference} is of another table",
+                cause=f"The table at {self._log.store.uri} was dropped since, or created anew",
+                remedy="Stage the write again",
+                reference=self.reference,
+                retryable=False,
+            )
+        return base
+
+    def _problem(self, held: HeldCommit, base: Snapshot | None) -> StagedWriteGoneError | None:
+        """Why it must not be published: vacuum deletes what is older than the retention, now or while this runs."""
+        table = held.staged.result_after(None if base is None else base.configuration)
+        age_ms = time.time_ns() // 1_000_000 - held.staged_ms
+        cause = None
+        if age_ms > max(table.properties.deleted_file_retention_ms, _HOUR_MS):
+            cause = f"It was staged {age_ms / _HOUR_MS:.1f} hours ago, which is longer than the table's retention"
+        else:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="delta-publish") as pool:
+                found = pool.map(self._log.store.head, held.written)
+                missing = [path for path, file in zip(held.written, found, strict=True) if file is None]
+            if missing:
+                cause = f"{len(missing)} of its files are gone, for example {missing[0]}"
+        if cause is None:
+            return None
+        return StagedWriteGoneError(
+            f"The staged write {self.reference} of {self._log.store.uri} cannot be published any more",
+            cause=cause,
+            remedy="Stage the write again, and publish within the retention",
+            reference=self.reference,
+        )
+
+
+def staged_writes(log: TableLog) -> list[StagedWrite]:
+    """See `DeltaTable.staged_writes`."""
+    found = []
+    for name in log.store.list_names(STAGED_DIRECTORY):
+        try:
+            found.append(StagedWrite(log, name.removesuffix(".json")))
+        except (StagedWriteGoneError, InvalidRequestError):
+            continue  # Discarded since it was listed, or not ours.
+    return sorted(found, key=lambda staged: staged.staged_ms)
