@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-HOME = Path(sys.prefix) / "reference"
+HOME = Path(os.environ.get("DELTA_ORCH_REFERENCE") or Path(sys.prefix) / "reference")
+"""Where `scripts/setup_reference.sh` has installed it."""
 SERVER = Path(__file__).parent / "reference" / "server.py"
 
 

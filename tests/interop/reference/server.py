@@ -20,6 +20,10 @@ def start(jars: str, scratch: str) -> SparkSession:
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         "spark.databricks.delta.checksum.writeEnabled": "true",
         "spark.databricks.delta.checksumVerification.fatal": "true",
+        # Tables of a few rows: to compile a query costs a hundred times what it saves.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",

@@ -1,0 +1,258 @@
+"""Run a sequence on copies of a table, one for each engine of ours and one for Delta on Spark, and compare them after
+every step: rows, row ids, change feed, each as both sides read it."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import delta_orch
+from delta_orch import DeltaTable
+from delta_orch.errors import DeltaError
+from tests.harness.sequences.cases import SCHEMA, Sequence, Statement, random_sequence
+from tests.interop.reference_client import Reference, ReferenceError
+
+REFERENCE = "reference"
+Bag = Counter[tuple[str, ...]]
+_IDS = ("_row_id", "_row_version")
+_FEED = ("_commit_version", "_commit_timestamp")
+
+
+class Differs(AssertionError):
+    """Both sides do not say the same."""
+
+
+@dataclass
+class _Copies:
+    """The copies of a table.
+
+    Attributes:
+        writers: Who writes: `REFERENCE`, or an engine.
+        paths: The table of each. Writers change places.
+        versions: By path, its version before the first step and after each.
+        refused: How many statements all of them refused.
+    """
+
+    writers: Mapping[str, object]
+    paths: dict[str, Path]
+    versions: dict[Path, list[int]] = field(default_factory=dict)
+    refused: int = 0
+
+
+def check_sequence(seed: int, directory: Path, reference: Reference, engines: Mapping[str, object]) -> int:
+    """Run the sequence of a seed in an empty directory. Returns how many of its statements everybody refused.
+
+    Args:
+        engines: What runs statements on our side, by a name for reports.
+
+    Raises:
+        Differs: Somebody says something else. The message has the sequence.
+    """
+    sequence = random_sequence(seed)
+    writers = {**engines, REFERENCE: REFERENCE}
+    copies = _Copies(writers, {name: directory / f"of-{name}" for name in writers})
+    try:
+        _create(sequence, copies, reference)
+        for number, statement in enumerate(sequence.statements):
+            if sequence.swaps[number]:
+                names = list(copies.paths)
+                copies.paths = dict(zip(names, [copies.paths[name] for name in (*names[1:], names[0])], strict=True))
+            try:
+                _step(number, statement, sequence, copies, reference, directory)
+            except Differs as error:
+                raise Differs(f"step {number}: {error}") from error
+    except (Differs, DeltaError, ReferenceError) as error:
+        raise Differs(f"{type(error).__name__} {error}\n{sequence.told()}") from error
+    return copies.refused
+
+
+def _create(sequence: Sequence, copies: _Copies, reference: Reference) -> None:
+    """By one side, with its first rows, and copied: so row ids are the same everywhere."""
+    first, *others = copies.paths.values()
+    if sequence.seed % 2:
+        table = DeltaTable(first)
+        table.create(SCHEMA, partition_by=sequence.partition_by or None, properties=sequence.properties)
+        for rows in sequence.files:
+            table.append(rows)
+    else:
+        columns = ", ".join(f"{name} {_sql_type(name)}" for name in SCHEMA.names)
+        partitioned = f" PARTITIONED BY ({', '.join(sequence.partition_by)})" if sequence.partition_by else ""
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in sequence.properties.items())
+        statements = [f"CREATE TABLE delta.`{first}` ({columns}) USING delta{partitioned} TBLPROPERTIES ({properties})"]
+        for number, rows in enumerate(sequence.files):
+            source = first.parent / f"first-{number}"
+            _write_source(rows, source)
+            statements.append(f"INSERT INTO delta.`{first}` SELECT * FROM parquet.`{source}`")
+        reference.run(*statements)
+    for path in others:
+        shutil.copytree(first, path)
+    version = DeltaTable(first).version()
+    copies.versions = {path: [version] for path in copies.paths.values()}
+
+
+def _sql_type(name: str) -> str:
+    special = {"st": "STRUCT<a: STRING, b: BIGINT>", "tags": "ARRAY<STRING>", "m": "MAP<STRING, BIGINT>"}
+    simple = {"p": "STRING", "d": "DECIMAL(10, 2)", "f": "DOUBLE", "day": "DATE", "ts": "TIMESTAMP"}
+    return {**special, **simple}.get(name, "BIGINT")
+
+
+def _write_source(rows: pa.Table, path: Path) -> None:
+    path.mkdir()
+    pq.write_table(rows, path / "rows.parquet")
+
+
+def _step(
+    number: int, statement: Statement, sequence: Sequence, copies: _Copies, reference: Reference, directory: Path
+) -> None:
+    source = directory / f"source-{number}"
+    if statement.rows is not None:
+        _write_source(statement.rows, source)
+    before = {path: _ids(path, sequence) for path in copies.versions}
+    refusals = {
+        name: _run(writer, statement, copies.paths[name], copies.versions, source, reference)
+        for name, writer in copies.writers.items()
+    }
+    if any(refusals.values()):
+        if not all(refusals.values()):
+            raise Differs(f"not everybody refuses: {refusals}")
+        copies.refused += 1
+    for path, versions in copies.versions.items():
+        versions.append(DeltaTable(path).version())
+    made = {name: copies.versions[path][-1] - copies.versions[path][-2] for name, path in copies.paths.items()}
+    if len({bool(count) for count in made.values()}) > 1:
+        raise Differs(f"not everybody commits: {made}")
+    _compare_rows(sequence, copies, reference)
+    if any(made.values()) and sequence.properties["delta.enableChangeDataFeed"] == "true":
+        _compare_feeds(copies, reference)
+    _compare_kept_ids(before, sequence, copies)
+
+
+def _run(
+    writer: object,
+    statement: Statement,
+    path: Path,
+    versions: Mapping[Path, list[int]],
+    source: Path,
+    reference: Reference,
+) -> str | None:
+    """Run a statement; what the refusal says, None where it ran."""
+    version = "" if statement.restores is None else versions[path][statement.restores + 1]
+    if statement.restores is not None and version == versions[path][-1]:
+        return None  # already there
+    if writer == REFERENCE:
+        text = statement.sql.format(table=f"delta.`{path}`", source=f"parquet.`{source}`", version=version)
+        try:
+            reference.run(text)
+        except ReferenceError as error:
+            return str(error)[:600]
+        return None
+    text = statement.sql.format(table="this_table", source="these_rows", version=version)
+    tables: dict[str, object] = {"this_table": DeltaTable(path)}
+    if statement.rows is not None:
+        tables["these_rows"] = statement.rows
+    try:
+        delta_orch.sql(text, engine=writer, tables=tables)  # type: ignore[arg-type]
+    except DeltaError as error:
+        return f"{type(error).__name__}: {error}"[:600]
+    return None
+
+
+# What both sides say
+
+
+def _compare_rows(sequence: Sequence, copies: _Copies, reference: Reference) -> None:
+    tracked = sequence.properties["delta.enableRowTracking"] == "true"
+    ids = f", _metadata.row_id AS {_IDS[0]}, _metadata.row_commit_version AS {_IDS[1]}" if tracked else ""
+    columns = ", ".join(SCHEMA.names)
+    paths = list(copies.versions)
+    selects = (f"SELECT {i} AS _t, {columns}{ids} FROM delta.`{path}`" for i, path in enumerate(paths))
+    theirs = _split(reference.query(" UNION ALL ".join(selects)), len(paths))
+    expected: Bag | None = None
+    for path, read_by_them in zip(paths, theirs, strict=True):
+        snapshot = DeltaTable(path).snapshot()
+        scan = snapshot.scan(row_tracking=tracked)
+        read_by_us = _bag(scan.to_arrow().rename_columns([*SCHEMA.names, *(_IDS if tracked else ())]))
+        _ensure_same(f"rows of {path.name} by us and by the reference", read_by_us, read_by_them)
+        if tracked and read_by_us:
+            ids_found = [row[-2] for row in read_by_us.elements()]
+            if len(set(ids_found)) < len(ids_found):
+                raise Differs(f"{path.name} has a row id twice: {sorted(ids_found)}")
+        rows = Counter(row[: len(SCHEMA)] for row in read_by_us.elements())
+        if expected is not None:
+            _ensure_same(f"rows of {path.name} and of {paths[0].name}", rows, expected)
+        expected = expected or rows
+    assert expected is not None
+    for name, writer in copies.writers.items():
+        if writer not in (REFERENCE, "local"):
+            read = DeltaTable(paths[0]).snapshot().scan().to_spark(writer.spark).toArrow()  # type: ignore[attr-defined]
+            _ensure_same(f"rows of {paths[0].name} by {name}", _bag(read), expected)
+
+
+def _compare_feeds(copies: _Copies, reference: Reference) -> None:
+    paths = [path for path, versions in copies.versions.items() if versions[-1] > versions[-2]]
+    columns = ", ".join([*SCHEMA.names, "_change_type"])
+    selects = []
+    for i, path in enumerate(paths):
+        *_, before, after = copies.versions[path]
+        selects.append(f"SELECT {i} AS _t, {columns} FROM table_changes_by_path('{path}', {before + 1}, {after})")
+    theirs = _split(reference.query(" UNION ALL ".join(selects)), len(paths))
+    expected: Bag | None = None
+    for path, told_by_them in zip(paths, theirs, strict=True):
+        feed = DeltaTable(path).changes(starting_version=copies.versions[path][-2] + 1).to_arrow()
+        told_by_us = _bag(feed.select([*SCHEMA.names, "_change_type"]))
+        _ensure_same(f"changes of {path.name} by us and by the reference", told_by_us, told_by_them)
+        if expected is not None:
+            _ensure_same(f"changes of {path.name} and of {paths[0].name}", told_by_us, expected)
+        expected = told_by_us if expected is None else expected
+
+
+def _compare_kept_ids(before: Mapping[Path, Mapping[int, Any]], sequence: Sequence, copies: _Copies) -> None:
+    """Everybody keeps the ids and commit versions of the same rows. Rows are known by `u`, where one has it."""
+    kept: dict[Path, Bag] = {}
+    for path in copies.versions:
+        after = _ids(path, sequence)
+        common = before[path].keys() & after.keys()
+        kept[path] = Counter(
+            (str(u), f"id {before[path][u][0] == after[u][0]}", f"version {before[path][u][1] == after[u][1]}")
+            for u in common
+        )
+    first, *others = kept
+    for path in others:
+        _ensure_same(f"(u, id kept, version kept) of {path.name} and of {first.name}", kept[path], kept[first])
+
+
+def _ids(path: Path, sequence: Sequence) -> dict[int, Any]:
+    if sequence.properties["delta.enableRowTracking"] != "true":
+        return {}
+    rows = DeltaTable(path).snapshot().scan(["u"], row_tracking=True).to_arrow().to_pylist()
+    counts = Counter(row["u"] for row in rows)
+    return {r["u"]: (r["row_id"], r["row_commit_version"]) for r in rows if counts[r["u"]] == 1}
+
+
+def _split(rows: pa.Table, count: int) -> list[Bag]:
+    return [_bag(rows.filter(pc.equal(rows["_t"], i)).drop_columns(["_t"])) for i in range(count)]
+
+
+def _bag(rows: pa.Table) -> Bag:
+    """The rows, whatever units of time and widths of lengths a reader prefers."""
+    rows = pa.table(
+        {
+            name: rows[name].cast(SCHEMA.field(name).type) if name in SCHEMA.names else rows[name]
+            for name in rows.column_names
+        }
+    )
+    return Counter(tuple(map(repr, row.values())) for row in rows.to_pylist())
+
+
+def _ensure_same(what: str, found: Bag, expected: Bag) -> None:
+    if found != expected:
+        more, less = ("\n    ".join(map(", ".join, rows)) for rows in (found - expected, expected - found))
+        raise Differs(f"{what} differ\n  more:\n    {more}\n  missing:\n    {less}")
