@@ -16,7 +16,7 @@ def reading(path: str) -> Iterator[None]:
     """Errors of Arrow and the file system become those of `read_error`."""
     try:
         yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError, SchemaMismatchError) as e:
+    except (OSError, pa.ArrowException, UnicodeDecodeError, SchemaMismatchError, MemoryError) as e:
         if isinstance(e, DeltaError) and not isinstance(e, SchemaMismatchError):
             raise
         raise read_error(e, path) from e
@@ -33,6 +33,13 @@ def read_error(error: Exception, path: str) -> DeltaError:
         )
     if isinstance(error, StorageError):
         return error
+    if isinstance(error, MemoryError):
+        return TableError(
+            f"The data file {path} takes more memory than there is",
+            cause=str(error) or None,
+            remedy="Read fewer columns or rows, or give the process more memory",
+            path=path,
+        )
     if isinstance(error, SchemaMismatchError):
         return TableError(f"The data file {path} does not fit the table's schema", cause=error.problem, path=path)
     if isinstance(error, OSError) and error.errno is not None:

@@ -70,9 +70,34 @@ UNSTABLE_FUNCTIONS = _words("""
 UNIT_FUNCTIONS = frozenset({"date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff"})
 """Functions that may have a unit of time as the first of three arguments."""
 
-BOUNDED_FUNCTIONS = frozenset({"lpad", "rpad"})
-"""Functions whose second argument is a length, which must be a constant of at most `MAX_LENGTH`."""
 MAX_LENGTH = 65_535
+"""No value that a function makes may be longer, in characters, where a column's value counts as one."""
+_MAX_SCALE = 100
+BOUNDED_FUNCTIONS = {
+    "array_insert": MAX_LENGTH, "bround": _MAX_SCALE, "ceil": _MAX_SCALE, "ceiling": _MAX_SCALE, "floor": _MAX_SCALE,
+    "format_number": _MAX_SCALE, "lpad": MAX_LENGTH, "round": _MAX_SCALE, "rpad": MAX_LENGTH,
+}  # fmt: skip
+"""Functions whose second argument, a length, a position or a scale, must be a constant of at most so much."""
+PADDING_FUNCTIONS = frozenset({"lpad", "rpad"})
+
+_GROWTH = {
+    "base64": 2, "bin": 64, "conv": 64, "encode": 4, "hex": 8, "sentences": 16, "to_json": 16, "url_encode": 12,
+    "xxhash64": 20,
+}  # fmt: skip
+"""How many times longer than its arguments the value of a function may be; of others, no longer."""
+
+
+def grown_size(function: str, sizes: list[int]) -> int:
+    """A bound of the length of a function's value, from those of its arguments."""
+    match function, sizes:
+        case "replace" | "regexp_replace", [subject, _, by, *_]:
+            return subject * max(by + (function == "regexp_replace"), 1)
+        case "concat_ws", [separator, *texts]:
+            return sum(texts) * (1 + separator)
+        case "array_join" | "levenshtein", [first, *others]:
+            return first * (1 + sum(others))
+    return max(1, sum(sizes)) * _GROWTH.get(function, 1)
+
 
 UNITS = _words("""
     year years quarter quarters month months week weeks day days hour hours minute minutes second seconds

@@ -11,13 +11,16 @@ from delta_orch.expressions.allowed_functions import (
     CLOCK_FUNCTIONS,
     EXTRACTED,
     MAX_LENGTH,
+    PADDING_FUNCTIONS,
     RESERVED,
     TYPES,
     UNIT_FUNCTIONS,
     UNITS,
     UNSTABLE_FUNCTIONS,
     WITHOUT_PARENTHESES,
+    grown_size,
 )
+from delta_orch.expressions.checked_patterns import MAX_SUBJECT, ensure_quick_like, ensure_quick_pattern, patterns_of
 from delta_orch.expressions.checked_tokens import OTHER_FUNCTION, SIMPLER, Refused, quoted_string, tokens_of
 from delta_orch.expressions.spark_literals import quote_identifier
 
@@ -40,12 +43,14 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part that was understood, printed. `chain` is the operator of an operation, or `_PRIMARY`, `_NEGATIVE`."""
+    """A part that was understood, printed. `chain` is the operator of an operation, or `_PRIMARY`, `_NEGATIVE`. `size`
+    bounds how many characters its value has, where a column's value counts as one."""
 
     sql: str
     chain: str = _PRIMARY
     depth: int = 1
     path: Path | None = None
+    size: int = 1
 
     def operand(self, *chains: str) -> str:
         return self.sql if self.chain in (_PRIMARY, _NEGATIVE, *chains) else f"({self.sql})"
@@ -54,11 +59,13 @@ class _Piece:
         return self.sql if self.chain == _PRIMARY else f"({self.sql})"
 
 
-def _made(sql: str, *parts: _Piece, chain: str = _PRIMARY) -> _Piece:
+def _made(sql: str, *parts: _Piece, chain: str = _PRIMARY, size: int | None = None) -> _Piece:
     depth = 1 + max((part.depth for part in parts), default=0)
     if depth > MAX_DEPTH:
         raise Refused("is nested too deeply", SIMPLER)
-    return _Piece(sql, chain, depth)
+    if size is None:
+        size = sum(part.size for part in parts) if parts else len(sql)
+    return _Piece(sql, chain, depth, size=size)
 
 
 class Reader:
@@ -170,13 +177,18 @@ class Reader:
         return left
 
     def _like(self, left: _Piece, negation: str, operator: str) -> _Piece:
+        ensure = ensure_quick_like if operator in ("LIKE", "ILIKE") else ensure_quick_pattern
+        _ensure_short_subject(left)
         if self._is("ANY", "SOME", "ALL"):
             which = self._advance().upper()
             self._expect("(")
             values = self._listed(")")
+            for value in values:
+                ensure(value.sql)
             sql = f"{left.operand()}{negation} {operator} {which} ({', '.join(v.sql for v in values)})"
             return _made(sql, left, *values, chain=_OPERATION)
         pattern = self._binary(0)
+        ensure(pattern.sql)
         sql = f"{left.operand()}{negation} {operator} {pattern.operand()}"
         if self._take("ESCAPE"):
             if self.kind != "string":
@@ -242,7 +254,7 @@ class Reader:
                 texts = [quoted_string(self._advance())]
                 while self.kind == "string":
                     texts.append(quoted_string(self._advance()))
-                return _made(" ".join(texts))
+                return _made(" ".join(texts), size=sum(len(text) - 2 for text in texts))
             case "raw" | "hex" | "number":
                 return _made(self._advance())
             case "word" | "quoted":
@@ -360,11 +372,20 @@ class Reader:
         self._expect(")")
         if self._is("OVER", "FILTER"):
             raise self.unexpected()
-        if name in BOUNDED_FUNCTIONS and not (
-            len(parts) > 1 and parts[1].sql.isascii() and parts[1].sql.isdigit() and int(parts[1].sql) <= MAX_LENGTH
-        ):
-            raise Refused(f"calls {name} with a length that is not a constant of at most {MAX_LENGTH}")
-        return _made(sql, *parts)
+        if name in BOUNDED_FUNCTIONS and len(parts) > 1 - (name in PADDING_FUNCTIONS):
+            most = BOUNDED_FUNCTIONS[name]
+            is_format = name == "format_number" and len(parts) > 1 and parts[1].sql[0] == "'"
+            if len(parts) < 2 or not (is_format or _is_number_up_to(parts[1].sql, most)):
+                raise Refused(f"calls {name} with a length or a scale that is not a constant of at most {most}")
+        for pattern in patterns_of(name, [part.sql for part in parts]):
+            ensure_quick_pattern(pattern)
+            _ensure_short_subject(parts[0])
+        size = grown_size(name, [part.size for part in parts])
+        if name in PADDING_FUNCTIONS:
+            size = max(int(parts[1].sql), 1)
+        if size > MAX_LENGTH:
+            raise Refused(f"calls {name} so that its value may be longer than {MAX_LENGTH} characters", SIMPLER)
+        return _made(sql, *parts, size=size)
 
     def _arguments(self, name: str, parts: list[_Piece]) -> str:
         """The arguments, printed; the parentheses stand outside."""
@@ -471,6 +492,16 @@ class Reader:
                 self._expect("]")
             else:
                 return sql
+
+
+def _is_number_up_to(sql: str, most: int) -> bool:
+    digits = sql.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) <= most
+
+
+def _ensure_short_subject(subject: _Piece) -> None:
+    if subject.size > MAX_SUBJECT:
+        raise Refused(f"matches a pattern with a text that may be longer than {MAX_SUBJECT} characters", SIMPLER)
 
 
 def _not_allowed(name: str, *, is_clock: bool = False) -> Refused:

@@ -15,7 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from delta_orch.errors import FileMissingInStoreError, ProtocolViolationError, StorageError, UnsupportedStoreError
+from delta_orch.errors import (
+    CorruptLogError,
+    FileMissingInStoreError,
+    ProtocolViolationError,
+    StorageError,
+    UnsupportedStoreError,
+)
 from delta_orch.protocol.paths import LOG_DIRECTORY, canonical_path, decode_path, is_absolute
 
 if TYPE_CHECKING:
@@ -89,7 +95,8 @@ class LogStore(ABC):
 
     @abstractmethod
     def read_bytes(self, path: str) -> bytes:
-        """The whole content. Raises FileMissingInStoreError, StorageError."""
+        """The whole content of a file of the log. Raises FileMissingInStoreError, StorageError, and
+        CorruptLogError where it is larger than `LARGEST_LOG_FILE`."""
 
     @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
@@ -376,6 +383,26 @@ def ensure_regular_file(path: str) -> None:
             cause="It is not a file, but a pipe, a device or a socket",
             remedy="Find out who has put it into the table's directory",
             path=path,
+        )
+
+
+LARGEST_LOG_FILE = 2 << 30
+"""No file of a log is larger: it is read as a whole."""
+
+
+def ensure_log_file_size(path: str, size: int) -> None:
+    """Check the size of a file before all of it is read.
+
+    Raises:
+        CorruptLogError: It is larger than `LARGEST_LOG_FILE`. Nothing was read.
+    """
+    if size > LARGEST_LOG_FILE:
+        raise CorruptLogError(
+            f"Log file {path.rpartition('/')[2]} cannot be read",
+            cause=f"It has {size} bytes: no file of a log that is read as a whole has more than {LARGEST_LOG_FILE}",
+            remedy="Restore the file from a backup",
+            path=path,
+            size_bytes=size,
         )
 
 

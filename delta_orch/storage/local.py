@@ -27,11 +27,13 @@ from delta_orch.errors import (
 from delta_orch.protocol.paths import LOG_DIRECTORY, is_absolute, parse_log_path
 from delta_orch.storage import local_sync
 from delta_orch.storage.base import (
+    LARGEST_LOG_FILE,
     NO_HARD_LINKS,
     FileMeta,
     LogStore,
     StagedFile,
     StagedOutput,
+    ensure_log_file_size,
     ensure_regular_file,
     in_another_store,
     os_errors,
@@ -64,8 +66,11 @@ class LocalStore(LogStore):
         try:
             # A log may have thousands of small files: no Path and no buffer for each.
             with io.FileIO(full, opener=_open_at_once) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     ensure_regular_file(full)
+                if status.st_size > LARGEST_LOG_FILE:
+                    ensure_log_file_size(full, status.st_size)
                 return file.readall()
         except OSError as e:
             raise storage_error(e, "read", full) from e

@@ -23,6 +23,8 @@ _READERS = 8
 _LEGACY_MARK = b"org.apache.spark.legacy"
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 * 1024
+_MOST_FOOTER_BYTES = 1 << 30
+"""Footers are read as a whole. 5,000 columns in a thousand row groups take half of it."""
 _MOST_LEVELS = 5_000
 """How deep a schema may be nested. Older releases of Arrow overflow the stack far beyond that."""
 
@@ -162,6 +164,8 @@ def read_footer(source: pa.NativeFile) -> ParquetFooter:
     if len(tail) < 12 or tail[-4:] != _MAGIC:
         raise pa.ArrowInvalid("It does not end as a Parquet file does")
     length = int.from_bytes(tail[-8:-4], "little") + 8
+    if length > _MOST_FOOTER_BYTES:
+        raise pa.ArrowInvalid(f"The footer claims {length} bytes, more than {_MOST_FOOTER_BYTES}")
     if length > size - 4:
         raise pa.ArrowInvalid(f"The footer claims {length} bytes of a file of {size} bytes")
     if length > len(tail):

@@ -76,6 +76,61 @@ def test_what_is_printed_binds_as_it_was_read() -> None:
     assert sql("'a''b' = \"c\"\"'d\"") == r"""'a\'b' = 'c"\'d'"""
 
 
+QUICK = [
+    r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$", r"^([0-9]{1,3}\.){3}[0-9]{1,3}$", r"^[a-z]+(-[a-z]+)*$",
+    r"^\+?\d{1,3}[ -]?(\(\d+\))?[\d -]+$", r"^(mon|tue|wed)$", r"^([a-z]+,)*[a-z]+$", r"^https?://[^/]+(/.*)?$",
+    r"(?:a|b)+", r"^[A-Z]{2}\d{2}( ?\d{4}){4}$", r"^.*@.*\..*$", "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$",
+    r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$", r"^(?=.*[A-Z])(?=.*\d).{8,}$", r"^[\p{L} ]+$",
+    r"^[A-Z][a-z]*( [A-Z][a-z]*)*$", r"((a|b)*,)*", r"^(\w+\.)+\w+$", r"^\$?\d{1,3}(,\d{3})*(\.\d\d)?$",
+]  # fmt: skip
+SLOW = [
+    "(a+)+$", "(a|a)*b", "(a|ab)*c", "(a*)*", "((a+)b?)*", "(.*,)*x", "(a?){50}a{50}", "(a+){2,}", "(?x)( a+)+",
+    r"^(\w+\s*)*$", "a*a*a*a*a*a*b", r"(a+)\1+", "((a{1,10}){1,10}){1,10}", r"(x+x+)+y", "(a+,?)+", "(a*b*,)*$",
+    r"\Q(a+)+\E(a+)+", "((a|a){1,5},)*", "(a||b)*c", "(?P<x>a+)+", "(a{0,99999}b?)*", r"(\d+|[0-9]+,)+x",
+]  # fmt: skip
+
+
+def test_regular_expressions_that_backtrack_without_end_are_refused() -> None:
+    for pattern in QUICK:
+        check_expression(f"g RLIKE r'{pattern}'", "it")
+        check_expression(f"regexp_like(g, '{pattern.replace(chr(92), chr(92) * 2)}')", "it")
+    for pattern in SLOW:
+        for text in (f"g RLIKE r'{pattern}'", f"size(split(g, r'{pattern}')) > 1", f"str_to_map(g, ',', r'{pattern}')"):
+            with pytest.raises(InvalidExpressionError, match="regular expression"):
+                check_expression(text, "it")
+    for text in (
+        "g RLIKE h",
+        "g RLIKE concat('(a', '+)+')",
+        "g LIKE '%a%a%a%a%a%a%a%a%b'",
+        "rpad('a', 9000) RLIKE 'a'",
+    ):
+        with pytest.raises(InvalidExpressionError):
+            check_expression(text, "it")
+
+
+def _nested(call: str, depth: int) -> str:
+    text = "g"
+    for _ in range(depth):
+        text = call.format(text)
+    return text
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["hex({})", "replace({}, 'x', 'yyyyyyyy')", "regexp_replace({}, 'x', '$0$0$0')", "url_encode({})",
+     "concat_ws({0}, split({0}, ''))", "array_join(array({0}, 'a'), {0})", "to_json(named_struct('a', {}))",
+     "base64({})", "array_join(split(rpad({}, 200), ''), rpad('y', 200))"],
+)  # fmt: skip
+def test_values_do_not_grow_without_bounds(call: str) -> None:
+    check_expression(_nested(call, 1), "it")
+    with pytest.raises(InvalidExpressionError):
+        check_expression(_nested(call, 12 if "{0}" in call else 38), "it")
+    for text in ("round(1.5D, 2147483647)", "format_number(1, 999999999)", "array_insert(array(1), 2147483647, 1)",
+                 "levenshtein(rpad('a', 9000), rpad('b', 9000))", "ceil(g, h)"):  # fmt: skip
+        with pytest.raises(InvalidExpressionError):
+            check_expression(text, "it")
+
+
 def test_the_page_lists_every_function() -> None:
     page = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
     section = page[page.index("**Expressions.**") : page.index("**Properties.**")]

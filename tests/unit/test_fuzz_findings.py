@@ -23,6 +23,7 @@ from delta_orch.errors import (
     TableError,
     UnsupportedError,
 )
+from delta_orch.log.files.arrow_building import valid_runs
 from delta_orch.log.files.file_columns import STRING_MAP
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.table_log import TableLog
@@ -378,6 +379,11 @@ def test_a_checkpoint_with_two_fields_of_one_name(tmp_path: Path) -> None:
     pq.write_table(table.set_column(table.column_names.index("metaData"), "metaData", twice), path)
     with pytest.raises(CorruptLogError, match="cannot be read"):
         DeltaTable(tmp_path).snapshot()
+
+
+def test_a_checkpoint_whose_metadata_has_an_id_of_no_type() -> None:
+    assert valid_runs(pa.nulls(3)) == []
+    assert valid_runs(pa.array([None, 1, 2, None, 3])) == [(1, 3), (4, 5)]
 
 
 def test_each_file_spells_its_partition_columns_for_itself() -> None:

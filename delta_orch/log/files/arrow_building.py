@@ -128,7 +128,9 @@ def valid_runs(column: pa.Array) -> list[tuple[int, int]]:
     `is_valid` and `filter` load, costs a cold process more than reading them."""
     if not column.null_count:
         return [(0, len(column))] if len(column) else []
-    bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
+    if (validity := column.buffers()[0]) is None:
+        return []  # The type of a column without values has no bitmap.
+    bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
     edges = np.diff(bits[column.offset : column.offset + len(column)].astype(np.int8), prepend=0, append=0)
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 

@@ -16,12 +16,13 @@ import orjson
 from delta_orch.errors import CorruptLogError, DeltaError, FileMissingInStoreError, LogGapError, ProtocolViolationError
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
-from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.base import LARGEST_LOG_FILE, FileMeta, LogStore, ensure_log_file_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BLOCK_BYTES = 512 * 1024
+LONGEST_LINE_BYTES = 256 << 20
 _READERS = 8
 _MALFORMED = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 _FLUSH_ROWS = 1_000
@@ -297,8 +298,12 @@ def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequenc
 
     Raises:
         LogGapError: A commit vanished after it was listed.
+        CorruptLogError: It is larger than any commit is.
         StorageError: It cannot be read.
     """
+    for meta in commits:
+        if meta.size > LARGEST_LOG_FILE:
+            ensure_log_file_size(meta.path, meta.size)
     return read_paths(store, [meta.path for meta in commits], versions)
 
 
@@ -399,6 +404,8 @@ def _parse_lines(file: LogFile) -> Iterator[list[Mapping[str, object]]]:
     data, start = file.data, 0
     while True:
         end = data.find(b"\n", start + _BLOCK_BYTES)
+        if (len(data) if end < 0 else end) - start > LONGEST_LINE_BYTES:
+            raise _corrupt(file, f"A line is longer than {LONGEST_LINE_BYTES} bytes")
         block = data[start:] if end < 0 else data[start:end]
         # Blank lines at the end are no block of their own, but a file without any line is broken.
         if start == 0 or block.strip():

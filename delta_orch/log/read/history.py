@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from delta_orch.errors import CorruptLogError
-from delta_orch.log.files.commit_reader import LogFile, in_commit_timestamp_ms, read_commits
+from delta_orch.log.files.commit_reader import LONGEST_LINE_BYTES, LogFile, in_commit_timestamp_ms, read_commits
 from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.protocol.actions import JsonObject, JsonValue
 from delta_orch.storage.base import FileMeta, LogStore
@@ -86,8 +86,10 @@ def _commit_info(file: LogFile) -> JsonObject:
     if line is None:
         return {}
     try:
+        if line.end() - line.start() > LONGEST_LINE_BYTES:
+            raise ValueError("it is too long")
         return _mapping(orjson.loads(line[0])["commitInfo"])
-    except orjson.JSONDecodeError as e:
+    except ValueError as e:
         raise CorruptLogError(
             f"Log file {file.path.rpartition('/')[2]} cannot be read",
             cause=f"Its commitInfo is not JSON: {e}",

@@ -22,7 +22,7 @@ from delta_orch.testing.failing_store import T
 _LOG = "_delta_log"
 _WRITES = frozenset({"put_if_absent", "put", "delete"})
 _LISTINGS = frozenset({"list_from", "list_recursive"})
-_PATIENCE_S = 30
+_PATIENCE_S = 300
 
 
 class Died(BaseException):
