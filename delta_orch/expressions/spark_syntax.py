@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.bounds import MAX_DEPTH, ensure_shallow, too_deep
@@ -35,6 +35,15 @@ _WITHOUT_PARENTHESES = frozenset(
 _GENERATORS = frozenset(
     {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack"}
 )
+_AS_WRITTEN = frozenset({
+    "ADD_MONTHS", "ARRAY_CONTAINS", "ARRAY_SIZE", "ASCII", "BIT_LENGTH", "CARDINALITY", "CONCAT_WS", "DATE_FORMAT",
+    "DATE_FROM_UNIX_DATE", "DATE_PART", "DATEPART", "DAYOFWEEK", "DAYOFYEAR", "FROM_UNIXTIME", "HEX", "INSTR",
+    "LAST_DAY", "LEFT", "LOCATE", "LPAD", "MAKE_DATE", "MD5", "MONTHS_BETWEEN", "NANVL", "OCTET_LENGTH", "PMOD",
+    "REGEXP_EXTRACT", "REGEXP_LIKE", "REGEXP_REPLACE", "REPEAT", "REPLACE", "RIGHT", "ROUND", "RPAD", "SHA", "SHA1",
+    "SHA2", "SIGN", "SIGNUM", "SIZE", "SPLIT", "SPLIT_PART", "SQRT", "TO_DATE", "TO_UNIX_TIMESTAMP", "TRANSLATE",
+    "UNIX_DATE", "UNIX_TIMESTAMP", "WEEKDAY", "WEEKOFYEAR",
+})  # fmt: skip
+"""Functions that keep their names and arguments: sqlglot's own nodes of them translate patterns, or add to them."""
 _OPENING = frozenset({"L_PAREN", "L_BRACKET", "L_BRACE", "CASE"})
 _CLOSING = frozenset({"R_PAREN", "R_BRACKET", "R_BRACE", "END"})
 _OPERATORS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
@@ -72,7 +81,7 @@ def parse_spark_statement(text: str) -> Tree:
     from sqlglot.errors import SqlglotError
 
     try:
-        return sqlglot.parse_one(_merge_doubled_quotes(text, _tokenize(text)), dialect="spark")
+        return sqlglot.parse_one(_merge_doubled_quotes(text, _tokenize(text)), dialect=_dialect())
     except (SqlglotError, RecursionError) as error:
         raise InvalidExpressionError(
             f"Cannot read the query {_shorten(text)}",
@@ -132,7 +141,26 @@ def _syntax_tree(text: str) -> Tree:
     from sqlglot import exp
 
     ensure_shallow(text)
-    return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect="spark")
+    return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect=_dialect())
+
+
+@lru_cache(maxsize=1)
+def _dialect() -> Any:
+    """Spark's, with the functions of `_AS_WRITTEN` as they are written."""
+    from sqlglot import exp
+    from sqlglot.dialects.spark import Spark
+
+    functions = {name: build for name, build in Spark.Parser.FUNCTIONS.items() if name not in _AS_WRITTEN}
+    build_timestamp = functions["TO_TIMESTAMP"]
+
+    def to_timestamp(arguments: list[Tree], **further: Any) -> Tree:
+        if len(arguments) == 1:
+            return build_timestamp(arguments, **further)
+        return exp.Anonymous(this="to_timestamp", expressions=arguments)
+
+    functions["TO_TIMESTAMP"] = to_timestamp
+    parser = type("Parser", (Spark.Parser,), {"FUNCTIONS": functions})
+    return type("DeltaOrchSpark", (Spark,), {"Parser": parser})
 
 
 def _tokenize(text: str) -> list[Token]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.local.sql_functions import _NAMED, _TEMPLATES
 from delta_orch.engines.local.sql_query import _AGGREGATES
 from delta_orch.engines.local.sql_scalars import _RULES
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
@@ -92,9 +93,117 @@ SCALARS: dict[str, list[str]] = {
                        "date_trunc('DAY', ts)", "date_trunc('HOUR', ts)", "date_trunc('minute', n)",
                        "date_trunc('SECOND', ts)", "date_trunc('QUARTER', ts)"],
     "Nvl2": ["nvl2(i, l, 0)", "nvl2(S, S, 'none')"],
-    "Anonymous": ["isnull(i)", "isnotnull(S)"],
-    "DateDiff": ["datediff(day, DATE '2000-01-01')", "datediff(ts, day)"],
+    "DateDiff": ["datediff(day, DATE '2000-01-01')", "datediff(ts, day)", "datediff('2013-01-05', day)"],
+    "IntDiv": ["i div 7", "l div 3", "i div -2"],
+    "BitwiseAnd": ["i & 5", "b & l"],
+    "BitwiseOr": ["i | b"],
+    "BitwiseXor": ["i ^ sh"],
+    "NullSafeNEQ": ["S IS DISTINCT FROM `we``ird`", "i IS NOT DISTINCT FROM 5"],
+    "Floor": ["floor(if(abs(x) < 1e6, x, 0))", "floor(d5)", "floor(i)"],
+    "Ceil": ["ceil(if(abs(x) < 1e6, x, 0))", "ceil(d5)", "ceiling(d38)"],
+    "StrPosition": ["position('b' IN S)"],
+    "RegexpLike": [
+        "S RLIKE 'a'", "S RLIKE '^a.$'", "S RLIKE '^.$'", r"S RLIKE '\\d+'", r"S RLIKE '\\W'", r"S RLIKE '\\s'",
+        "S RLIKE '(?i)^[a-b]+$'", "S RLIKE '^(a|zz)+$'", "S RLIKE '[^a-z]'", "S RLIKE 'a{1,2}b'", "S RLIKE '' ",
+        r"S RLIKE '[\\w%]+?'", r"S REGEXP '\\.|\'q'", f"S RLIKE '{'(a|b)?c*' * 40}'",
+    ],
+    "ILike": ["`we``ird` ILIKE 'A_'", "CAST(day AS STRING) ILIKE '2%'", "`we``ird` NOT ILIKE '%S'"],
+    "Extract": [
+        "extract(YEAR FROM day)", "extract(WEEK FROM ts)", "extract(DOW FROM day)", "extract(MINUTE FROM n)",
+        "extract(QUARTER FROM day)", "extract(DOY FROM day)",
+    ],
+    "Bracket": ["split(S, 'b')[0]", "split(concat(`we``ird`, ',x'), ',')[1]", "element_at(split(S, 'b'), 1)"],
+    "Anonymous": ["isnull(i)"],
 }  # fmt: skip
+
+# Functions by their names, over the table `t`.
+FUNCTIONS: dict[str, list[str]] = {
+    "isnull": ["isnull(i)"],
+    "isnotnull": ["isnotnull(S)"],
+    "md5": ["md5(S)", "md5(bin)"],
+    "sha": ["sha(S)"],
+    "sha1": ["sha1(S)"],
+    "sha2": ["sha2(S, 256)", "sha2(bin, 0)"],
+    "hex": ["hex(S)", "hex(bin)", "hex(i)"],
+    "last_day": ["last_day(day)"],
+    "dayofweek": ["dayofweek(day)"],
+    "weekday": ["weekday(day)"],
+    "dayofyear": ["dayofyear(ts)"],
+    "weekofyear": ["weekofyear(day)"],
+    "unix_date": ["unix_date(day)"],
+    "date_from_unix_date": ["date_from_unix_date(b)"],
+    "make_date": ["make_date(2013, 2, pmod(i, 28) + 1)"],
+    "add_months": ["add_months(if(year(day) BETWEEN 50 AND 9000, day, NULL), b % 12)"],
+    "months_between": ["months_between(day, DATE '2013-02-28')", "months_between(ts, n)", "months_between(ts, day)"],
+    "date_format": [
+        "date_format(day, 'yyyy-MM-dd')", "date_format(ts, 'yyyyMMdd HH:mm:ss.SSSSSS')",
+        "date_format(ts, 'E EEEE MMM MMMM d/M/yy h:hh a H m s SSS')", 'date_format(n, "yyyy\'T\'HH")',
+        "date_format(day, 'D DDD q y')",
+    ],
+    "from_unixtime": ["from_unixtime(b)", "from_unixtime(b * 100000L, 'yyyy-MM-dd')"],
+    "to_date": ["to_date(CAST(day AS STRING))", "to_date(date_format(day, 'yyyyMMdd'), 'yyyyMMdd')"],
+    "to_timestamp": ["to_timestamp(date_format(ts, 'dd.MM.yyyy HH:mm:ss'), 'dd.MM.yyyy HH:mm:ss')"],
+    "unix_timestamp": ["unix_timestamp(day)", "unix_timestamp(ts)",
+                       "unix_timestamp(CAST(day AS STRING), 'yyyy-MM-dd')"],
+    "date_part": ["date_part('MONTH', day)", "date_part('dow', ts)"],
+    "ascii": ["ascii(S)"],
+    "octet_length": ["octet_length(S)"],
+    "bit_length": ["bit_length(bin)"],
+    "repeat": ["repeat(S, 2)", "repeat(`we``ird`, b % 3)"],
+    "left": ["left(S, 2)", "left(S, b)"],
+    "right": ["right(S, 2)", "right(S, b)"],
+    "lpad": ["lpad(S, 3, 'xy')"],
+    "rpad": ["rpad(S, 2)"],
+    "replace": ["replace(S, 'a', 'xy')", "replace(S, 'a')", "replace(S, '', 'q')"],
+    "instr": ["instr(S, 'b')", "instr(S, '')"],
+    "locate": ["locate('b', S)"],
+    "concat_ws": ["concat_ws('-', S, i, `we``ird`)", "concat_ws(S, 'a', 'b')", "concat_ws('-')"],
+    "translate": ["translate(S, 'ab', 'x')", "translate(S, 'aab', 'xyz')"],
+    "split": ["split(S, ',')", "split(S, '[bc]')", r"split(S, '\\.')", r"split(S, '\\s')"],
+    "split_part": ["split_part(S, 'b', 1)", "split_part(S, 'b', 2)"],
+    "regexp_like": ["regexp_like(S, 'b')"],
+    "regexp_extract": ["regexp_extract(S, '([a-z])(.)', 2)", "regexp_extract(S, '(x)?a', 1)",
+                       "regexp_extract(S, 'a', 0)"],
+    "regexp_replace": ["regexp_replace(S, '[ab]', '<>')", "regexp_replace(S, 'a+', '')"],
+    "round": ["round(x, 1)", "round(x)", "round(f, 1)", "round(d5, 1)", "round(d38)", "round(i, 2)", "round(d5, 5)"],
+    "sign": ["sign(x)", "sign(i)", "signum(d5)"],
+    "sqrt": ["sqrt(x)", "sqrt(i)"],
+    "pmod": ["pmod(i, 7)", "pmod(i, -7)"],
+    "nanvl": ["nanvl(x, 0)"],
+    "size": ["size(split(S, 'b'))"],
+    "array_contains": ["array_contains(split(S, 'b'), 'a')"],
+}  # fmt: skip
+
+# Text as numbers and dates, digits at the edge, arrays and maps: over the table `v`.
+CONVERSIONS = [
+    "CAST(num AS INT)", "CAST(num AS BIGINT)", "num + 1", "num * 1.5", "CAST(num AS DECIMAL(5,1))", "num = 1",
+    "num > k",
+    "num IN (1, 2)", "k IN (num)", "num BETWEEN 1 AND 3", "CAST(dt AS DATE)", "to_date(dt)", "year(dt)",
+    "dt = DATE '2013-01-05'", "dt < DATE '2013-02-01'", "CAST(tm AS TIMESTAMP)", "to_timestamp(tm)", "hour(tm)",
+    "CAST(substring(tm, 1, 4) AS TIMESTAMP_NTZ)", "CAST(dbl AS DOUBLE)", "CAST(dbl AS FLOAT)", "dbl = 1.5",
+    "CAST(bl AS BOOLEAN)", "bl = true", "CASE WHEN size(arr) > 1 THEN arr[1] END", "size(arr)", "size(m)",
+    "CASE WHEN size(arr) > 1 THEN element_at(arr, 2) END", "array_contains(arr, 1)", "array_contains(arr, k)", "m['a']",
+    "m['zz']", "element_at(m, 'a')", "round(fx, 2)", "round(fx)", "round(fx, 1)", "round(big, 2)", "floor(fx)",
+    "CAST(fx AS DECIMAL(20,2))", "CAST(fx AS DECIMAL(20,1))", "CAST(d30 AS DOUBLE)", "d30 * 2", "coalesce(num, k)",
+    "nullif(num, 1)", "CASE k WHEN num THEN 1 ELSE 2 END", "num / 2", "if(k > 0, num, 1)", "k IN ('1', '5')",
+]  # fmt: skip
+# More of the operators than the table above has room for, over `t`.
+FURTHER = [
+    "concat(i, '-', S, bo, day)", "concat(d5, '')", "concat(ts, '|', n)", "length(i)", "CAST(d38 AS STRING)",
+    "CAST(day AS STRING)", "substring(S, -2)", "substring(S, -2, 1)", "substring(S, -5, 4)", "substring(S, 0, 2)",
+    "substring(S, b, 2)", "substring(S, 1, b)", "trim(BOTH 'ab' FROM S)", "trim(LEADING `we``ird` FROM S)",
+    "if(year(day) BETWEEN 2 AND 9000, day, NULL) + b", "if(year(day) BETWEEN 2 AND 9000, day, NULL) - 1",
+    "if(year(day) BETWEEN 2 AND 9000, day, NULL) + INTERVAL 1 DAY",
+    "if(year(day) BETWEEN 2 AND 9000, day, NULL) - INTERVAL '2' MONTH",
+    "if(year(ts) BETWEEN 2 AND 9000, ts, NULL) + INTERVAL 3 HOURS",
+    "if(year(n) BETWEEN 2 AND 9000, n, NULL) + INTERVAL 1 YEAR",
+    "if(year(ts) BETWEEN 2 AND 9000, ts, NULL) - INTERVAL 1 WEEK", "d5 + d5", "d5 - 1", "d5 + i", "d5 * d5", "d5 * 2",
+    "d5 * 1.5", "d5 + x", "d38 + x", "CAST(d38 AS DOUBLE)", "CAST(d5 AS INT)", "CAST(ts AS BIGINT)",
+    "CAST(i AS TIMESTAMP)", "CAST(S AS BINARY)", "bin = S", "CAST(i AS STRING) = i", "CAST(i AS STRING) < 5.5",
+    "CAST(day AS STRING) = day", "CAST(i AS STRING) IN (1, 5)", "i IN ('1', '5')", "year(CAST(day AS STRING))",
+    "date_trunc('MONTH', CAST(day AS STRING))", "trunc(CAST(day AS STRING), 'MM')", "i + NULL",
+    "CAST(if(abs(x) < 1000, x, 0D) AS DECIMAL(10,2))",
+]  # fmt: skip
 
 AGGREGATES: dict[str, list[str]] = {
     "Count": ["count(*)", "count(i)", "count(DISTINCT S)", "count(DISTINCT x)"],
@@ -148,7 +257,23 @@ def relations(spark: Any) -> dict[str, Any]:
     frame = spark.createDataFrame(rows, SparkStructType.fromJson(json.loads(serialize_schema(SCHEMA))))
     frame.coalesce(1).cache().createOrReplaceTempView("t")
     spark.createDataFrame(words).coalesce(1).cache().createOrReplaceTempView("u")
-    return {"t": engine.relation(rows), "u": engine.relation(words)}
+    texts = pa.table({
+        "k": pa.array([0, 1, 2, -1, None, 5], pa.int32()),
+        "arr": pa.array([[1, 2], [None, 3], [], None, [5], [1]], pa.list_(pa.int64())),
+        "m": pa.array([[("a", 1)], [], None, [("b", None), ("a", 3)], [("", 2)], [("ä", 9)]],
+                      pa.map_(pa.string(), pa.int64())),
+        "num": ["1", " 2 ", "-3", "+4", None, "0005"],
+        "dt": ["2013-01-05", " 2013-1-5", "2013", "2013-02", "2013-12-31T99", None],
+        "tm": ["2013-01-05 12:30:01.5", "2013-1-5T1:2:3Z", "1500-01-05 00:00:00+05:30", "2013", None,
+               "2013-01-05 23:59:59.1234567"],
+        "dbl": ["1.5", "1e3", "-Infinity", "nan", ".5", "5."],
+        "bl": ["true", " F ", "yes", "0", None, "N"],
+        "fx": [2.675, 1.005, -0.5, 1e15, 123456.785, 2.5],
+        "big": [1e20, -1e300, 1e17, 0.1, 4.35, -4.35],
+        "d30": pa.array([1, 2, 3, 4, None, 6]).cast(pa.decimal128(30, 10)),
+    })  # fmt: skip
+    spark.createDataFrame(texts).coalesce(1).cache().createOrReplaceTempView("v")
+    return {"t": engine.relation(rows), "u": engine.relation(words), "v": engine.relation(texts)}
 
 
 def compare(spark: Any, relations: dict[str, Any], query: str) -> None:
@@ -175,10 +300,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("construct", sorted(_RULES))
-def test_scalar(spark: Any, relations: dict[str, Any], construct: str) -> None:
-    texts = SCALARS[construct]
-    compare(spark, relations, f"SELECT id, {', '.join(f'{text} AS c{i}' for i, text in enumerate(texts))} FROM t")
+def test_every_rule_has_its_expressions() -> None:
+    assert set(SCALARS) == set(_RULES)
+    assert set(FUNCTIONS) == {*_NAMED, *_TEMPLATES}
+
+
+_ALL = [text for texts in (*SCALARS.values(), *FUNCTIONS.values()) for text in texts] + FURTHER
+
+
+@pytest.mark.parametrize(
+    ("table", "texts"), [("v", CONVERSIONS), *(("t", _ALL[start : start + 60]) for start in range(0, len(_ALL), 60))]
+)
+def test_scalar(spark: Any, relations: dict[str, Any], table: str, texts: list[str]) -> None:
+    query = f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(texts))} FROM {table}"
+    engine = LocalEngine()
+    relation, frame = engine.sql(query, relations), spark.sql(query)
+    wanted = [str(field.data_type) for field in parse_schema(frame.schema.json())]
+    assert [(text, str(f.data_type)) for text, f in zip(texts, relation.schema, strict=True)] == list(
+        zip(texts, wanted, strict=True)
+    )
+    mine, spark_rows = engine.to_arrow(relation), frame.toArrow()
+    for index, text in enumerate(texts):
+        columns = [[repr(_plain(value)) for value in rows.column(index).to_pylist()] for rows in (mine, spark_rows)]
+        assert columns[0] == columns[1], text
 
 
 @pytest.mark.parametrize("construct", sorted(_AGGREGATES))
@@ -223,11 +367,13 @@ def test_letters_that_change_otherwise_are_refused_while_the_query_runs(relation
 @pytest.mark.parametrize(
     "text",
     [
-        "initcap(S)", "S = 5", "hash(i)", "i div 2", "d5 + d5", "CAST(S AS INT)", "CAST(x AS STRING)",
-        "CAST(x AS FLOAT)", "CAST(ts AS STRING)", "trim(BOTH 'a' FROM S)", "S LIKE `we``ird`", "i + NULL",
-        "round(x, 1)", "S RLIKE 'a'", "ilike(S, 'a')", "substring(S, -1)", "unix_timestamp(ts)", "S + 1", "day + 1",
-        "try_cast(S AS INT)", "array(1)", "st = st", "row_number() OVER (ORDER BY i)", "(SELECT 1)", "rand()",
-        "date_format(day, 'yyyy')", "CAST(d38 AS DOUBLE)", "length(i)", "concat(i, S)", "i & 1", "d5 / 2",
+        "initcap(S)", "hash(i)", "d38 + d38", "CAST(x AS STRING)", "crc32(S)", "reverse(S)", "exp(x)", "sha2(S, 512)",
+        "CAST(x AS FLOAT)", "S LIKE `we``ird`", "try_cast(S AS INT)", "array(1)", "st = st",
+        "row_number() OVER (ORDER BY i)", "(SELECT 1)", "rand()", "d5 / 2", "round(x, -1)", "greatest(S, 1)",
+        "date_format(day, 'YYYY')", "date_format(ts, 'zzz')", "to_date(S, 'MM')", "x % 2", "day - day",
+        r"S RLIKE 'a\\b'", "S RLIKE '(?=a)b'", "S RLIKE 'a*+'", "S RLIKE '(a*)*'", "S RLIKE '[a&&[b]]'",
+        r"S RLIKE '(a)\\1'", "regexp_replace(S, 'a*', 'x')", "regexp_replace(S, '(a)', '$1')", "split(S, '')",
+        "S RLIKE `we``ird`", "lpad(S, i, 'x')", "split(S, 'b', 2)", "months_between(ts, n, false)",
     ],
 )  # fmt: skip
 def test_what_is_not_proven_is_refused(relations: dict[str, Any], text: str) -> None:

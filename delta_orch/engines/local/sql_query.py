@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
 from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_scalars import Scalars, describe
-from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, is_number, qualified, unsupported, widen
+from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, is_number, qualified, unsupported
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.parse_literals import Tree
 from delta_orch.expressions.resolve import find_column

@@ -9,34 +9,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from delta_orch.engines.local import sql_functions
-from delta_orch.engines.local.sql_types import (
-    Typed,
-    arithmetic_type,
+from delta_orch.engines.local import sql_dates, sql_functions, sql_text
+from delta_orch.engines.local.sql_arguments import moment
+from delta_orch.engines.local.sql_casts import (
     as_boolean,
     as_text,
     cast,
     choose,
+    literal_value,
+    null_of,
+    widen,
+)
+from delta_orch.engines.local.sql_operators import (
+    cast_target,
+    compare_with_literal,
+    decimal_arithmetic,
+    ensure_valid_pattern,
+    guarded,
+)
+from delta_orch.engines.local.sql_types import (
+    Typed,
+    arithmetic_type,
     common_type,
     common_type_of,
     is_atomic,
     is_number,
-    literal_value,
-    null_of,
     struct_of,
     unsupported,
-    widen,
 )
-from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.bounds import too_deep
-from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import (
     Cast,
     Choice,
     Coerced,
     Column,
     Comparison,
-    Constant,
     Expression,
     In,
     Literal,
@@ -54,12 +61,12 @@ from delta_orch.expressions.to_sql import (
     to_spark_sql,
 )
 from delta_orch.protocol.types import (
-    BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
+    LONG,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -71,13 +78,8 @@ from delta_orch.protocol.types import (
 
 _COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_DAYS = (PrimitiveType("byte"), PrimitiveType("short"), INTEGER)
 _MAX_CHARACTERS = 4_000_000
-_SELF = "\0self"
-_CAST_TYPES: dict[str, DataType] = {
-    "BOOLEAN": BOOLEAN, "TINYINT": PrimitiveType("byte"), "SMALLINT": PrimitiveType("short"), "INT": INTEGER,
-    "BIGINT": PrimitiveType("long"), "FLOAT": FLOAT, "DOUBLE": DOUBLE, "TEXT": STRING, "BINARY": BINARY, "DATE": DATE,
-    "TIMESTAMP": TIMESTAMP, "TIMESTAMPTZ": TIMESTAMP, "TIMESTAMPLTZ": TIMESTAMP, "TIMESTAMPNTZ": TIMESTAMP_NTZ,
-}  # fmt: skip
 
 
 class Columns(Protocol):
@@ -119,7 +121,7 @@ class Scalars:
             case Coerced(Comparison(op, left, right)):
                 return self._compare(op, self.value(left), self.value(right))
             case Coerced(In(child, values)):
-                return self._any_equal(self.value(child), [literal_value(value) for value in values])
+                return self._any_equal([self.value(child), *map(literal_value, values)])
             case Coerced(StartsWith(child, prefix)):
                 text = as_text(self.value(child))
                 return Typed(f"starts_with({text}, {quote_duckdb_string(prefix)})", BOOLEAN)
@@ -159,8 +161,10 @@ class Scalars:
     def _compare(self, op: str, left: Typed, right: Typed) -> Typed:
         if left.literal is not None and right.literal is None:
             return self._compare(_FLIPPED.get(op, op), right, left)
-        if right.literal is not None and left.literal is None and is_atomic(left.data_type) and left.data_type != VOID:
-            return _compare_with_literal(op, left, right)
+        is_text = left.data_type == STRING and right.data_type not in (STRING, VOID)
+        is_plain = is_atomic(left.data_type) and left.data_type != VOID and not is_text
+        if right.literal is not None and left.literal is None and is_plain:
+            return compare_with_literal(op, left, right)
         if op == "<=>" and VOID in (left.data_type, right.data_type):
             other = left if right.data_type == VOID else right
             return Typed(f"({other.sql} IS NULL)", BOOLEAN)
@@ -188,14 +192,22 @@ class Scalars:
             return Typed(f"({self.boolean(tree.this)} IS NOT DISTINCT FROM {value})", BOOLEAN)
         raise unsupported(describe(tree))
 
+    def distinct(self, tree: Tree) -> Typed:
+        return Typed(f"(NOT {self._compare('<=>', self.scalar(tree.this), self.scalar(tree.expression)).sql})", BOOLEAN)
+
     def membership(self, tree: Tree) -> Typed:
         if not tree.expressions:
             raise unsupported("IN with a subquery")
-        return self._any_equal(self.scalar(tree.this), [self.scalar(value) for value in tree.expressions])
+        return self._any_equal([self.scalar(value) for value in (tree.this, *tree.expressions)])
 
-    def _any_equal(self, child: Typed, values: list[Typed]) -> Typed:
+    def _any_equal(self, operands: list[Typed]) -> Typed:
+        # Spark finds one common type for the value and the whole list.
+        kinds = [operand.data_type for operand in operands]
+        if STRING in kinds:
+            kind = common_type_of(kinds)
+            operands = [widen(operand, kind) for operand in operands]
+        child, *values = operands
         if any(value.data_type in (FLOAT, DOUBLE) for value in values):
-            # Spark finds one common type for the whole list.
             values = [widen(value, DOUBLE) if is_number(value.data_type) else value for value in values]
         return Typed("(" + " OR ".join(self._compare("=", child, value).sql for value in values) + ")", BOOLEAN)
 
@@ -210,7 +222,7 @@ class Scalars:
         if parts is None:
             raise unsupported(f"{describe(tree)}: the pattern is not a constant")
         subject, pattern, escape, negated = parts
-        _ensure_valid_pattern(pattern, escape)
+        ensure_valid_pattern(pattern, escape)
         operator = "NOT LIKE" if negated else "LIKE"
         quoted = f"{quote_duckdb_string(pattern)} ESCAPE {quote_duckdb_string(escape)}"
         return Typed(f"({self.text(subject)} {operator} {quoted})", BOOLEAN)
@@ -251,8 +263,10 @@ class Scalars:
         return self._same_typed("coalesce", [tree.this, *tree.expressions])
 
     def extreme(self, tree: Tree) -> Typed:
-        value = self._same_typed(type(tree).__name__.lower(), [tree.this, *tree.expressions])
-        if not is_atomic(value.data_type):
+        operands = [tree.this, *tree.expressions]
+        kinds = {self.scalar(operand).data_type for operand in operands} - {VOID}
+        value = self._same_typed(type(tree).__name__.lower(), operands)
+        if not is_atomic(value.data_type) or (STRING in kinds and len(kinds) > 1):
             raise unsupported(describe(tree))
         return value
 
@@ -271,8 +285,14 @@ class Scalars:
     def arithmetic(self, tree: Tree) -> Typed:
         # By name: DuckDB turns `x + 1 > 0` around to `x > -1`, and then no row overflows.
         function = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}[type(tree).__name__]
+        if type(tree.expression).__name__ == "Interval":
+            return sql_dates.shifted(self, tree)
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
+        if left.data_type == DATE and function != "multiply" and right.data_type in _DAYS:
+            return Typed(f"CAST({function}({left.sql}, {widen(right, INTEGER).sql}) AS DATE)", DATE)
         kind = arithmetic_type(left, right, describe(tree))
+        if isinstance(kind, DecimalType):
+            return decimal_arithmetic(function, left, right, describe(tree))
         # Overflow of integers raises in both; the cast keeps DuckDB from widening.
         sql = f"{function}({widen(left, kind).sql}, {widen(right, kind).sql})"
         return Typed(f"CAST({sql} AS {duckdb_type(kind)})", kind)
@@ -280,17 +300,35 @@ class Scalars:
     def division(self, tree: Tree) -> Typed:
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
         kinds = {left.data_type, right.data_type}
-        if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE} & kinds:
+        if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE, STRING} & kinds:
             raise unsupported("a division of decimals")
-        arithmetic_type(left, right, describe(tree), decimals=True)
-        return _guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
+        arithmetic_type(left, right, describe(tree))
+        return guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
 
     def remainder(self, tree: Tree) -> Typed:
-        left, right = self.scalar(tree.this), self.scalar(tree.expression)
-        kind = arithmetic_type(left, right, describe(tree))
-        if kind not in INTEGRAL_RANGES:
-            raise unsupported(f"a remainder of {kind}")
-        return _guarded("%", widen(left, kind), widen(right, kind), kind)
+        left, right, kind = self._integrals(tree.this, tree.expression, describe(tree))
+        return guarded("%", left, right, kind)
+
+    def whole_quotient(self, tree: Tree) -> Typed:
+        left, right, _ = self._integrals(tree.this, tree.expression, describe(tree))
+        return guarded("//", widen(left, LONG), widen(right, LONG), LONG)
+
+    def positive_remainder(self, first: Tree, second: Tree) -> Typed:
+        left, right, kind = self._integrals(first, second, "pmod")
+        rest = f"({left.sql} % {right.sql})"
+        return guarded("%", Typed(f"CASE WHEN {rest} < 0 THEN {rest} + {right.sql} ELSE {rest} END", kind), right, kind)
+
+    def _integrals(self, first: Tree, second: Tree, what: str) -> tuple[Typed, Typed, DataType]:
+        left, right = self.scalar(first), self.scalar(second)
+        kind = arithmetic_type(left, right, what)
+        if kind not in INTEGRAL_RANGES or STRING in (left.data_type, right.data_type):
+            raise unsupported(f"{what}: of {kind}")
+        return widen(left, kind), widen(right, kind), kind
+
+    def bitwise(self, tree: Tree) -> Typed:
+        left, right, kind = self._integrals(tree.this, tree.expression, describe(tree))
+        function = {"BitwiseAnd": "({0} & {1})", "BitwiseOr": "({0} | {1})", "BitwiseXor": "xor({0}, {1})"}
+        return Typed(function[type(tree).__name__].format(left.sql, right.sql), kind)
 
     def minus(self, tree: Tree) -> Typed:
         value = self.scalar(tree.this)
@@ -308,12 +346,12 @@ class Scalars:
         return Typed(f"abs({value.sql})", value.data_type)
 
     def cast(self, tree: Tree) -> Typed:
-        return cast(self.scalar(tree.this), _cast_target(tree.to))
+        return cast(self.scalar(tree.this), cast_target(tree.to))
 
     # --- text
 
     def text(self, tree: Tree) -> str:
-        """A string operand. Raises UnsupportedExpressionError for any other type: Spark would cast it to text."""
+        """A string operand: numbers, dates and booleans as Spark casts them. Raises UnsupportedExpressionError."""
         return as_text(self.scalar(tree))
 
     def length(self, tree: Tree) -> Typed:
@@ -325,21 +363,31 @@ class Scalars:
 
     def trim(self, tree: Tree) -> Typed:
         function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(tree.args.get("position") or ""), "trim")
-        return Typed(f"{function}({self.text(tree.this)}, ' ')", STRING)
+        characters = tree.args.get("expression")
+        return Typed(
+            f"{function}({self.text(tree.this)}, {self.text(characters) if characters else quote_duckdb_string(' ')})",
+            STRING,
+        )
 
     def substring(self, tree: Tree) -> Typed:
+        text = self.text(tree.this)
         numbers = [self.scalar(tree.args[key]) for key in ("start", "length") if tree.args.get(key) is not None]
-        values: list[Constant] = [number.literal.value if number.literal is not None else None for number in numbers]
-        if any(type(value) is not int for value in values) or values[0] < 1 or min(values) < 0:
-            raise unsupported("substring with a position below 1, or with positions that are no constants")
-        return Typed(f"substring({', '.join([self.text(tree.this), *map(str, values)])})", STRING)
+        if any(number.data_type not in INTEGRAL_RANGES for number in numbers):
+            raise unsupported(f"{describe(tree)}: positions that are no integers")
+        start, *length = [widen(number, LONG).sql for number in numbers]
+        # From the end where it is negative; what lies before the first character counts, too.
+        begin = f"CASE WHEN {start} > 0 THEN {start} - 1 WHEN {start} < 0 THEN length({text}) + {start} ELSE 0 END"
+        count = f"({begin}) + {length[0]} - greatest({begin}, 0)" if length else f"length({text})"
+        found = f"substring({text}, greatest({begin}, 0) + 1, greatest({count}, 0))"
+        return Typed(f"CASE WHEN {text} IS NULL OR {' OR '.join(f'{n} IS NULL' for n in (start, *length))} THEN NULL "
+                     f"ELSE {found} END", STRING)  # fmt: skip
 
     # --- dates
 
     def day(self, tree: Tree) -> Typed:
-        """What Spark takes for a date: the day of a moment in UTC."""
+        """What Spark takes for a date: the day of a moment in UTC, text of a date."""
         value = self.scalar(tree)
-        if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ, STRING):
             raise unsupported(f"a date function on {value.data_type}")
         return value if value.data_type == DATE else cast(value, DATE)
 
@@ -351,9 +399,7 @@ class Scalars:
         return Typed(f"CAST({part[type(tree).__name__]}({self.day(tree.this).sql}) AS INTEGER)", INTEGER)
 
     def time_part(self, tree: Tree) -> Typed:
-        value = self.scalar(tree.this)
-        if value.data_type not in (TIMESTAMP, TIMESTAMP_NTZ):
-            raise unsupported(f"a time function on {value.data_type}")
+        value = moment(self, tree.this)
         return Typed(f"CAST({type(tree).__name__.lower()}({value.sql}) AS INTEGER)", INTEGER)
 
     def date_add(self, tree: Tree) -> Typed:
@@ -370,47 +416,6 @@ class Scalars:
         if unit is not None and unit.name.upper() != "DAY":
             raise unsupported(describe(tree))
         return Typed(f"CAST({self.day(tree.this).sql} - {self.day(tree.expression).sql} AS INTEGER)", INTEGER)
-
-
-def _compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
-    assert right.literal is not None
-    if right.literal.value is None:
-        return Typed(f"({left.sql} IS NULL)" if op == "<=>" else null_of(BOOLEAN), BOOLEAN)
-    fitted = fit_comparison(op, Column((_SELF,)), left.data_type, right.literal)
-    if isinstance(fitted, Coerced):
-        raise unsupported(f"a comparison of {left.data_type} with {right.data_type}")
-    return Typed(f"({print_duckdb(fitted, lambda _: left.sql)})", BOOLEAN)
-
-
-def _guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:
-    """Division as in ANSI: by zero raises, unless an operand is null."""
-    zero = "error('[DIVIDE_BY_ZERO] Division by zero')"
-    return Typed(
-        f"CASE WHEN {left.sql} IS NULL OR {right.sql} IS NULL THEN NULL WHEN {right.sql} = 0 THEN {zero} "
-        f"ELSE CAST({left.sql} {operator} {right.sql} AS {duckdb_type(kind)}) END",
-        kind,
-    )
-
-
-def _cast_target(tree: Tree) -> DataType:
-    name = tree.this.name
-    if name == "DECIMAL":
-        parameters = [int(parameter.this.this) for parameter in tree.expressions]
-        precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
-        return DecimalType(precision, scale)
-    if name not in _CAST_TYPES or tree.expressions:
-        raise unsupported(f"CAST to {tree.sql(dialect='spark')}")
-    return _CAST_TYPES[name]
-
-
-def _ensure_valid_pattern(pattern: str, escape: str) -> None:
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape and next(characters, None) not in {"%", "_", escape}:
-            raise InvalidExpressionError(
-                f"The LIKE pattern {pattern!r} is invalid",
-                cause=f"The escape character {escape!r} must stand before %, _ or itself",
-            )
 
 
 def describe(tree: Tree) -> str:
@@ -451,6 +456,10 @@ _RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
     "Mul": (Scalars.arithmetic, _BINARY),
     "Div": (Scalars.division, (*_BINARY, "typed", "safe")),
     "Mod": (Scalars.remainder, _BINARY),
+    "IntDiv": (Scalars.whole_quotient, _BINARY),
+    "BitwiseAnd": (Scalars.bitwise, _BINARY),
+    "BitwiseOr": (Scalars.bitwise, _BINARY),
+    "BitwiseXor": (Scalars.bitwise, _BINARY),
     "Neg": (Scalars.minus, _PART),
     "Abs": (Scalars.absolute, _PART),
     "Cast": (Scalars.cast, ("this", "to")),
@@ -458,7 +467,11 @@ _RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
     "Length": (Scalars.length, _PART),
     "Concat": (Scalars.concatenation, ("expressions", "safe", "coalesce")),
     "DPipe": (Scalars.concatenation, (*_BINARY, "safe")),
-    "Trim": (Scalars.trim, ("this", "position")),
+    "Trim": (Scalars.trim, ("this", "position", "expression")),
+    "NullSafeNEQ": (Scalars.distinct, _BINARY),
+    "Floor": (sql_functions.whole_number, _PART),
+    "Ceil": (sql_functions.whole_number, _PART),
+    "StrPosition": (sql_functions.found_position, ("this", "substr")),
     "Substring": (Scalars.substring, ("this", "start", "length")),
     "TsOrDsToDate": (Scalars.as_date, ("this", "safe")),
     "Year": (Scalars.date_part, _PART),
@@ -471,10 +484,14 @@ _RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
     "Second": (Scalars.time_part, _PART),
     "TsOrDsAdd": (Scalars.date_add, (*_BINARY, "unit")),
     "DateDiff": (Scalars.date_difference, (*_BINARY, "unit")),
-    "Upper": (sql_functions.changed_case, _PART),
-    "Lower": (sql_functions.changed_case, _PART),
-    "DateTrunc": (sql_functions.truncated_date, ("this", "unit")),
-    "TimestampTrunc": (sql_functions.truncated_moment, ("this", "unit")),
+    "Upper": (sql_text.changed_case, _PART),
+    "Lower": (sql_text.changed_case, _PART),
+    "DateTrunc": (sql_dates.truncated_date, ("this", "unit")),
+    "TimestampTrunc": (sql_dates.truncated_moment, ("this", "unit")),
     "Nvl2": (sql_functions.second_unless_null, ("this", "true", "false")),
+    "RegexpLike": (sql_text.matches, _BINARY),
+    "ILike": (sql_text.case_blind_like, (*_BINARY, "negate")),
+    "Extract": (sql_dates.extracted, _BINARY),
+    "Bracket": (sql_functions.element, ("this", "expressions", "offset", "safe")),
     "Anonymous": (sql_functions.named, _LISTED),
 }

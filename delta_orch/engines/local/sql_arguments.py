@@ -1,0 +1,91 @@
+"""Arguments of functions: as DuckDB's SQL of the type a function takes, where Spark casts them to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from delta_orch.engines.local.sql_casts import cast, widen
+from delta_orch.engines.local.sql_types import Typed, is_number, unsupported
+from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
+from delta_orch.protocol.types import (
+    BINARY,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+)
+
+
+class Scalars(Protocol):
+    """What a function needs of the translator that calls it."""
+
+    def scalar(self, tree: Tree) -> Typed: ...
+
+    def text(self, tree: Tree) -> str: ...
+
+    def day(self, tree: Tree) -> Typed: ...
+
+    def boolean(self, tree: Tree) -> str: ...
+
+    def positive_remainder(self, first: Tree, second: Tree) -> Typed: ...
+
+
+def moment(scalars: Scalars, tree: Tree) -> Typed:
+    """What Spark takes for a moment: text and dates, too. A TIMESTAMP of DuckDB, in UTC."""
+    value = scalars.scalar(tree)
+    if value.data_type == STRING:
+        value = cast(value, TIMESTAMP)
+    if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        raise unsupported(f"a time function on {value.data_type}")
+    return cast(value, TIMESTAMP_NTZ)
+
+
+def integer_sql(scalars: Scalars, tree: Tree) -> str:
+    value = scalars.scalar(tree)
+    if value.data_type == STRING or value.data_type not in INTEGRAL_RANGES or value.data_type == LONG:
+        raise unsupported(f"a whole number of type {value.data_type}")
+    return widen(value, INTEGER).sql
+
+
+def long_sql(scalars: Scalars, tree: Tree) -> str:
+    value = scalars.scalar(tree)
+    if value.data_type not in INTEGRAL_RANGES:
+        raise unsupported(f"a whole number of type {value.data_type}")
+    return widen(value, LONG).sql
+
+
+def double_sql(scalars: Scalars, tree: Tree) -> str:
+    value = scalars.scalar(tree)
+    if not is_number(value.data_type):
+        raise unsupported(f"a function of numbers on {value.data_type}")
+    return widen(value, DOUBLE).sql
+
+
+def bytes_sql(scalars: Scalars, tree: Tree) -> str:
+    value = scalars.scalar(tree)
+    return value.sql if value.data_type == BINARY else f"encode({scalars.text(tree)})"
+
+
+def constant(scalars: Scalars, tree: Tree, kind: type, what: str) -> Any:
+    """The value of an argument that must be a constant. Raises UnsupportedExpressionError."""
+    literal = scalars.scalar(tree).literal
+    if literal is None or type(literal.value) is not kind:
+        raise unsupported(f"{what} with an argument that is no constant")
+    return literal.value
+
+
+ARGUMENTS: dict[str, Callable[[Scalars, Tree], str]] = {
+    "text": lambda scalars, tree: scalars.text(tree),
+    "day": lambda scalars, tree: scalars.day(tree).sql,
+    "moment": lambda scalars, tree: moment(scalars, tree).sql,
+    "any": lambda scalars, tree: scalars.scalar(tree).sql,
+    "int": integer_sql,
+    "long": long_sql,
+    "double": double_sql,
+    "bytes": bytes_sql,
+}

@@ -1,0 +1,222 @@
+"""Casts of Spark SQL in DuckDB's SQL, under ANSI: what does not fit raises while the query runs.
+
+Text becomes a number, a date or a moment in the forms for which both engines are proven to agree. Other text raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from delta_orch.engines.local.sql_types import (
+    MOMENTS,
+    Typed,
+    common_type_of,
+    is_atomic,
+    is_number,
+    unsupported,
+)
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
+from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, quote_duckdb_string
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    DataType,
+    DecimalType,
+)
+
+_EXACT_DOUBLE_DIGITS = 15
+# What Spark trims before it reads text: blanks and ISO control characters of ASCII.
+_BLANK = r"[\x{00}-\x{20}\x{7f}]*"
+_FRACTION = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_DAY = r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})%s)?)?"
+_TIME = r"(?:[ T]([01]?[0-9]|2[0-3]):([0-5]?[0-9])(?::([0-5]?[0-9](?:\.[0-9]{0,6})?)[0-9]{0,3})?)?"
+_ZONE = r"(?:Z|UTC|([+-])(0[0-9]|1[0-7]):([0-5][0-9]))?"
+
+
+def error(problem: str) -> str:
+    """An expression of any type that raises."""
+    return f"error({quote_duckdb_string(problem)})"
+
+
+def widen(value: Typed, target: DataType) -> Typed:
+    """A cast as Spark inserts it between operands. Raises UnsupportedExpressionError."""
+    source = value.data_type
+    if source == target:
+        return value
+    if source == VOID:
+        return Typed(null_of(target), target)
+    if source == STRING:
+        return cast(value, target)
+    if isinstance(source, DecimalType) and target == DOUBLE and source.precision > _EXACT_DOUBLE_DIGITS:
+        # DuckDB divides the digits by a power of ten, which is exact only while both are.
+        return Typed(f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", DOUBLE)
+    if target == DOUBLE and value.literal is not None and is_number(source):
+        number = float(value.literal.value)
+        return Typed(duckdb_literal(number, DOUBLE), DOUBLE, Literal(number, DOUBLE))
+    return Typed(f"CAST({value.sql} AS {duckdb_type(target)})", target)
+
+
+def null_of(data_type: DataType) -> str:
+    """A null of a type."""
+    return f"CAST(NULL AS {duckdb_type(data_type)})" if is_atomic(data_type) and data_type != VOID else "NULL"
+
+
+def cast(value: Typed, target: DataType) -> Typed:
+    """An explicit CAST. Raises UnsupportedExpressionError for one whose result or whose failures differ in DuckDB."""
+    source = value.data_type
+    if source in (target, VOID):
+        return widen(value, target)
+    if source == STRING and is_atomic(target):
+        return _from_text(value, target)
+    to = duckdb_type(target) if is_atomic(target) else ""
+    plain = f"CAST({value.sql} AS {to})"
+    integral = target in INTEGRAL_RANGES
+    if source in INTEGRAL_RANGES and (integral or target in (FLOAT, DOUBLE, STRING, BOOLEAN)):
+        return Typed(plain, target)
+    if (source in (FLOAT, DOUBLE) or isinstance(source, DecimalType)) and integral:
+        return Typed(f"CAST(trunc({value.sql}) AS {to})", target)  # DuckDB would round
+    if source == BOOLEAN and (integral or target == STRING):
+        return Typed(plain, target)
+    if source in MOMENTS and target in MOMENTS:
+        return Typed(plain, target)
+    if source in MOMENTS and target == STRING:
+        return Typed(_moment_text(value), STRING)
+    if (source, target) == (FLOAT, DOUBLE):
+        return Typed(plain, target)
+    if isinstance(target, DecimalType) and (source in INTEGRAL_RANGES or isinstance(source, DecimalType)):
+        return Typed(plain, target)
+    if isinstance(target, DecimalType) and source == DOUBLE:
+        return Typed(f"CAST(CAST({value.sql} AS VARCHAR) AS {to})", target)
+    if isinstance(source, DecimalType) and target in (DOUBLE, STRING):
+        return widen(value, target)
+    if source == TIMESTAMP and target == LONG:
+        return Typed(whole_seconds(value), LONG)
+    if source in INTEGRAL_RANGES and target == TIMESTAMP:
+        micros = f"multiply(CAST({value.sql} AS BIGINT), 1000000::BIGINT)"
+        return Typed(f"CAST(make_timestamp({micros}) AS TIMESTAMPTZ)", TIMESTAMP)
+    raise unsupported(f"CAST from {source} to {target}")
+
+
+def whole_seconds(value: Typed) -> str:
+    """Seconds since 1970 of a moment, rounded down."""
+    return (
+        f"CAST((epoch_us({value.sql}) - ((epoch_us({value.sql}) % 1000000) + 1000000) % 1000000) // 1000000 AS BIGINT)"
+    )
+
+
+def in_years(value: str, year: str, text: str) -> str:
+    """A text of a date, where its year has four digits."""
+    problem = error("text of a date outside the years 1 to 9999, for which the local engine is not proven equal")
+    return f"CASE WHEN {value} IS NULL THEN NULL WHEN year({year}) BETWEEN 1 AND 9999 THEN {text} ELSE {problem} END"
+
+
+def _moment_text(value: Typed) -> str:
+    plain = f"CAST({value.sql} AS TIMESTAMP)" if value.data_type != DATE else value.sql
+    return in_years(value.sql, plain, f"CAST({plain} AS VARCHAR)")
+
+
+def _from_text(value: Typed, target: DataType) -> Typed:
+    """Each rule is the pattern that text must match, and what becomes of its groups."""
+    text = value.sql
+    if target == BINARY:
+        return Typed(f"encode({text})", BINARY)
+    if target in INTEGRAL_RANGES:
+        pattern, result = "([+-]?[0-9]+)", f"CAST({{1}} AS {duckdb_type(target)})"
+    elif target in (FLOAT, DOUBLE):
+        return _floating(text, target)
+    elif isinstance(target, DecimalType):
+        pattern, result = f"({_FRACTION})", f"CAST({{1}} AS {duckdb_type(target)})"
+    elif target == BOOLEAN:
+        truth = "|".join("".join(f"[{c.upper()}{c}]" if c.isalpha() else c for c in word) for word in _WORDS)
+        pattern, result = f"({truth})", "lower({1}) IN ('t', 'true', 'y', 'yes', '1')"
+    elif target == DATE:
+        pattern = _DAY % "(?:[ T].*)?"
+        result = "make_date(CAST({1} AS INTEGER), " + ", ".join(_number_or(group, 1) for group in (2, 3)) + ")"
+    elif target in (TIMESTAMP, TIMESTAMP_NTZ):
+        pattern = _DAY % _TIME + (_ZONE if target == TIMESTAMP else "")
+        day = "concat({1}, '-', " + ", '-', ".join(_or(group, "1") for group in (2, 3))
+        clock = ", ' ', " + ", ':', ".join(_or(group, "0") for group in (4, 5, 6)) + ")"
+        result = f"CAST({day}{clock} AS TIMESTAMP)"
+        if target == TIMESTAMP:
+            minutes = f"({_number_or(8, 0)} * 60 + {_number_or(9, 0)}) * CASE {{7}} WHEN '-' THEN 1 ELSE -1 END"
+            result = f"CAST({result} + to_minutes({minutes}) AS TIMESTAMPTZ)"
+    else:
+        raise unsupported(f"CAST from string to {target}")
+    return Typed(_matched(text, pattern, result, target), target)
+
+
+_WORDS = ("t", "true", "y", "yes", "1", "f", "false", "n", "no", "0")
+
+
+def _or(group: int, default: str) -> str:
+    return f"coalesce(nullif({{{group}}}, ''), '{default}')"
+
+
+def _number_or(group: int, default: int) -> str:
+    return f"CAST({_or(group, str(default))} AS INTEGER)"
+
+
+def _matched(text: str, pattern: str, result: str, target: DataType) -> str:
+    whole = quote_duckdb_string(f"(?s){_BLANK}{pattern}{_BLANK}")
+    groups = [
+        f"regexp_extract({text}, {quote_duckdb_string(f'(?s)^{_BLANK}{pattern}{_BLANK}$')}, {i})" for i in range(10)
+    ]
+    problem = error(
+        f"[CAST_INVALID_INPUT] The text is no {target}, or is one in a form that only the Spark engine reads"
+    )
+    valid = f"regexp_full_match({text}, {whole})"
+    if target in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        valid += f" AND {groups[1]} <> '0000'"
+    return f"CASE WHEN {text} IS NULL THEN NULL WHEN {valid} THEN {result.format(*groups)} ELSE {problem} END"
+
+
+def _floating(text: str, target: DataType) -> Typed:
+    kind = duckdb_type(target)
+    number = _matched(text, rf"({_FRACTION}(?:[eE][+-]?[0-9]+)?)[dDfF]?", f"CAST({{1}} AS {kind})", target)
+    word = f"lower(regexp_extract({text}, '^{_BLANK}(.*?){_BLANK}$', 1))"
+    named = " ".join(
+        f"WHEN {word} IN ({names}) THEN CAST('{value}' AS {kind})"
+        for names, value in (
+            ("'nan'", "nan"), ("'inf', '+inf', 'infinity', '+infinity'", "inf"), ("'-inf', '-infinity'", "-inf"),
+        )
+    )  # fmt: skip
+    return Typed(f"CASE {named} ELSE {number} END", target)
+
+
+def as_boolean(value: Typed, text: Callable[[], str]) -> str:
+    if value.data_type not in (BOOLEAN, VOID):
+        raise InvalidExpressionError(
+            f"{text()!r} is not a predicate", cause=f"Its type is {value.data_type}, not boolean"
+        )
+    return widen(value, BOOLEAN).sql
+
+
+def as_text(value: Typed) -> str:
+    """A string operand; what Spark casts to text for it is cast. Raises UnsupportedExpressionError."""
+    return cast(value, STRING).sql
+
+
+def literal_value(literal: Literal) -> Typed:
+    if literal.value is None:
+        kind = VOID if literal.data_type is None else literal.data_type
+        return Typed(null_of(kind), kind, literal)
+    kind = literal.data_type if literal.data_type is not None else natural_type(literal.value)
+    return Typed(duckdb_literal(literal.value, kind), kind, literal)
+
+
+def choose(conditions: Sequence[str], results: Sequence[Typed], default: Typed) -> Typed:
+    kind = common_type_of([value.data_type for value in (*results, default)])
+    branches = " ".join(
+        f"WHEN {condition} THEN {widen(value, kind).sql}" for condition, value in zip(conditions, results, strict=True)
+    )
+    return Typed(f"CASE {branches} ELSE {widen(default, kind).sql} END", kind)

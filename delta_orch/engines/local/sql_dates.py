@@ -1,0 +1,155 @@
+"""Functions of Spark SQL on dates and moments in DuckDB's SQL; sessions run in UTC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from delta_orch.engines.local import date_patterns
+from delta_orch.engines.local.sql_arguments import (
+    Scalars,
+    constant,
+    long_sql,
+    moment,
+)
+from delta_orch.engines.local.sql_casts import cast, error, in_years, whole_seconds
+from delta_orch.engines.local.sql_types import Typed, unsupported
+from delta_orch.expressions.parse_literals import Tree
+from delta_orch.protocol.types import (
+    DATE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+)
+
+_DATE_UNITS = {
+    **dict.fromkeys(("YEAR", "YYYY", "YY"), "year"),
+    "QUARTER": "quarter",
+    **dict.fromkeys(("MONTH", "MON", "MM"), "month"),
+    "WEEK": "week",
+}
+_TIME_UNITS = {
+    **_DATE_UNITS,
+    **dict.fromkeys(("DAY", "DD"), "day"),
+    "HOUR": "hour",
+    "MINUTE": "minute",
+    "SECOND": "second",
+}
+
+
+def truncated_date(scalars: Scalars, tree: Tree) -> Typed:
+    """`trunc`."""
+    unit = _unit(tree, _DATE_UNITS)
+    return Typed(f"CAST(date_trunc('{unit}', {scalars.day(tree.this).sql}) AS DATE)", DATE)
+
+
+def truncated_moment(scalars: Scalars, tree: Tree) -> Typed:
+    """`date_trunc`."""
+    unit = _unit(tree, _TIME_UNITS)
+    plain = moment(scalars, tree.this)
+    return cast(Typed(f"CAST(date_trunc('{unit}', {plain.sql}) AS TIMESTAMP)", TIMESTAMP_NTZ), TIMESTAMP)
+
+
+def _unit(tree: Tree, units: dict[str, str]) -> str:
+    unit = tree.args.get("unit")
+    name = "" if unit is None else str(unit.name).upper()
+    if name not in units:
+        raise unsupported(f"a date cut off at {name[:40] or 'a unit that is no constant'}")
+    return units[name]
+
+
+def date_format(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    value = moment(scalars, arguments[0]).sql
+    pattern = constant(scalars, arguments[1], str, "date_format")
+    return Typed(in_years(value, value, date_patterns.printed(value, pattern)), STRING)
+
+
+def from_unixtime(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    seconds = long_sql(scalars, arguments[0])
+    pattern = "yyyy-MM-dd HH:mm:ss"
+    if len(arguments) > 1:
+        pattern = constant(scalars, arguments[1], str, "from_unixtime")
+    value = f"make_timestamp(multiply({seconds}, 1000000::BIGINT))"
+    return Typed(in_years(value, value, date_patterns.printed(value, pattern)), STRING)
+
+
+def _parsed(scalars: Scalars, arguments: Sequence[Tree], what: str) -> str:
+    value = scalars.scalar(arguments[0])
+    if value.data_type != STRING:
+        raise unsupported(f"{what} of {value.data_type} with a pattern")
+    valid, result = date_patterns.parsed(value.sql, constant(scalars, arguments[1], str, what))
+    problem = error("[CANNOT_PARSE_TIMESTAMP] The text does not fit the pattern, or only the Spark engine reads it")
+    return f"CASE WHEN {value.sql} IS NULL THEN NULL WHEN {valid} THEN {result} ELSE {problem} END"
+
+
+def to_date(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    if len(arguments) == 1:
+        return scalars.day(arguments[0])
+    return Typed(f"CAST({_parsed(scalars, arguments, 'to_date')} AS DATE)", DATE)
+
+
+def to_timestamp(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    return Typed(f"CAST({_parsed(scalars, arguments, 'to_timestamp')} AS TIMESTAMPTZ)", TIMESTAMP)
+
+
+def unix_timestamp(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    value = scalars.scalar(arguments[0])
+    if value.data_type == STRING:
+        pattern = arguments[1:] or (_text_tree("yyyy-MM-dd HH:mm:ss"),)
+        return Typed(
+            whole_seconds(Typed(_parsed(scalars, [arguments[0], *pattern], "unix_timestamp"), TIMESTAMP_NTZ)), LONG
+        )
+    return Typed(f"(epoch_us({moment(scalars, arguments[0]).sql}) // 1000000)", LONG)
+
+
+def _text_tree(text: str) -> Tree:
+    from sqlglot import exp
+
+    return exp.Literal.string(text)
+
+
+_PARTS = {
+    **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
+    **dict.fromkeys(("QUARTER", "QTR"), "quarter"),
+    **dict.fromkeys(("MONTH", "MON", "MONS", "MONTHS"), "month"),
+    **dict.fromkeys(("WEEK", "W", "WEEKS"), "weekofyear"),
+    **dict.fromkeys(("DAY", "D", "DAYS"), "day"),
+    "DOY": "dayofyear",
+    **dict.fromkeys(("HOUR", "H", "HOURS", "HR", "HRS"), "hour"),
+    **dict.fromkeys(("MINUTE", "M", "MIN", "MINS", "MINUTES"), "minute"),
+}
+
+
+def date_part(scalars: Scalars, name: str, tree: Tree) -> Typed:
+    upper = name.upper()
+    if upper in ("DOW", "DAYOFWEEK"):
+        return Typed(f"CAST(dayofweek({scalars.day(tree).sql}) + 1 AS INTEGER)", INTEGER)
+    if upper not in _PARTS:
+        raise unsupported(f"the part {name[:40]} of a date")
+    return Typed(f"CAST({_PARTS[upper]}({moment(scalars, tree).sql}) AS INTEGER)", INTEGER)
+
+
+def extracted(scalars: Scalars, tree: Tree) -> Typed:
+    """`EXTRACT(part FROM date)`."""
+    return date_part(scalars, tree.this.name, tree.expression)
+
+
+def shifted(scalars: Scalars, tree: Tree) -> Typed:
+    """A date or a moment and an interval of one unit."""
+    value, interval = scalars.scalar(tree.this), tree.expression
+    unit = "" if interval.args.get("unit") is None else str(interval.unit.name).upper().removesuffix("S")
+    count = str(interval.this.this) if type(interval.this).__name__ == "Literal" else ""
+    of_days = ("DAY", "WEEK", "MONTH", "YEAR")
+    known = of_days if value.data_type == DATE else (*of_days, "HOUR", "MINUTE", "SECOND")
+    if (
+        value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+        or unit not in known
+        or not re.fullmatch(r"-?\d{1,6}", count)
+    ):
+        raise unsupported(f"{value.data_type} and an interval of {count or 'what is no constant'} {unit}")
+    operator = "-" if type(tree).__name__ == "Sub" else "+"
+    plain = cast(value, TIMESTAMP_NTZ).sql
+    sql = f"CAST({plain} {operator} to_{unit.lower()}s(CAST({count} AS INTEGER)) AS TIMESTAMP)"
+    return cast(Typed(sql, TIMESTAMP_NTZ), value.data_type)

@@ -1,0 +1,153 @@
+"""Functions of Spark SQL on text in DuckDB's SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from delta_orch.engines.local.java_pattern import LINE_END, JavaPattern, java_pattern
+from delta_orch.engines.local.sql_arguments import (
+    Scalars,
+    bytes_sql,
+    constant,
+    long_sql,
+)
+from delta_orch.engines.local.sql_casts import error
+from delta_orch.engines.local.sql_types import Typed, unsupported
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
+from delta_orch.expressions.to_sql import quote_duckdb_string
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    STRING,
+    ArrayType,
+)
+
+# Latin and Cyrillic letters, without those that become several letters, or whose case Java and DuckDB know from
+# different versions of Unicode. A sigma at the end of a word makes Greek a matter of its own.
+_SAME_UPPER = r"[\x{01}-\x{DE}\x{E0}-\x{148}\x{14A}-\x{19A}\x{19C}-\x{1EF}\x{1F1}-\x{24F}\x{400}-\x{52F}]*"
+_SAME_LOWER = r"[\x{01}-\x{12F}\x{131}-\x{24F}\x{400}-\x{52F}]*"
+
+
+def changed_case(scalars: Scalars, tree: Tree) -> Typed:
+    """`upper` and `lower`."""
+    return Typed(_cased(type(tree).__name__.lower(), scalars.text(tree.this)), STRING)
+
+
+def _cased(function: str, text: str) -> str:
+    pattern = quote_duckdb_string(_SAME_UPPER if function == "upper" else _SAME_LOWER)
+    problem = error(f"{function} of letters for which the local engine is not proven equal to Spark")
+    return (
+        f"CASE WHEN {text} IS NULL OR regexp_full_match({text}, {pattern}) THEN {function}({text}) ELSE {problem} END"
+    )
+
+
+def concat_ws(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    texts = [scalars.text(argument) for argument in arguments]
+    return Typed(
+        f"concat_ws({', '.join(texts)})" if len(texts) > 1 else f"CASE WHEN {texts[0]} IS NULL THEN NULL ELSE '' END",
+        STRING,
+    )
+
+
+def padded(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
+    def pad(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+        width = constant(scalars, arguments[1], int, function)
+        filling = constant(scalars, arguments[2], str, function) if len(arguments) > 2 else " "
+        if not filling or not 0 <= width <= 65_535:
+            raise unsupported(f"{function} with nothing to fill with, or beyond 65,535 characters")
+        return Typed(f"{function}({scalars.text(arguments[0])}, {width}, {quote_duckdb_string(filling)})", STRING)
+
+    return pad
+
+
+def sha2(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    if constant(scalars, arguments[1], int, "sha2") not in (0, 256):
+        raise unsupported("sha2 of any length but 256")
+    return Typed(f"sha256({bytes_sql(scalars, arguments[0])})", STRING)
+
+
+def split_part(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    delimiter = constant(scalars, arguments[1], str, "split_part")
+    index = constant(scalars, arguments[2], int, "split_part")
+    if not delimiter or index < 1:
+        raise unsupported("split_part without a delimiter, or from the end")
+    return Typed(f"split_part({scalars.text(arguments[0])}, {quote_duckdb_string(delimiter)}, {index})", STRING)
+
+
+def translate(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    old, new = (constant(scalars, argument, str, "translate") for argument in arguments[1:])
+    if not (old + new).isascii():
+        raise unsupported("translate of letters beyond ASCII")
+    return Typed(
+        f"translate({scalars.text(arguments[0])}, {quote_duckdb_string(old)}, {quote_duckdb_string(new)})", STRING
+    )
+
+
+def hexadecimal(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    if scalars.scalar(arguments[0]).data_type in INTEGRAL_RANGES:
+        return Typed(f"hex({long_sql(scalars, arguments[0])})", STRING)
+    return Typed(f"hex({bytes_sql(scalars, arguments[0])})", STRING)
+
+
+def _pattern(scalars: Scalars, tree: Tree, what: str) -> JavaPattern:
+    return java_pattern(constant(scalars, tree, str, what))
+
+
+def _searched(pattern: JavaPattern, text: str, found: str) -> str:
+    """`found`, where no line's end at the end of the text makes a `$` mean two things."""
+    if not pattern.has_end:
+        return found
+    problem = error(
+        "a regular expression with $ over text that ends with a line break, which only the Spark engine runs"
+    )
+    ends = f"regexp_matches({text}, {quote_duckdb_string(LINE_END + chr(92) + 'z')})"
+    return f"CASE WHEN {ends} THEN {problem} ELSE {found} END"
+
+
+def matches(scalars: Scalars, tree: Tree) -> Typed:
+    """`RLIKE`."""
+    return regexp_like(scalars, [tree.this, tree.expression])
+
+
+def regexp_like(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "RLIKE")
+    return Typed(_searched(pattern, text, f"regexp_matches({text}, {quote_duckdb_string(pattern.sql)})"), BOOLEAN)
+
+
+def regexp_extract(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "regexp_extract")
+    group = constant(scalars, arguments[2], int, "regexp_extract") if len(arguments) > 2 else 1
+    if not 0 <= group <= pattern.groups:
+        raise InvalidExpressionError(f"The regular expression has {pattern.groups} groups, not {group}", group=group)
+    if group > 9:
+        raise unsupported("regexp_extract of a group above 9")
+    found = f"regexp_extract({text}, {quote_duckdb_string(pattern.sql)}, {group})"
+    return Typed(_searched(pattern, text, found), STRING)
+
+
+def regexp_replace(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "regexp_replace")
+    new = constant(scalars, arguments[2], str, "regexp_replace")
+    if pattern.is_nullable or "$" in new or "\\" in new:
+        raise unsupported("regexp_replace of what may be empty, or by text with $ or a backslash")
+    found = f"regexp_replace({text}, {quote_duckdb_string(pattern.sql)}, {quote_duckdb_string(new)}, 'g')"
+    return Typed(_searched(pattern, text, found), STRING)
+
+
+def split(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "split")
+    if pattern.is_nullable or pattern.groups:
+        raise unsupported("split by what may be empty, or has groups")
+    found = f"string_split_regex({text}, {quote_duckdb_string(pattern.sql)})"
+    return Typed(_searched(pattern, text, found), ArrayType(STRING, False))
+
+
+def case_blind_like(scalars: Scalars, tree: Tree) -> Typed:
+    """`ILIKE` with a constant pattern of plain letters."""
+    pattern = constant(scalars, tree.expression, str, "ILIKE")
+    if "\\" in pattern:
+        raise unsupported("ILIKE with an escape")
+    operator = "NOT LIKE" if tree.args.get("negate") else "LIKE"
+    text = _cased("lower", scalars.text(tree.this))
+    return Typed(f"({text} {operator} {_cased('lower', quote_duckdb_string(pattern))} ESCAPE '\\')", BOOLEAN)
