@@ -268,6 +268,28 @@ class DeltaTable(TableVerbs):
 
         return create(self.log, self._snapshot_or_none(options), schema, options)
 
+    def create_or_replace(self, schema: object, **options: Unpack[WriteOptions]) -> CommitResult:
+        """Create the table without rows, or replace the one that is there, in one commit. See
+        `verbs.create.create_or_replace`.
+
+        All rows leave. Schema, partitioning, clustering, properties, name and description are the given ones only.
+        Older versions stay readable.
+
+        Args:
+            schema, options: As of `create`.
+
+        Returns: `skipped` if a `txn` is recorded.
+
+        Raises:
+            SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: The definition is invalid.
+            AppendOnlyError: The table keeps its rows.
+            InvalidRequestError: The table is compatible with Iceberg, and its partitioning would change.
+            ConflictError: Another writer changed the table in the meantime. Nothing was committed.
+        """
+        from delta_orch.verbs.create import create_or_replace
+
+        return create_or_replace(self.log, self._snapshot_or_none(options), schema, options)
+
     def append(
         self,
         data: object,
@@ -280,7 +302,8 @@ class DeltaTable(TableVerbs):
 
         Args:
             data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
-                name.
+                name. A table that it creates has NOT NULL where an Arrow schema says so, at any depth. Columns of
+                Spark's frames may be null, as with Delta on Spark.
             schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
                 `delta.enableTypeWidening` is on; by default the data must have the table's columns.
             engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
@@ -313,8 +336,8 @@ class DeltaTable(TableVerbs):
         data has rows for. No file is deleted, so the data may come from this table.
 
         Args:
-            schema_mode: `merge` as for `append`; `overwrite` takes the data's columns and, where it is given,
-                `partition_by`: only where all rows are replaced.
+            schema_mode: `merge` as for `append`; `overwrite` takes the data's columns and what `TableDefinition` says:
+                only where all rows are replaced.
 
         Raises:
             As `append`, and:

@@ -349,13 +349,13 @@ def ensure_table_for(
 
 
 def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:
-    """The schema of a table that these rows create: every column may be null."""
+    """The schema of a table that these rows create."""
     import pyarrow as pa
 
     from delta_orch.engines.select import select_engine
-    from delta_orch.table.schema_evolution import as_created_from_data
+    from delta_orch.writing.plan import Source
 
     chosen = select_engine(data, engine)
     # A reader can be read only once: ask it, and not an engine's wrapping of it.
     described = data.schema.empty_table() if isinstance(data, pa.RecordBatchReader) else data
-    return as_created_from_data(chosen.schema(chosen.relation(described)))
+    return Source(data).as_table(chosen.schema(chosen.relation(described)))

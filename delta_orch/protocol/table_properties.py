@@ -370,6 +370,15 @@ def find_property(configuration: Mapping[str, str], key: str) -> str | None:
     return None
 
 
+def with_properties_set(configuration: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """A table's properties with others set. A table may spell a key in its own way: there are not two of one name."""
+    result = dict(configuration)
+    for key, value in given.items():
+        result.pop(find_property(result, key) or key, None)
+        result[key] = value
+    return result
+
+
 def _ensure_not_internal(keys: Iterable[str]) -> None:
     for key in keys:
         if not isinstance(key, str) or not key:

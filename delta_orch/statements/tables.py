@@ -84,15 +84,15 @@ def restore(cursor: Cursor) -> Statement:
 
 
 def create(cursor: Cursor, known: frozenset[str]) -> Statement:
-    """CREATE TABLE [IF NOT EXISTS] t (columns) USING delta [parts] [AS query], or … SHALLOW | DEEP CLONE source."""
+    """CREATE [OR REPLACE] TABLE [IF NOT EXISTS] t (columns) USING delta [parts] [AS query], or … SHALLOW | DEEP CLONE
+    source."""
     cursor.expect("CREATE")
-    if cursor.at("OR", "REPLACE"):
-        raise unsupported("CREATE OR REPLACE TABLE", "Use overwrite(…, schema_mode='overwrite')")
+    replaces = cursor.take("OR", "REPLACE")
     cursor.expect("TABLE")
-    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    if_not_exists = not replaces and cursor.take("IF", "NOT", "EXISTS")
     name = table_name(cursor)
     if cursor.at("SHALLOW") or cursor.at("DEEP") or cursor.at("CLONE"):
-        return _clone(cursor, name)
+        return _clone(cursor, name, replaces)
     fields = _definitions(cursor) if cursor.at("(") else None
     definition: dict[str, Any] = {}
     query: Query | None = None
@@ -120,9 +120,13 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         raise unsupported("CREATE TABLE with both columns and a query")
     if query is None and fields is None:
         cursor.refuse("( is missing")
+    if query is not None and replaces:
+        raise unsupported("CREATE OR REPLACE TABLE … AS", "Use overwrite(…, schema_mode='overwrite')")
 
     def run(session: Session) -> object:
         table = session.target(name)
+        if replaces:
+            return table.create_or_replace(fields, **definition, **session.options)
         if table.exists() and not if_not_exists:
             from delta_orch.errors import TableExistsError
 
@@ -137,7 +141,7 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
     return run
 
 
-def _clone(cursor: Cursor, name: TableName) -> Statement:
+def _clone(cursor: Cursor, name: TableName, replaces: bool) -> Statement:
     shallow = cursor.take("SHALLOW") or not cursor.take("DEEP")
     cursor.expect("CLONE")
     source = table_name(cursor)
@@ -146,7 +150,7 @@ def _clone(cursor: Cursor, name: TableName) -> Statement:
         version, timestamp = time_travel(cursor)
     cursor.end()
     return lambda session: session.target(source).clone(
-        session.target(name).uri, shallow, version, timestamp, storage_options=session.storage_options,
+        session.target(name).uri, shallow, version, timestamp, replaces, storage_options=session.storage_options,
         **session.options,
     )  # fmt: skip
 

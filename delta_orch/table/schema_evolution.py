@@ -79,16 +79,21 @@ def merge_schemas(table: StructType, source: StructType, *, may_widen: bool) -> 
 def overwritten_schema(table: StructType, source: StructType) -> StructType:
     """The schema of a table whose rows and columns are all replaced by the source's.
 
-    A column that keeps name and type stays what it was: its nullability, comment, default, generation and identity,
-    physical name and id. All others are new.
+    A column that keeps name and type stays what it was: its comment, default, generation and identity, physical name
+    and id. It is NOT NULL where it was, or where the source's is. All others are new.
+
+    Args:
+        source: As `as_created_from_data` gives it.
 
     Raises:
         SchemaMismatchError: A column has no type (void), so nothing could ever be written to it.
     """
     columns = []
-    for column in as_created_from_data(source):
+    for column in source:
         known = table.find(column.name)
-        columns.append(known if known is not None and _is_same(_loosen(known.data_type), column.data_type) else column)
+        if known is not None and _is_same(_loosen(known.data_type), _loosen(column.data_type)):
+            column = replace(known, nullable=known.nullable and column.nullable)
+        columns.append(column)
     return StructType(tuple(columns))
 
 
@@ -107,10 +112,17 @@ def _is_same(ours: DataType, theirs: DataType) -> bool:
     return ours == theirs or (ours == VARIANT and is_variant_storage(theirs))
 
 
-def as_created_from_data(schema: StructType) -> StructType:
-    """The schema of a table whose first rows have this one: every column may be null, and nothing is inherited that
-    only means something in the table the rows came from (column mapping, generation, defaults)."""
-    return StructType(tuple(_loosen_field(f) for f in schema))
+def as_created_from_data(schema: StructType, *, keeps_not_null: bool) -> StructType:
+    """The schema of a table whose first rows have this one: nothing is inherited that only means something in the table
+    the rows came from (column mapping, generation, defaults).
+
+    Args:
+        keeps_not_null: NOT NULL is something that somebody has said, as in Arrow. Spark derives it from a query, and so
+            Delta on Spark creates every column, at any depth, as one that may be null.
+    """
+    if not keeps_not_null:
+        return StructType(tuple(_loosen_field(f) for f in schema))
+    return without_metadata(schema, lambda key: key.startswith(_PROTOCOL_KEYS))
 
 
 def as_first_defined(schema: StructType) -> StructType:
@@ -127,7 +139,7 @@ def _loosen_field(column: StructField) -> StructField:
 def _loosen(data_type: DataType) -> DataType:
     match data_type:
         case StructType():
-            return as_created_from_data(data_type)
+            return as_created_from_data(data_type, keeps_not_null=False)
         case ArrayType(element_type):
             return ArrayType(_loosen(element_type), True)
         case MapType(key_type, value_type):

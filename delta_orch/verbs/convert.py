@@ -101,7 +101,7 @@ def convert(
         },
         **commit,
     )
-    target.stage_creation(transaction)
+    target.stage_metadata(transaction)
     # Whoever creates the table meanwhile may have taken the same files.
     transaction.read_whole_table()
     adds = described_files(store, files, partitions, target.write_spec(), progress)

@@ -1,8 +1,9 @@
-"""`create`: an empty table of a given schema, or the one that is there already."""
+"""`create`: an empty table of a given schema, or the one that is there already. `create_or_replace`: in its place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
@@ -17,13 +18,25 @@ from delta_orch.errors import (
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
+from delta_orch.log.write.commit_options import SERIALIZABLE, parse_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.writing.target import WriteOptions, existing_target, new_target, split_options
+from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE
+from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
+from delta_orch.writing.target import (
+    TableDefinition,
+    WriteOptions,
+    WriteTarget,
+    ensure_same_partitioning,
+    existing_target,
+    new_target,
+    split_options,
+)
 
 
 def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: WriteOptions) -> CommitResult:
@@ -42,15 +55,9 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
     definition, commit = split_options(options)
     if snapshot is None:
         target = new_target(log.store, struct, definition)
-        parameters = {
-            "partitionBy": orjson.dumps(target.partition_columns).decode(),
-            "clusterBy": orjson.dumps(tuple(definition.get("cluster_by") or ())).decode(),
-            "properties": orjson.dumps(dict(target.table.configuration)).decode(),
-            "description": definition.get("description"),
-            "isManaged": "false",
-        }
+        parameters = _parameters(target, definition)
         transaction = Transaction(log, None, operation="CREATE TABLE", operation_parameters=parameters, **commit)
-        target.stage_creation(transaction)
+        target.stage_metadata(transaction)
         try:
             return transaction.commit()
         except MetadataChangedError as e:
@@ -60,6 +67,67 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
         snapshot = log.snapshot()
     _ensure_joins(snapshot, struct, definition.get("partition_by") or ())
     return Transaction(log, snapshot, operation="CREATE TABLE", **commit).skip()
+
+
+def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, options: WriteOptions) -> CommitResult:
+    """Make the table an empty one of this definition: as `create` where there is none; otherwise all its files leave,
+    and schema, partitioning, clustering, properties, name and description are the given ones and nothing else.
+
+    It is a new table in an old log, with an id of its own. Older versions stay readable. What the log has promised
+    stays, too: the protocol keeps its features, and transaction ids, the user's metadata domains, given row ids and
+    column ids go on.
+
+    Returns: `skipped` where a transaction id is recorded.
+
+    Raises as `DeltaTable.create_or_replace`.
+    """
+    struct = parse_schema_argument(schema)
+    definition, commit = split_options(options)
+    if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
+        raise InvalidRequestError("A whole table is replaced", remedy="Pass transaction ids without scope")
+    # Whatever is asked for: whoever adds rows meanwhile adds them to the table that leaves.
+    commit = {**commit, "isolation_level": SERIALIZABLE}
+    before = None if snapshot is None else existing_target(snapshot)
+    target = new_target(log.store, struct, definition, before)
+    if before is not None:
+        target = _in_place_of(before, target)
+    transaction = Transaction(
+        log,
+        snapshot,
+        operation="CREATE OR REPLACE TABLE",
+        operation_parameters=_parameters(target, definition),
+        **commit,
+    )
+    if transaction.stale_txns():
+        return transaction.commit()
+    transaction.ensure_follows()
+    transaction.read_whole_table()
+    target.stage_metadata(transaction, before)
+    if snapshot is not None and snapshot.num_files:
+        transaction.remove_files(snapshot.files(REMOVED_FILE_COLUMNS))
+    return transaction.commit()
+
+
+def _in_place_of(before: WriteTarget, target: WriteTarget) -> WriteTarget:
+    """A new table with what the log has promised of the one whose place it takes."""
+    ensure_same_partitioning(before.table, target.table)
+    properties = with_own_commit_times(target.table.configuration, target.table, before.table)
+    if PROTECTED_BEFORE in before.table.configuration:
+        properties[PROTECTED_BEFORE] = before.table.configuration[PROTECTED_BEFORE]
+    protocol = united_protocol(before.table.protocol, target.table.protocol)
+    table = target.table.with_properties(properties).after(protocol, None).for_writing()
+    was_clustered = target.clustering is None and before.clustering
+    return replace(target, table=table, clustering=() if was_clustered else target.clustering)
+
+
+def _parameters(target: WriteTarget, definition: TableDefinition) -> dict[str, object]:
+    return {
+        "partitionBy": orjson.dumps(target.partition_columns).decode(),
+        "clusterBy": orjson.dumps(tuple(definition.get("cluster_by") or ())).decode(),
+        "properties": orjson.dumps(dict(target.table.configuration)).decode(),
+        "description": definition.get("description"),
+        "isManaged": "false",
+    }
 
 
 def _ensure_joins(snapshot: Snapshot, schema: StructType, partition_by: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import Engine, Relation, RowCheck
-from delta_orch.engines.select import EngineChoice, select_engine
+from delta_orch.engines.select import EngineChoice, is_spark_value, select_engine
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
@@ -77,6 +77,10 @@ class Source:
 
     data: object
     schema_mode: SchemaMode | None = None
+
+    def as_table(self, schema: StructType) -> StructType:
+        """The schema of a table that these rows create."""
+        return as_created_from_data(schema, keeps_not_null=not is_spark_value(self.data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if snapshot is None:
         assert source is not None
         relation = engine.relation(source.data)
-        target = new_target(log.store, as_created_from_data(engine.schema(relation)), definition)
+        target = new_target(log.store, source.as_table(engine.schema(relation)), definition)
     else:
         # Where the schema is overwritten, so may be the partitioning.
         keeps_partitioning = source is None or source.schema_mode is not SchemaMode.OVERWRITE
@@ -269,18 +273,15 @@ class Write:
     def _take(self, source: Source, relation: Relation, definition: TableDefinition) -> None:
         """Fit the table to the caller's rows and plan how they become rows of the table."""
         if self.snapshot is None:
-            self.target.stage_creation(self.transaction)
+            self.target.stage_metadata(self.transaction)
         else:
             relation = self.engine.relation(source.data)
         self._rows, schema = relation, self.engine.schema(relation)
         if self.snapshot is not None:
-            before = self.target.table
-            partition_by = definition.get("partition_by")
-            self.target = evolve_target(self.target, schema, source.schema_mode, partition_by)
-            if self.target.table is not before:
-                if self.target.table.protocol != before.protocol:
-                    self.transaction.update_protocol(self.target.table.protocol)
-                self.transaction.update_metadata(self.target.table.metadata)
+            before = self.target
+            columns = source.as_table(schema) if source.schema_mode is SchemaMode.OVERWRITE else schema
+            self.target = evolve_target(before, columns, source.schema_mode, definition)
+            self.target.stage_metadata(self.transaction, before)
         # A schema that is merged may have columns that the data lacks.
         fill_nulls = source.schema_mode is SchemaMode.MERGE
         if self.target.table.has_rules:

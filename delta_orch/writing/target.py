@@ -27,7 +27,8 @@ from delta_orch.table.schema_evolution import SchemaMode
 
 class TableDefinition(TypedDict, total=False):
     """What a table is to be if this write creates it. `partition_by` must agree with an existing table; the rest is
-    ignored there.
+    ignored there. A write with `schema_mode="overwrite"` gives all of it to an existing table: properties beside those
+    that it has, and whatever else is not None.
 
     Attributes:
         partition_by: Names of columns.
@@ -133,11 +134,13 @@ class WriteTarget:
 
         return logical_paths(self.schema, self.clustering)
 
-    def stage_creation(self, transaction: Transaction) -> None:
-        """Stage what creates the table, in the transaction that does."""
-        transaction.update_protocol(self.table.protocol)
-        transaction.update_metadata(self.table.metadata)
-        if self.clustering is not None:
+    def stage_metadata(self, transaction: Transaction, before: WriteTarget | None = None) -> None:
+        """Stage what makes the table this one, in a transaction on `before`; None creates the table."""
+        if before is None or self.table.protocol != before.table.protocol:
+            transaction.update_protocol(self.table.protocol)
+        if before is None or self.table.metadata != before.table.metadata:
+            transaction.update_metadata(self.table.metadata)
+        if self.clustering is not None and (before is None or self.clustering != before.clustering):
             from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 
             transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(self.clustering))
@@ -169,8 +172,13 @@ def existing_target(snapshot: Snapshot, partition_by: Sequence[str] | None = Non
     return WriteTarget(snapshot.store, table, snapshot.clustering)
 
 
-def new_target(store: LogStore, schema: StructType, definition: TableDefinition) -> WriteTarget:
+def new_target(
+    store: LogStore, schema: StructType, definition: TableDefinition, replaced: WriteTarget | None = None
+) -> WriteTarget:
     """A table that does not exist yet.
+
+    Args:
+        replaced: The table in whose place it comes, in the same log: no column id is given twice.
 
     Raises:
         InvalidPropertyError, ColumnNotFoundError, SchemaMismatchError, InvalidRequestError: The definition or the
@@ -179,10 +187,10 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
         TableExistsError: Another table lies around the location, or below it.
     """
     from delta_orch.protocol.table_properties import ensure_settable
-    from delta_orch.table.clustering import ensure_can_cluster, physical_columns
+    from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
     from delta_orch.table.schema_evolution import as_first_defined
-    from delta_orch.table.table_rules import settle, with_dependent_properties
+    from delta_orch.table.table_rules import requested_mapping, settle, with_dependent_properties
 
     configuration = with_dependent_properties(ensure_settable(definition.get("properties") or {}, on_new_table=True))
     schema = as_first_defined(schema)
@@ -198,13 +206,13 @@ def new_target(store: LogStore, schema: StructType, definition: TableDefinition)
         created_time=time.time_ns() // 1_000_000,
     )
     asked = TableConfiguration(protocol_for_new_table(schema, configuration), metadata)
+    if replaced is not None and requested_mapping(asked) is not ColumnMappingMode.NONE:
+        last_id = replaced.table.configuration.get(MAX_COLUMN_ID, "0")
+        asked = asked.with_properties({**asked.configuration, MAX_COLUMN_ID: last_id})
     cluster_by = definition.get("cluster_by")
     table = settle(None, asked, {"clustering"} if cluster_by else ())
-    clustering = None
-    if cluster_by:
-        clustering = physical_columns(table.schema, [resolve_path(table.schema, column) for column in cluster_by])
-        ensure_can_cluster(table, clustering)
-    if not table.properties.allow_nested_tables:
+    clustering = _clustering_by(table, cluster_by) if cluster_by else None
+    if replaced is None and not table.properties.allow_nested_tables:
         ensure_alone(store)
     return WriteTarget(store, table, clustering)
 
@@ -230,18 +238,19 @@ def evolve_target(
     target: WriteTarget,
     source_schema: StructType,
     schema_mode: SchemaMode | None,
-    partition_by: Sequence[str] | None = None,
+    definition: TableDefinition | None = None,
 ) -> WriteTarget:
     """The target with the schema, metadata and protocol that it will have once rows of this schema are in it.
 
     Args:
         schema_mode: None leaves the target as it is: rows must fit. `MERGE` adds columns, and widens types where the
             table allows it. `OVERWRITE` takes the source's columns; only for writes that replace every row.
-        partition_by: With `OVERWRITE`, another partitioning; None keeps the table's.
+        definition: With `OVERWRITE`, what else is to change.
 
-    Returns: `target` itself where nothing changes; otherwise the verb must stage `metadata` and `protocol`.
+    Returns: `target` itself where nothing changes; otherwise the verb must stage it.
 
     Raises:
+        InvalidPropertyError: A property that cannot be set.
         SchemaMismatchError: Types that cannot be merged, all named; or a schema no table can have.
         ColumnNotFoundError: A partition column that the new schema does not have.
         InvalidRequestError: A rule of the protocol forbids the change.
@@ -254,35 +263,71 @@ def evolve_target(
     from delta_orch.table.table_rules import settle
 
     before = target.table
-    if schema_mode is SchemaMode.MERGE:
-        schema = merge_schemas(before.schema, source_schema, may_widen=before.properties.enable_type_widening)
-        wanted = before.with_schema(schema)
-    else:
-        wanted = _overwritten(before, source_schema, partition_by)
-    settled = settle(before, wanted)
+    if schema_mode is SchemaMode.OVERWRITE:
+        return _overwritten(target, source_schema, definition or {})
+    schema = merge_schemas(before.schema, source_schema, may_widen=before.properties.enable_type_widening)
+    settled = settle(before, before.with_schema(schema))
     if settled is before:
         return target
     ensure_can_cluster(settled, target.clustering or ())
     return replace(target, table=settled)
 
 
-def _overwritten(
-    before: TableConfiguration, source_schema: StructType, partition_by: Sequence[str] | None
-) -> TableConfiguration:
+def _overwritten(target: WriteTarget, source_schema: StructType, definition: TableDefinition) -> WriteTarget:
+    from delta_orch.protocol.table_properties import ensure_settable, with_properties_set
+    from delta_orch.table.clustering import ensure_can_cluster
+    from delta_orch.table.protocol_upgrade import (
+        is_protocol_request,
+        requested_features,
+        requested_versions,
+        upgraded_versions,
+    )
     from delta_orch.table.schema_evolution import overwritten_schema
+    from delta_orch.table.table_rules import settle
 
+    before = target.table
     schema = overwritten_schema(before.schema, source_schema)
+    partition_by = definition.get("partition_by")
     names = before.metadata.partition_columns if partition_by is None else partition_by
-    columns = resolve_column_names(names, schema, "partition_by")
-    if before.properties.is_iceberg_compatible:
-        _ensure_same_partitioning(before, columns)
-    return before.after(None, replace(before.metadata, partition_columns=columns)).with_schema(schema)
+    # All rows are new: they are checked against constraints, too.
+    asked = ensure_settable(definition.get("properties") or {}, on_new_table=True)
+    kept = {key: value for key, value in asked.items() if not is_protocol_request(key)}
+    name, description = definition.get("name"), definition.get("description")
+    metadata = replace(
+        before.metadata,
+        partition_columns=resolve_column_names(names, schema, "partition_by"),
+        configuration=with_properties_set(before.configuration, kept),
+        name=before.metadata.name if name is None else name or None,
+        description=before.metadata.description if description is None else description or None,
+    )
+    wanted = before.after(upgraded_versions(before.protocol, *requested_versions(asked)), metadata).with_schema(schema)
+    cluster_by = definition.get("cluster_by")
+    clusters = {"clustering"} if cluster_by else set()
+    settled = settle(before, wanted, requested_features(asked) | clusters)
+    ensure_same_partitioning(before, settled)
+    clustering = target.clustering
+    if cluster_by is not None and (cluster_by or clustering):
+        clustering = _clustering_by(settled, cluster_by)
+    ensure_can_cluster(settled, clustering or ())
+    return replace(target, table=settled, clustering=clustering)
 
 
-def _ensure_same_partitioning(before: TableConfiguration, columns: tuple[str, ...]) -> None:
-    """PROTOCOL, "Writer Requirements for IcebergCompatV2": a partitioned table keeps the names of its partitioning."""
+def _clustering_by(table: TableConfiguration, cluster_by: Sequence[str]) -> tuple[Path, ...]:
+    from delta_orch.table.clustering import ensure_can_cluster, physical_columns
+
+    clustering = physical_columns(table.schema, [resolve_path(table.schema, column) for column in cluster_by])
+    ensure_can_cluster(table, clustering)
+    return clustering
+
+
+def ensure_same_partitioning(before: TableConfiguration, after: TableConfiguration) -> None:
+    """PROTOCOL, "Writer Requirements for IcebergCompatV2": a partitioned table keeps the names of its partitioning.
+
+    Raises InvalidRequestError: It does not.
+    """
     known = before.metadata.partition_columns
-    if known and known != columns:
+    is_compatible = before.properties.is_iceberg_compatible and after.properties.is_iceberg_compatible
+    if is_compatible and known and known != after.metadata.partition_columns:
         raise InvalidRequestError(
             f"The table is compatible with Iceberg and stays partitioned by {', '.join(known)}",
             remedy="Keep the partition columns, or set the property of Iceberg compatibility to false first",

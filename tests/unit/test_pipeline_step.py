@@ -19,14 +19,14 @@ from delta_orch.pipeline.step import Mode, Step, StepReport, ensure_table_for
 ROWS = pa.table({"day": ["a", "a"], "n": pa.array([1, 2], pa.int64())})
 
 
-def test_creates_it_empty_with_columns_that_may_be_null(tmp_path: Path) -> None:
+def test_creates_it_empty_with_the_columns_of_the_data(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     strict = ROWS.cast(pa.schema([pa.field("day", pa.string(), nullable=False), pa.field("n", pa.int64())]))
     properties = {"delta.checkpointInterval": "7"}
     ensure_table_for(table, strict, partition_by=["day"], properties=properties, user_metadata="by me")
     snapshot = table.snapshot()
     assert (snapshot.version, snapshot.num_files, snapshot.partition_columns) == (0, 0, ("day",))
-    assert [field.nullable for field in snapshot.schema] == [True, True]
+    assert [field.nullable for field in snapshot.schema] == [False, True]
     assert snapshot.properties.checkpoint_interval == 7
     assert table.history()[0].user_metadata == "by me"
 

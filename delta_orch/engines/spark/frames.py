@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.schema import data_type_to_json
@@ -72,7 +73,14 @@ def value_to_frame(session: SparkSession, value: object) -> DataFrame:
 
 
 def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
-    """A table whose columns have the Arrow types of `schema` as a DataFrame of exactly that schema."""
+    """A table whose columns have the Arrow types of `schema` as a DataFrame of exactly that schema.
+
+    Raises ConstraintViolationError: It holds null where its schema says that there is none.
+    """
+    # Spark takes the schema's word, and leaves out the checks of what cannot be null.
+    for check in batch_checks(schema, ()):
+        for batch in table.to_batches():
+            check(batch)
     target = spark_schema(schema)
     if table.num_rows == 0:
         return session.createDataFrame([], target)

@@ -14,7 +14,13 @@ from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import is_not_true
 from delta_orch.protocol.action_json import body_to_json
 from delta_orch.protocol.schema_edit import ColumnPath, Path, quote_path, resolve_path
-from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX, ensure_removable, ensure_settable, find_property
+from delta_orch.protocol.table_properties import (
+    CONSTRAINT_PREFIX,
+    ensure_removable,
+    ensure_settable,
+    find_property,
+    with_properties_set,
+)
 from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.table.clustering import (
     CLUSTERING_DOMAIN,
@@ -58,12 +64,8 @@ class SetProperties:
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidPropertyError, UnsupportedFeatureError, InvalidRequestError."""
         asked = ensure_settable(self.properties, on_new_table=False)
-        configuration = dict(draft.configuration)
-        for key, value in asked.items():
-            if not is_protocol_request(key):
-                # A table may spell a key in its own way: there must not be two of one name.
-                configuration.pop(find_property(configuration, key) or key, None)
-                configuration[key] = value
+        kept = {key: value for key, value in asked.items() if not is_protocol_request(key)}
+        configuration = with_properties_set(draft.configuration, kept)
         protocol = upgraded_versions(draft.table.protocol, *requested_versions(asked))
         table = draft.table.after(protocol, None).with_properties(configuration)
         return replace(draft, table=table, features=draft.features | requested_features(asked))

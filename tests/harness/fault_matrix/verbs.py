@@ -113,6 +113,7 @@ def _findings(table: DeltaTable) -> list[str]:
 VERBS = (
     Verb("create", "none", lambda t: t.create(rows("a").schema, partition_by=["day"])),
     Verb("create, is there", "empty", lambda t: t.create(rows("a").schema, partition_by=["day"])),
+    _commit("create or replace", "rich", lambda t: t.create_or_replace(rows("a").schema, txn=TXN)),
     _commit("append, first", "none", lambda t: t.append(rows("a", 1), partition_by=["day"], txn=TXN)),
     _commit("append, table just made", "empty", lambda t: t.append(rows("a", 1), partition_by=["day"], txn=TXN)),
     Verb("append", "plain", lambda t: t.append(rows("a", 9))),
