@@ -18,6 +18,7 @@ from delta_orch.errors import (
     InvalidRequestError,
     VersionNotFoundError,
 )
+from delta_orch.expressions.parse import parse_expression
 from delta_orch.table.clustering import CLUSTERING_DOMAIN
 from delta_orch.table.registry import canonical_features
 from tests.harness.table_builder import read_anew
@@ -143,7 +144,7 @@ class TestCreateOrReplace:
         with pytest.raises(AppendOnlyError):
             table.create_or_replace(STRICT.remove(1))
         with pytest.raises(InvalidRequestError, match="scope"):
-            table.create_or_replace(STRICT.remove(1), txn=TxnId("t", 1, "day = 'a'"))
+            table.create_or_replace(STRICT.remove(1), txn=TxnId("t", 1, parse_expression("day = 'a'")))
         with pytest.raises(VersionNotFoundError):
             table.create_or_replace(STRICT.remove(1), read_version=7)
         assert table.version() == 0
