@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         DeltaTableVersionSensor,
         DeltaTxnSensor,
     )
+    from delta_orch.airflow.submit_operator import DeltaSparkSubmitOperator
     from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger
     from delta_orch.airflow.whole_table_operators import DeltaCloneOperator, DeltaRestoreOperator
     from delta_orch.airflow.write_operator import DeltaWriteOperator
@@ -48,6 +49,7 @@ __all__ = [
     "DeltaPartitionSensor",
     "DeltaRestoreOperator",
     "DeltaRowSensor",
+    "DeltaSparkSubmitOperator",
     "DeltaTableVersionSensor",
     "DeltaTxnSensor",
     "DeltaVacuumOperator",
@@ -75,6 +77,7 @@ _HOME = {
     "DeltaPartitionSensor": "sensors",
     "DeltaRestoreOperator": "whole_table_operators",
     "DeltaRowSensor": "sensors",
+    "DeltaSparkSubmitOperator": "submit_operator",
     "DeltaTableVersionSensor": "sensors",
     "DeltaTxnSensor": "sensors",
     "DeltaVacuumOperator": "maintenance_operators",

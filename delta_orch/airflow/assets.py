@@ -10,15 +10,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
-from delta_orch.airflow.locations import asset_uri_of_table, table_uri_of_asset
+from delta_orch.airflow.locations import asset_uri_of_table, is_template, location_text, table_uri_of_asset
 
 if TYPE_CHECKING:
-    from airflow.sdk import Asset
+    from airflow.sdk import Asset, Context
+    from airflow.sdk.definitions.asset import AssetUriRef
     from pydantic import JsonValue
 
     Extra = dict[str, JsonValue]
 
-__all__ = ["asset_uri_of_table", "create_asset", "delta_table_asset", "sanitize_uri", "table_uri_of_asset"]
+__all__ = [
+    "asset_uri_of_table",
+    "create_asset",
+    "delta_table_asset",
+    "outlet_for",
+    "sanitize_uri",
+    "table_uri_of_asset",
+    "told_asset",
+]
+
+WATCHED = "delta_orch_watched"
+"""Of an asset's extra: the triggerer watches the table."""
 
 
 def delta_table_asset(
@@ -39,7 +51,7 @@ def delta_table_asset(
         group: The asset's group.
         extra: Metadata of the asset; no credentials.
         watch: Have the triggerer watch the table: each commit that changes data, whoever makes it, is an event of the
-            asset (`DeltaCommitTrigger`). Tasks that write the table should not name the asset among their outlets
+            asset (`DeltaCommitTrigger`). Tasks that write the table should not name the asset among their `outlets`
             then, or each of their commits is told twice.
         poll_interval: Seconds between looks at the table.
         delta_conn_id: The connection with the storage options, for the watcher.
@@ -58,7 +70,38 @@ def delta_table_asset(
 
         trigger = DeltaCommitTrigger(table_uri_of_asset(uri), name, delta_conn_id, poll_interval)
         watchers.append(AssetWatcher(name=f"{name} commits", trigger=trigger))
+        extra = {**(extra or {}), WATCHED: True}
     return Asset(name=name, uri=uri, group=group, extra=extra or {}, watchers=watchers)
+
+
+def outlet_for(location: object) -> Asset | AssetUriRef | None:
+    """What stands for a written table among the outlets: the asset that was given, else a reference by URI: a second
+    name on one URI would take the first one's place. None for a watched asset, whose trigger tells of the commit, and
+    where the location is known only when the task runs, or depends on a connection."""
+    from airflow.sdk import Asset
+
+    if isinstance(location, Asset):
+        return None if location.watchers else location
+    if is_template(location):
+        return None
+    text = location_text(location)
+    if not (text.startswith("/") or "://" in text):
+        return None
+    return Asset.ref(uri=asset_uri_of_table(text))
+
+
+def told_asset(context: Context, table_uri: str) -> Asset | AssetUriRef | None:
+    """The asset that a task tells of its commit to a table: one that a DAG has declared and no trigger watches."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    reference = outlet_for(table_uri)
+    try:
+        _, extra = context["outlet_events"]._resolve_asset_ref(reference)
+    except AirflowRuntimeError as error:
+        if getattr(error.error.error, "name", "") != "ASSET_NOT_FOUND":
+            raise
+        return None
+    return None if extra.get(WATCHED) else reference
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

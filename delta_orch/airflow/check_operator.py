@@ -41,6 +41,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         "min_rows",
     )
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+    writes = False
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.min_rows = min_rows
         self.max_age = max_age
         self.max_health = max_health
+        self.reads_from(kwargs.get("table_uri"))
         self.ensure_flag("exact_columns", exact_columns)
         if not any(check is not None for check in (columns, rows, min_rows, max_age, max_health)):
             raise self.refusal("checks nothing")

@@ -29,12 +29,14 @@ class ConnectionSettings:
         options: Storage options, secret ones included.
         secrets: Every text among them that must not be shown.
         exposed: Names of secret options that stand where Airflow shows them.
+        table_page: The URL of a table's page, with `{table_uri}` and `{version}`.
     """
 
     root: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
     exposed: tuple[str, ...] = ()
+    table_page: str | None = None
 
 
 def read_settings(conn_id: str, extra: str | None) -> ConnectionSettings:
@@ -46,9 +48,10 @@ def read_settings(conn_id: str, extra: str | None) -> ConnectionSettings:
             quotes no value.
     """
     options = _parse_object(extra, f"extra of connection {conn_id}")
-    root = options.pop("table_root", None)
-    if root is not None and not isinstance(root, str):
-        raise InvalidRequestError(f"The table_root of connection {conn_id} is not a text", remedy="Write a URI or path")
+    root, page = options.pop("table_root", None), options.pop("table_page", None)
+    for name, value in (("table_root", root), ("table_page", page)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidRequestError(f"The {name} of connection {conn_id} is not a text", remedy="Write a URI or path")
     shown = _parse_object(options.pop("storage_options", None), f"storage_options in the extra of connection {conn_id}")
     hidden = _parse_object(options.pop(SECRET_OPTIONS, None), f"{SECRET_OPTIONS} in the extra of connection {conn_id}")
     places: tuple[Mapping[str, _JSON], ...] = (options, shown, hidden)
@@ -62,7 +65,8 @@ def read_settings(conn_id: str, extra: str | None) -> ConnectionSettings:
     exposed = tuple(name for name in (*options, *shown) if _is_secret(name) and (name in shown or not _is_hidden(name)))
     secrets = {text for place in places[:2] for name, value in place.items() for text in _secrets_of(name, value)}
     secrets.update(text for value in hidden.values() for text in _texts(value))
-    return ConnectionSettings(root or None, joined, frozenset(secrets), exposed)  # type: ignore[arg-type]  # checked by the store
+    texts = [value if isinstance(value, str) and value else None for value in (root, page)]
+    return ConnectionSettings(texts[0], joined, frozenset(secrets), exposed, texts[1])  # type: ignore[arg-type]  # checked by the store
 
 
 def _is_secret(name: str) -> bool:

@@ -33,7 +33,8 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
 
     The connection's `extra` holds the storage options: plainly (`{"region": "…"}`), in an object `storage_options`,
     and, where they are secret, in `secret_storage_options`, which Airflow masks in the form and the REST API. The two
-    objects may be JSON text. `table_root` is the directory below which relative table URIs are looked up. Every secret
+    objects may be JSON text. `table_root` is the directory below which relative table URIs are looked up; `table_page`
+    the URL of a table's page, for the link of tasks. Every secret
     value is registered with Airflow's masker; options appear in no XCom, trigger or rendered template.
 
     Args:
@@ -50,6 +51,7 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
         super().__init__(**kwargs)
         self.delta_conn_id = delta_conn_id
         self._settings: tuple[str | None, dict[str, str]] | None = None
+        self._table_page: str | None = None
 
     def get_conn(self) -> DeltaHook:
         """The hook itself: a table is opened anew for each use, nothing stays connected."""
@@ -65,7 +67,7 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
                 relative while the connection names no `table_root`.
             AirflowNotFoundException: There is no such connection (other than the default one).
         """
-        self.storage_options()
+        self._connected()
         return self._open(table_uri)
 
     async def async_table(self, table_uri: TableLocation) -> DeltaTable:
@@ -76,16 +78,21 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
             settings = self._understood(await self._async_find_connection())
             for secret in settings.secrets:
                 await amask_secret(secret)
-            self._settings = settings.root, dict(settings.options)
+            self._take(settings)
         return self._open(table_uri)
 
     def storage_options(self) -> dict[str, str] | None:
         """The options for another table of the same connection."""
-        if self._settings is None:
-            settings = self._understood(self._find_connection())
-            self._mask(settings)
-            self._settings = settings.root, dict(settings.options)
-        return self._settings[1] or None
+        return self._connected()[1] or None
+
+    def table_page(self) -> str | None:
+        """The URL of a table's page, with `{table_uri}` and `{version}` in it, where the connection has one."""
+        self._connected()
+        return self._table_page
+
+    def location(self, reference: TableReference) -> str:
+        """Where the table of a reference is, see `snapshot`."""
+        return self.table(_named(reference)).uri
 
     def snapshot(self, reference: TableReference) -> TableSnapshot:
         """A version of a table: the one that a reference pins, else the newest.
@@ -97,14 +104,10 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
             InvalidRequestError: As `table`, or the reference has no `table_uri`.
             DeltaError: As `DeltaTable.snapshot`.
         """
-        if not isinstance(reference, Mapping):
-            return self.table(reference).snapshot()
-        table_uri, version = reference.get("table_uri"), reference.get("version")
-        if not isinstance(table_uri, str) or not (version is None or isinstance(version, int)):
-            raise InvalidRequestError(
-                "The reference names no table", remedy='Pass {"table_uri": "…", "version": 7}, or a location'
-            )
-        return self.table(table_uri).snapshot(version=version)
+        version = reference.get("version") if isinstance(reference, Mapping) else None
+        if not (version is None or isinstance(version, int)):
+            raise _no_table()
+        return self.table(_named(reference)).snapshot(version=version)
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the settings can be understood and the `table_root` is there and can be listed."""
@@ -121,6 +124,17 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
         except DeltaError as error:
             return False, f"{error.code}: {error}"
         return True, f"{settings.root} can be listed."
+
+    def _connected(self) -> tuple[str | None, dict[str, str]]:
+        if self._settings is None:
+            settings = self._understood(self._find_connection())
+            self._mask(settings)
+            self._take(settings)
+        assert self._settings is not None
+        return self._settings
+
+    def _take(self, settings: ConnectionSettings) -> None:
+        self._settings, self._table_page = (settings.root, dict(settings.options)), settings.table_page
 
     def _find_connection(self) -> Connection | None:
         try:
@@ -166,6 +180,22 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
     def _resolve(self, table_uri: str) -> str:
         assert self._settings is not None
         return absolute_location(table_uri, self._settings[0], self.delta_conn_id)
+
+
+def _named(reference: TableReference) -> TableLocation:
+    """The table that a reference is about."""
+    if not isinstance(reference, Mapping):
+        return reference
+    table_uri = reference.get("table_uri")
+    if not isinstance(table_uri, str):
+        raise _no_table()
+    return table_uri
+
+
+def _no_table() -> InvalidRequestError:
+    return InvalidRequestError(
+        "The reference names no table", remedy='Pass {"table_uri": "…", "version": 7}, or a location'
+    )
 
 
 def _is_directory(root: str) -> bool:

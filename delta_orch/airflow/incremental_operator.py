@@ -64,6 +64,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         schema_mode: `merge` adds the columns that the target does not have; by default rows must have its columns.
         engine: `auto` (by the data), `spark` or `local`.
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
+        spark_conn_id: Where, as `DeltaWriteOperator`. (templated)
     """
 
     template_fields: Sequence[str] = ("source", *DeltaStepOperator.template_fields, "consumer")
@@ -115,6 +116,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if isinstance(self.source, dict) and len(self.source) > 1 and mode == "overwrite_changed":
             raise self.refusal("has several sources and mode='overwrite_changed', which replaces what one has touched")
         sources = self.source.values() if isinstance(self.source, dict) else [self.source]
+        self.reads_from(*(source.values() if isinstance(source, Mapping) else [source]))
         if not is_template(self.table_uri) and self.table_uri in sources:
             raise self.refusal("has one table as source and target")
 
@@ -174,6 +176,13 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 "source_ending_version": report.batches[-1].ending_version,
                 "batches": len(report.batches),
             }
+        # Of a source that had several batches, the last one.
+        ends = {batch.source.uri: batch.ending_version for batch in report.batches}
+        self.has_read = {
+            name: (reader.source.uri, ends[reader.source.uri])
+            for name, reader in readers.items()
+            if reader.source.uri in ends
+        }
         return xcom_of(report, **details)
 
     def _rows(self, context: Context, spark: SparkSession | None, batch: ChangeBatch) -> object:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class DeltaCheckpointOperator(DeltaTableOperator):
     """Write a checkpoint of the newest version, so that readers need not replay the log. Commits nothing."""
 
+    writes = False
+
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         return {"table_uri": table.uri, "version": table.checkpoint(), "skipped": True}
 
@@ -38,6 +40,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "target_size", "zorder_by")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+    writes = False
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class DeltaVacuumOperator(DeltaTableOperator):
     """
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "retention_hours", "respect_consumers")
+    writes = False
 
     def __init__(
         self,

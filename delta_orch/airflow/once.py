@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.airflow.attempts import Attempts, Verdict, judge
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency, airflow_writer
 from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport, snapshot_or_none
 
@@ -61,6 +62,29 @@ class OnceWriter:
         return self._once(
             Step(name, self._table), lambda step: step.already_done() or _report(self._table, verb(step.txns))
         )
+
+    def submit(self, name: str, program: Callable[[tuple[TxnId, ...]], None]) -> StepReport:
+        """As `commit`, for a program that makes the commit elsewhere; it is found again in the log.
+
+        Raises:
+            InvalidRequestError: As `run`; or the program has ended without the commit.
+        """
+
+        def carried_out(step: Step) -> StepReport:
+            done = step.already_done()
+            if done is not None:
+                return done
+            program(step.txns)
+            found = find_txn_commit(self._table, step.txns[-1]) if self._table.exists() else None
+            if found is None or found.version is None:
+                raise InvalidRequestError(
+                    f"{name} ran a program that has not committed to {self._table.uri} under the run's transaction",
+                    cause="Without it a retry could not tell whether the work is done",
+                    remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
+                )
+            return StepReport(self._table, found.version, False, recovered=found)
+
+        return self._once(Step(name, self._table), carried_out)
 
     def run(self, step: Step, rows: Callable[[], object]) -> StepReport:
         """The report of the step; `recovered` where an earlier attempt of this task had made its commit.

@@ -32,10 +32,12 @@ def get_provider_info() -> dict[str, object]:
             "delta_orch.airflow.whole_table_operators",
             "delta_orch.airflow.check_operator",
             "delta_orch.airflow.relay_operator",
+            "delta_orch.airflow.submit_operator",
         ),
         "sensors": _modules("delta_orch.airflow.sensors"),
         "triggers": _modules("delta_orch.airflow.triggers", "delta_orch.airflow.commit_trigger"),
         "connection-types": [_connection_type()],
+        "extra-links": ["delta_orch.airflow.links.DeltaTableLink"],
         "task-decorators": [
             {"name": "delta", "class-name": "delta_orch.airflow.decorators.delta_task"},
             {"name": "delta_changes", "class-name": "delta_orch.airflow.decorators.delta_changes_task"},

@@ -37,10 +37,12 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
     """
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "column")
+    writes = False
 
     def __init__(self, *, column: str | None = None, **kwargs: OperatorArgument) -> None:
         super().__init__(**kwargs)
         self.column = column
+        self.reads_from(kwargs.get("table_uri"))
         if not self.outlets or not all(isinstance(outlet, Asset) for outlet in self.outlets):
             raise self.refusal("relays partitions to its outlets, which must be assets")
 

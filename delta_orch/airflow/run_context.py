@@ -30,6 +30,7 @@ class TaskRun:
         data_interval: Start and end; None for runs without a logical date.
         ordered_at: Where the run stands in time: a later run may replace what an earlier one wrote, not the reverse.
         clear_count: 0 until the task is cleared; grows with each clearing, never by a retry.
+        log_url: The attempt's page in Airflow, where Airflow tells it.
     """
 
     dag_id: str
@@ -41,6 +42,7 @@ class TaskRun:
     data_interval: tuple[datetime, datetime] | None
     ordered_at: datetime
     clear_count: int
+    log_url: str | None = None
 
     @classmethod
     def from_context(cls, context: Context) -> TaskRun:
@@ -57,6 +59,7 @@ class TaskRun:
             data_interval=_interval(dag_run.data_interval_start, dag_run.data_interval_end),
             ordered_at=_ordered_at(dag_run.run_after, dag_run.start_date, clear_count),
             clear_count=clear_count,
+            log_url=getattr(ti, "log_url", None),
         )
 
     def identity(self, name: str | None = None) -> RunIdentity:
@@ -133,6 +136,7 @@ class TaskRun:
                 "try_number": self.try_number,
                 "partition_key": self.partition_key,
                 "data_interval": start_end,
+                **({"log_url": self.log_url} if self.log_url else {}),
             }
         ).decode()
 

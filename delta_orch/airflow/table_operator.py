@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from threading import get_ident
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk.definitions.asset import AssetRef
+from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from delta_orch.airflow.assets import create_asset
+from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
 from delta_orch.airflow.events import touched_partitions
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
+from delta_orch.airflow.lineage import Outcome, lineage_of
+from delta_orch.airflow.links import DeltaTableLink
 from delta_orch.airflow.locations import checked_location
 from delta_orch.airflow.run_context import TaskRun
+from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from delta_orch.airflow.locations import TableLocation
@@ -30,6 +40,9 @@ XCom = dict[str, object]
 """What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
 where it committed none the one it found; None without a table), `skipped` (the task has committed nothing), and
 details. Where an earlier attempt had made the commit, it is described as if this one had, and `recovered` is true."""
+
+
+_LOGGED = ("table_uri", "version", "skipped", "recovered", "operation_metrics")
 
 
 def xcom_of(report: StepReport, **details: object) -> XCom:
@@ -50,6 +63,11 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
     and `skipped`, and the event `rows` and `partitions` where they are known. A task that finds its work done is a
     success, not skipped, so that what follows it runs; but it emits no asset event.
 
+    `outlets` and `inlets` that are not given are filled in: with the assets that were given as locations, and the
+    outlet of a table that is named otherwise with the asset, of whatever name, that has its URI. Where no DAG has
+    declared one, or it is watched (`delta_table_asset(watch=True)`: the watcher tells of the commit), no event is
+    emitted.
+
     Args:
         table_uri: A URI, a path, an `ObjectStoragePath`, an asset (or its `delta://` URI), or a name below the
             connection's `table_root`. (templated)
@@ -58,7 +76,19 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
     """
 
     template_fields: Sequence[str] = ("table_uri", "delta_conn_id")
+    operator_extra_links = (DeltaTableLink(),)
     ui_color = "#d4ecf7"
+    writes = True
+    """Whether the task changes rows of the table."""
+
+    _fills_outlets = False
+    _fills_inlets = False
+    _executing_in: int | None = None
+    _killed = False
+    outcome: Outcome | None = None
+    """What the task has done, once it has."""
+    has_read: Mapping[str, tuple[str, int]] = MappingProxyType({})
+    """Name → location and version of the tables that the task has read."""
 
     def __init__(
         self,
@@ -73,6 +103,19 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
         self.delta_conn_id = delta_conn_id
         self.emit_when_unchanged = emit_when_unchanged
         self.ensure_flag("emit_when_unchanged", emit_when_unchanged)
+        watched = isinstance(table_uri, Asset) and bool(table_uri.watchers)
+        self._fills_outlets = self.writes and not watched and kwargs.get("outlets") is None
+        self._fills_inlets = kwargs.get("inlets") is None
+        outlet = outlet_for(table_uri) if self._fills_outlets else None
+        if outlet is not None:
+            self.outlets = [outlet]
+            # An asset that is named is the one that is told.
+            self._fills_outlets = not isinstance(outlet, Asset)
+
+    def reads_from(self, *tables: object) -> None:
+        """Fill in the inlets, where none were given."""
+        if self._fills_inlets:
+            self.inlets = [table for table in tables if isinstance(table, Asset)]
 
     def refusal(self, what: str, cause: str | None = None) -> InvalidRequestError:
         """The error for arguments that do not go together."""
@@ -96,34 +139,67 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
         return DeltaHook(self.delta_conn_id)
 
     def execute(self, context: Context) -> XCom:
-        with airflow_failures():
-            run = TaskRun.from_context(context)
-            table = self.hook.table(self.table_uri)
-            try:
-                xcom = self.execute_on_table(context, run, table)
-            finally:
-                # The process of a task ends in a way that waits for no thread.
-                table.wait_for_upkeep()
-            if not xcom["skipped"] or self.emit_when_unchanged:
-                attach_to_outlets(context, xcom, table)
-            else:
-                # Airflow emits what it finds among the outlets when the task ends.
-                context["ti"].task.outlets = []
-        done = "nothing to commit at" if xcom["skipped"] else "recovered" if "recovered" in xcom else "committed"
-        self.log.info("%s: %s version %s of %s", self.task_id, done, xcom["version"], xcom["table_uri"])
+        self._executing_in = get_ident()
+        try:
+            with airflow_failures():
+                run = TaskRun.from_context(context)
+                table = self.hook.table(self.table_uri)
+                try:
+                    xcom = self.execute_on_table(context, run, table)
+                finally:
+                    # The process of a task ends in a way that waits for no thread.
+                    table.wait_for_upkeep()
+                self._emit(context, xcom, table)
+        finally:
+            self._executing_in = None
+        self.outcome = Outcome(table, xcom)
+        said = {name: value for name, value in xcom.items() if name in _LOGGED}
+        self.log.info("delta_orch %s", json.dumps({"task_id": self.task_id, "run_id": run.run_id, **said}, default=str))
         return xcom
+
+    def _emit(self, context: Context, xcom: XCom, table: DeltaTable) -> None:
+        task = context["ti"].task
+        if xcom["skipped"] and not self.emit_when_unchanged:
+            # Airflow emits what it finds among the outlets when the task ends.
+            task.outlets = []
+            return
+        if self._fills_outlets:
+            task.outlets = [ref for ref in [told_asset(context, table.uri)] if ref is not None]
+        attach_to_outlets(context, task.outlets, xcom, table)
+
+    def on_kill(self) -> None:
+        """Interrupt what Spark is at, and end the task before it commits. The table stays as it was: nothing is visible
+        before the commit, and the commit is one file."""
+        self._killed = True
+        interrupt_spark()
+        # Airflow goes on with a task whose signal handler returns. After its time-out the task has ended already.
+        if self._executing_in == get_ident() and not isinstance(sys.exc_info()[1], AirflowTaskTimeout):
+            raise SystemExit(f"Task {self.task_id} was killed")
+
+    def ensure_alive(self) -> None:
+        """Go no further, if the task was killed from another thread.
+
+        Raises:
+            AirflowException: It was.
+        """
+        if self._killed:
+            raise AirflowException(f"Task {self.task_id} was killed")
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage:
+        """The table as OpenLineage describes it: schema, version, output statistics, and where columns come from."""
+        return lineage_of(self)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         """Do the work. DeltaErrors raised here are mapped as the class says."""
         raise NotImplementedError
 
 
-def attach_to_outlets(context: Context, xcom: XCom, table: DeltaTable) -> None:
+def attach_to_outlets(context: Context, outlets: Sequence[object], xcom: XCom, table: DeltaTable) -> None:
     """Put the report into the asset events the task will emit.
 
     An alias among the outlets resolves to the asset beside it that stands for the table, else to one named by its URI.
     """
-    events, outlets = context["outlet_events"], context["outlets"]
+    events = context["outlet_events"]
     if not outlets:
         return
     extra: dict[str, object] = {
@@ -135,7 +211,7 @@ def attach_to_outlets(context: Context, xcom: XCom, table: DeltaTable) -> None:
     if not xcom["skipped"] and isinstance(version := xcom["version"], int):
         extra["partitions"] = touched_partitions(table, version)
     for outlet in outlets:
-        if isinstance(outlet, Asset):
+        if isinstance(outlet, Asset | AssetRef):
             events[outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias):
             events[outlet].add(_asset_of_table(str(xcom["table_uri"]), outlets), extra=extra)

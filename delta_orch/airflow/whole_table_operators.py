@@ -112,6 +112,7 @@ class DeltaCloneOperator(_VersionOperator):
     ) -> None:
         super().__init__(table_uri=target, **kwargs)
         self.source = checked_location(source)
+        self.reads_from(source)
         self.shallow = shallow
         self.replace = replace
         self.table_properties = table_properties
@@ -136,4 +137,5 @@ class DeltaCloneOperator(_VersionOperator):
                 user_metadata=run.user_metadata(),
             ),
         )
+        self.has_read = {"source": (source.uri, source.snapshot(self._version(), self.timestamp).version)}
         return xcom_of(report, source_uri=source.uri)

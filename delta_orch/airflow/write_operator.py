@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.once import OnceWriter, work_of
-from delta_orch.airflow.step_operator import DeltaStepOperator, running_spark_session
+from delta_orch.airflow.spark_session import running_spark_session
+from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import Mode
@@ -55,6 +56,7 @@ class DeltaRowsOperator(DeltaStepOperator):
         self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
         if tables is not None and sql is None:
             raise self.refusal("has tables, which only sql uses")
+        self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
 
     def once(
         self, context: Context, run: TaskRun, table: DeltaTable, *, adds: bool, replaces_table: bool = False
@@ -76,8 +78,11 @@ class DeltaRowsOperator(DeltaStepOperator):
         if self.sql is None:
             return self.call_user_function(context, spark)
         engine = self._sql_engine(spark)
-        tables = self.tables or {}
-        relations = {name: engine.scan(self.hook.snapshot(uri).scan().plan()) for name, uri in tables.items()}
+        snapshots = {name: self.hook.snapshot(table) for name, table in (self.tables or {}).items()}
+        self.has_read = {
+            name: (self.hook.location(table), snapshots[name].version) for name, table in (self.tables or {}).items()
+        }
+        relations = {name: engine.scan(snapshot.scan().plan()) for name, snapshot in snapshots.items()}
         rows = engine.sql(self.sql, relations)
         return rows if engine.name == "spark" else engine.to_reader(rows)
 
@@ -85,7 +90,9 @@ class DeltaRowsOperator(DeltaStepOperator):
         if spark is None and self.engine != "local":
             spark = running_spark_session()
             if spark is None and self.engine == "spark":
-                raise self.refusal("has engine='spark', but neither spark_conf nor a running Spark session")
+                raise self.refusal(
+                    "has engine='spark', but no spark_conf, no spark_conn_id and no running Spark session"
+                )
         from delta_orch.engines.select import local_engine, spark_engine
 
         return local_engine() if spark is None else spark_engine(spark)
@@ -99,8 +106,8 @@ class DeltaWriteOperator(DeltaRowsOperator):
     or a later run for the same interval, writes again. An attempt of an older run that finishes late is fenced off.
 
     The function is called with `op_args`, and with those of `op_kwargs` and of the task context its parameters name;
-    a parameter `spark` receives the session that `spark_conf` describes. It returns a Spark DataFrame, an Arrow table
-    or reader, or a pandas or Polars frame.
+    a parameter `spark` receives the session that `spark_conn_id` and `spark_conf` describe. It returns a Spark
+    DataFrame, an Arrow table or reader, or a pandas or Polars frame.
 
     Args:
         python_callable: Yields the rows. Give this or `sql`.
@@ -121,8 +128,10 @@ class DeltaWriteOperator(DeltaRowsOperator):
         identity: What this task writes, in place of the map index: a mapped task that names it stays itself when the
             list changes. Of a write that replaces the whole table, each identity has a time line of its own.
             (templated)
-        engine: `spark`, `local`, or `auto`: by the data; for `sql` Spark if `spark_conf` is given or a session runs.
+        engine: `spark`, `local`, or `auto`: by the data; for `sql` Spark if the task has a session or one runs.
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
+        spark_conn_id: The connection that says where: of type `spark` (a master) or `spark_connect` (a server). It
+            starts a session, too; `spark_conf` adds settings. (templated)
     """
 
     template_fields: Sequence[str] = (*DeltaRowsOperator.template_fields, "replace_where")

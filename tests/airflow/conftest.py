@@ -48,7 +48,7 @@ class Runs:
 
     def run(self, dag: Any, logical_date: datetime | None = DAY_1, *, run_after: datetime | None = None) -> Any:
         """One DAG run, in this process, triggers inline. Returns Airflow's DagRun, finished."""
-        self._register(dag)
+        self.register(dag)
         return dag.test(logical_date=logical_date, run_after=run_after)
 
     def clear(self, dag: Any, dag_run: Any, *task_ids: str) -> Any:
@@ -88,7 +88,7 @@ class Runs:
         with create_session() as session:
             return session.merge(dag_run).get_task_instance(task_id, map_index=map_index, session=session)
 
-    def _register(self, dag: Any) -> None:
+    def register(self, dag: Any) -> None:
         from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
         bag = DagBag(dag_folder=os.devnull, bundle_name="dags-folder")

@@ -21,7 +21,7 @@ SCRIPT = textwrap.dedent(
 
     from delta_orch import DeltaTable
     from delta_orch.airflow import DeltaIncrementalOperator, DeltaWriteOperator
-    from delta_orch.airflow.step_operator import running_spark_session
+    from delta_orch.airflow.spark_session import running_spark_session
 
     home = Path(sys.argv[2])
     from airflow.dag_processing.bundles.manager import DagBundlesManager
@@ -105,6 +105,44 @@ SCRIPT = textwrap.dedent(
     assert mine.range(2).count() == 2, "and left running"
     assert rows("gold") == [(day_1, 6), (day_2, 6)]
     mine.stop()
+
+    # A master by connection, and a task that is told to end in the middle of a job.
+    import os
+    import signal
+    import threading
+    import time
+
+    os.environ["AIRFLOW_CONN_HERE"] = '{"conn_type": "spark", "host": "local[1]"}'
+
+
+    def waits(batches):
+        yield from batches
+        time.sleep(120)
+
+
+    def slow(spark, ti):
+        assert spark.conf.get("spark.master") == "local[1]"
+        frame = spark.range(1).selectExpr("date'2024-01-09' AS day", "id AS flight")
+        if ti.try_number == 1:
+            threading.Timer(3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            return frame.mapInArrow(waits, frame.schema)
+        return frame
+
+
+    settings = {key: value for key, value in SPARK.items() if key != "spark.master"}
+    from datetime import timedelta
+
+    with DAG("killed", schedule=None) as killed:
+        DeltaWriteOperator(
+            task_id="slow", table_uri=str(home / "gold"), python_callable=slow, spark_conn_id="here",
+            spark_conf=settings, retries=1, retry_delay=timedelta(0),
+        )
+    started = time.monotonic()
+    run = runs.run(killed)
+    assert (runs.state(run, "slow"), runs.tries(run, "slow")) == ("success", 2)
+    assert time.monotonic() - started < 90
+    assert rows("gold") == [(day_1, 6), (day_2, 6), (date(2024, 1, 9), 0)]
+    assert running_spark_session() is None
     print("all of it")
     """
 )

@@ -1,0 +1,130 @@
+"""What OpenLineage is told of a task: the tables it read and wrote, as facets. Its provider is imported on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    from delta_orch.airflow.table_operator import DeltaTableOperator
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.protocol.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task has done.
+
+    Attributes:
+        table: The table it worked on.
+        xcom: What it reported.
+    """
+
+    table: DeltaTable
+    xcom: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    uri: str
+    snapshot: TableSnapshot
+
+
+def lineage_of(operator: DeltaTableOperator) -> OperatorLineage:
+    """Inputs and outputs of a task that has ended.
+
+    Datasets are named by their location, as Spark's own integration does. Versions are the table's. Where columns come
+    from is known for a query on tables.
+    """
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
+
+    outcome = operator.outcome
+    if outcome is None:
+        return OperatorLineage()
+    sources = {
+        name: _Source(uri, operator.hook.table(uri).snapshot(version=version))
+        for name, (uri, version) in operator.has_read.items()
+    }
+    inputs = [
+        InputDataset(*dataset_name(source.uri), facets=_facets(source.snapshot.schema, source.snapshot.version))
+        for source in sources.values()
+    ]
+    version = outcome.xcom["version"]
+    if not isinstance(version, int):
+        return OperatorLineage(inputs=inputs)
+    written = outcome.table.snapshot(version=version)
+    facets = _facets(written.schema, version)
+    if not operator.writes:
+        return OperatorLineage(inputs=[*inputs, InputDataset(*dataset_name(outcome.table.uri), facets=facets)])
+    sql = getattr(operator, "sql", None)
+    if isinstance(sql, str) and (columns := _column_lineage(sql, sources, written.schema.names)):
+        facets["columnLineage"] = columns
+    metrics = outcome.xcom.get("operation_metrics")
+    found: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {}
+    statistics = OutputStatisticsOutputDatasetFacet(
+        rowCount=_first(found, "numOutputRows"),
+        size=_first(found, "numOutputBytes", "numAddedBytes"),
+        fileCount=_first(found, "numFiles", "numAddedFiles", "numTargetFilesAdded"),
+    )
+    output = OutputDataset(
+        *dataset_name(outcome.table.uri), facets=facets, outputFacets={"outputStatistics": statistics} if found else {}
+    )
+    return OperatorLineage(inputs=inputs, outputs=[output])
+
+
+def dataset_name(table_uri: str) -> tuple[str, str]:
+    """Namespace and name of a table among OpenLineage's datasets: `s3://lake` and `bronze/flights`, `file` and
+    `/data/flights`."""
+    parts = urlsplit(table_uri)
+    if parts.scheme in ("", "file", "local"):
+        return "file", (table_uri if not parts.scheme else parts.path).rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
+
+
+def _facets(schema: StructType, version: int) -> dict[str, Any]:
+    from openlineage.client.generated.dataset_version_dataset import DatasetVersionDatasetFacet
+    from openlineage.client.generated.schema_dataset import SchemaDatasetFacet, SchemaDatasetFacetFields
+
+    fields = [SchemaDatasetFacetFields(field.name, str(field.data_type)) for field in schema.fields]
+    return {"schema": SchemaDatasetFacet(fields=fields), "version": DatasetVersionDatasetFacet(str(version))}
+
+
+def _column_lineage(sql: str, sources: Mapping[str, _Source], written: Iterable[str]) -> object:
+    """The columns of the sources that each column of a query is made of; None where the query cannot be followed."""
+    import sqlglot
+    from openlineage.client.generated.column_lineage_dataset import ColumnLineageDatasetFacet, Fields, InputField
+    from sqlglot.errors import SqlglotError
+    from sqlglot.lineage import lineage
+
+    by_name = {name.lower(): source for name, source in sources.items()}
+    schema = {
+        name: {field.name: "string" for field in source.snapshot.schema.fields} for name, source in sources.items()
+    }
+    fields: dict[str, Fields] = {}
+    try:
+        query = sqlglot.parse_one(sql, dialect="spark")
+        for column in written:
+            inputs = []
+            for node in lineage(column, query, schema=schema, dialect="spark").walk():
+                table = getattr(node.expression, "name", "")
+                if not isinstance(node.expression, sqlglot.exp.Table) or table.lower() not in by_name:
+                    continue
+                source = by_name[table.lower()]
+                field = source.snapshot.schema.find(node.name.rpartition(".")[2].strip('"`'))
+                if field is not None:
+                    inputs.append(InputField(*dataset_name(source.uri), field.name))
+            if inputs:
+                fields[column] = Fields(inputs)
+    except (SqlglotError, ValueError):
+        return None
+    return ColumnLineageDatasetFacet(fields) if fields else None
+
+
+def _first(metrics: Mapping[str, Any], *names: str) -> int | None:
+    return next((int(metrics[name]) for name in names if name in metrics), None)

@@ -1,0 +1,202 @@
+"""`DeltaSparkSubmitOperator`: a script that `spark-submit` runs, and that commits exactly once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException
+
+from delta_orch.airflow.locations import is_template
+from delta_orch.airflow.once import OnceWriter, work_of
+from delta_orch.airflow.spark_session import master_of
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.errors import MissingDependencyError
+from delta_orch.pipeline.submitted import RUN_VARIABLE, SubmittedRun
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.files.txn import TxnId
+    from delta_orch.pipeline.run_identity import Idempotency
+
+BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
+"""What a connection may name, as the Spark provider allows."""
+
+_TERMINATION_S = 3.0
+
+
+class DeltaSparkSubmitOperator(DeltaTableOperator):
+    """Submit a script with `spark-submit`. The script commits to the table under the task's transaction.
+
+    The script asks `delta_orch.submitted_run()` for the run, and passes its options to the verb that writes:
+
+        run = submitted_run()
+        run.table().append(rows, **run.options)
+
+    **Exactly once**, as `DeltaWriteOperator`: a retry that finds the commit does not submit the script. A script that
+    ends well without that commit fails the task. Killing the task ends `spark-submit` and its driver; in cluster mode
+    the driver goes on elsewhere, and the transaction keeps its commit and that of a retry apart.
+
+    Args:
+        application: The script. (templated)
+        application_args: Its arguments. (templated)
+        spark_conn_id: A connection of the Spark provider's type `spark`: the master, and in its extra `deploy-mode`,
+            `queue`, `namespace` and `spark-binary`. (templated)
+        spark_conf: Settings, by `--conf`. (templated)
+        env_vars: Environment variables of `spark-submit`. (templated)
+        adds: The script leaves the rows that are there, so that doing it twice doubles its own. False where it replaces
+            or merges them.
+        idempotency: `run` or `partition`, as `DeltaWriteOperator`.
+        identity: As `DeltaWriteOperator`. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *DeltaTableOperator.template_fields,
+        "application",
+        "application_args",
+        "spark_conn_id",
+        "spark_conf",
+        "env_vars",
+        "identity",
+    )
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        application_args: Sequence[str] = (),
+        spark_conn_id: str = "spark_default",
+        spark_conf: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        adds: bool = True,
+        idempotency: str = "run",
+        identity: str | None = None,
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.application = application
+        self.application_args = application_args
+        self.spark_conn_id = spark_conn_id
+        self.spark_conf = spark_conf
+        self.env_vars = env_vars
+        self.adds = adds
+        self.idempotency = idempotency
+        self.identity = identity
+        self._process: subprocess.Popen[str] | None = None
+        self.ensure_flag("adds", adds)
+        self.ensure_choice("idempotency", idempotency, ("run", "partition"))
+        if isinstance(application_args, str) and not is_template(application_args):
+            raise self.refusal("has application_args that is no list")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        once = OnceWriter(
+            context,
+            run,
+            table,
+            idempotency=cast("Idempotency", self.idempotency),
+            name=self.identity,
+            adds=self.adds,
+            work=work_of(self),
+        )
+        submitted = False
+
+        def program(txns: tuple[TxnId, ...]) -> None:
+            nonlocal submitted
+            submitted = True
+            self._submit(SubmittedRun(table.uri, txns, run.user_metadata()))
+
+        xcom = xcom_of(once.submit(f"Task {self.task_id}", program))
+        if submitted:
+            del xcom["recovered"]  # It was found in the log, but it is this attempt's.
+        return xcom
+
+    def on_kill(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            _end(process)
+        super().on_kill()
+
+    def _submit(self, run: SubmittedRun) -> None:
+        command = self._command(run)
+        self.log.info("Submitting %s for %s", self.application, run.table_uri)
+        self._process = subprocess.Popen(
+            command,
+            env={**self._environment(command), **run.environment()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # The driver is a child of `spark-submit`: they end together.
+            start_new_session=True,
+        )
+        last: list[str] = []
+        with self._process as process:
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    self.log.info("%s", line.rstrip())
+                    last = [*last[-9:], line.rstrip()]
+                code = process.wait()
+            finally:
+                if process.poll() is None:
+                    _end(process)
+        self.ensure_alive()
+        if code:
+            raise AirflowException(f"spark-submit of {self.application} ended with {code}: {' | '.join(last)}")
+
+    def _command(self, run: SubmittedRun) -> list[str]:
+        connection = BaseHook.get_connection(self.spark_conn_id)
+        extra = connection.extra_dejson
+        master = master_of(connection)
+        command = [self._binary(extra.get("spark-binary", BINARIES[0])), "--master", master]
+        for name, option in (("deploy-mode", "--deploy-mode"), ("queue", "--queue")):
+            if extra.get(name):
+                command += [option, str(extra[name])]
+        conf = {name: str(value) for name, value in extra.items() if name.startswith("spark.")}
+        if extra.get("namespace"):
+            conf["spark.kubernetes.namespace"] = str(extra["namespace"])
+        # In cluster mode the driver does not have the environment of `spark-submit`.
+        for prefix in ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv."):
+            conf[prefix + RUN_VARIABLE] = run.environment()[RUN_VARIABLE]
+        for name, value in {**conf, **(self.spark_conf or {}), **run.spark_conf()}.items():
+            command += ["--conf", f"{name}={value}"]
+        return [*command, self.application, *(str(argument) for argument in self.application_args)]
+
+    def _binary(self, name: str) -> str:
+        self.ensure_choice("spark-binary", name, BINARIES)
+        found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+        if found is None:
+            raise MissingDependencyError(
+                f"Task {self.task_id} submits with {name}, which is not on the PATH",
+                remedy="Install Spark, or delta-orch[spark], which brings it",
+                package="pyspark",
+            )
+        return found
+
+    def _environment(self, command: Sequence[str]) -> dict[str, str]:
+        given = {**os.environ, **(self.env_vars or {})}
+        if command[2].startswith("local"):
+            # What runs on this machine runs in the worker's own environment.
+            given.setdefault("PYSPARK_PYTHON", sys.executable)
+        return given
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_TERMINATION_S)
+            return
