@@ -234,9 +234,10 @@ class TableVerbs:
             commit_info=commit_info,
         )
 
-    def fsck(self, version: int | None = None, check_files: bool = False) -> FsckReport:
+    def fsck(self, version: int | None = None, check_files: bool = False, deep: bool = False) -> FsckReport:
         """Check the log, a version's state (by default the newest) and its version checksum; with `check_files` look up
-        every data file and verify every deletion vector. See `verbs.fsck.fsck`.
+        every data file and verify every deletion vector; with `deep` read every page and hold the rows against the
+        statistics, too. See `verbs.fsck.fsck`.
 
         Raises:
             TableNotFoundError, VersionNotFoundError: There is nothing to check.
@@ -247,7 +248,7 @@ class TableVerbs:
 
         if version is not None:
             ensure_version(version)
-        return fsck(self.log, version, check_files=check_files)
+        return fsck(self.log, version, check_files=check_files, deep=deep)
 
     def repair(self, **options: Unpack[CommitOptions]) -> CommitResult:
         """Remove data files that are gone from the table, so that the others can be read again. Their rows are lost.

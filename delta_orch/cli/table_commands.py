@@ -314,13 +314,14 @@ def history(at: Target, limit: int | None) -> None:
 
 @COMMANDS.add(
     take.flag("--check", "Look up every data file, and verify every deletion vector."),
+    take.flag("--deep", "Also read every page of every data file, and hold the rows against the statistics."),
     take.VERSION[0],
 )
-def fsck(at: Target, check: bool) -> None:
+def fsck(at: Target, check: bool, deep: bool) -> None:
     """Check that the log is whole and consistent. Ends with 1 where the version cannot be read right."""
     table = at.table()
     with out.working("Checking"):
-        report = table.fsck(at.version, check_files=check)
+        report = table.fsck(at.version, check_files=check, deep=deep)
     if at.json:
         out.print_json({"ok": report.ok, **out.attributes(report, " ".join(report.__slots__))})
     else:
@@ -343,6 +344,7 @@ def _print_report(report: FsckReport) -> None:
             "size": None if report.size_bytes is None else text_of_bytes(report.size_bytes),
             "deletion vectors": report.num_deletion_vectors,
             "files looked up": "yes" if report.files_checked else "no",
+            "rows read": "yes" if report.rows_checked else "no",
             "result": "in order" if report.ok else "damaged",
         },
     )

@@ -125,6 +125,7 @@ class WriteSpec:
         random_prefix_length: Files lie in directories with random names of this length instead of directly in the
             table's.
         data_page_version: `1.0` or `2.0`.
+        page_checksums: Whether pages have checksums. Spark writes them in any case.
         shred_variants: Variants may be written shredded.
         defaults: Columns the relation lacks, with the value of every row.
         generated: Columns the relation lacks, computed once all others are there.
@@ -148,6 +149,7 @@ class WriteSpec:
     keep_partition_columns: bool = False
     random_prefix_length: int | None = None
     data_page_version: str = "1.0"
+    page_checksums: bool = False
     shred_variants: bool = False
     defaults: tuple[ComputedColumn, ...] = ()
     generated: tuple[ComputedColumn, ...] = ()

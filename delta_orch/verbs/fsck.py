@@ -131,6 +131,7 @@ class FsckReport:
         num_files, size_bytes: Of the version; None where it cannot be read.
         num_deletion_vectors: Likewise.
         files_checked: Whether data files and deletion vectors were looked up.
+        rows_checked: Whether every data file was read.
         problems: Errors first.
     """
 
@@ -145,6 +146,7 @@ class FsckReport:
     size_bytes: int | None
     num_deletion_vectors: int | None
     files_checked: bool
+    rows_checked: bool
     problems: tuple[Problem, ...]
 
     @property
@@ -153,14 +155,19 @@ class FsckReport:
         return all(p.severity != "error" for p in self.problems)
 
 
-def fsck(table_log: TableLog, version: int | None = None, *, check_files: bool = False) -> FsckReport:
-    """Check the log, one version's state and its checksum, and with `check_files` that the data is there.
+def fsck(
+    table_log: TableLog, version: int | None = None, *, check_files: bool = False, deep: bool = False
+) -> FsckReport:
+    """Check the log, one version's state and its checksum, with `check_files` that the data is there, and with `deep`
+    the data itself.
 
-    What is found ends up in the report, not in an error. Data files are looked up by name and size, not read; deletion
-    vectors are read and verified.
+    What is found ends up in the report, not in an error.
 
     Args:
         version: By default the newest.
+        check_files: Look up data files by name and size; read and verify deletion vectors.
+        deep: Also read every data file: its footer, each page and its checksum, and whether each row lies within the
+            statistics of its file. Memory is bounded; it takes as long as reading the table twice.
 
     Raises:
         TableNotFoundError: There is no log.
@@ -179,9 +186,13 @@ def fsck(table_log: TableLog, version: int | None = None, *, check_files: bool =
     _add_new(problems, check_log(store, listing, in_use))
     files = None if snapshot is None else _check_state(snapshot, problems)
     checksum_fields = () if snapshot is None or files is None else _check_checksum(snapshot, problems)
-    if files is not None and check_files:
+    if files is not None and (check_files or deep):
         _add_new(problems, check_data_files(store, files))
         _add_new(problems, check_deletion_vectors(store, files))
+    if snapshot is not None and files is not None and deep:
+        from delta_orch.verbs.deep_check import check_rows
+
+        _add_new(problems, check_rows(snapshot))
     return FsckReport(
         uri=store.uri,
         version=target,
@@ -193,7 +204,8 @@ def fsck(table_log: TableLog, version: int | None = None, *, check_files: bool =
         num_files=None if files is None else files.num_rows,
         size_bytes=None if files is None else int(pc.sum(FileTable(files).size).as_py() or 0),
         num_deletion_vectors=None if files is None else len(files) - FileTable(files).deletion_vector.null_count,
-        files_checked=check_files and files is not None,
+        files_checked=(check_files or deep) and files is not None,
+        rows_checked=deep and files is not None,
         problems=tuple(sorted(problems, key=lambda p: p.severity != "error")),
     )
 

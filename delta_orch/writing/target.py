@@ -123,6 +123,7 @@ class WriteTarget:
             random_prefix_length=(
                 self.properties.random_prefix_length if self.properties.randomize_file_prefixes else None
             ),
+            page_checksums=self.properties.page_checksums,
             data_page_version="2.0" if self.properties.parquet_format_version.startswith("2.") else "1.0",
             shred_variants=self.table.enables("variantShredding"),
         )

@@ -83,6 +83,7 @@ class FileLayout:
     change_type: str | None
     codec: str
     data_page_version: str
+    page_checksums: bool
     statistics: tuple[StatisticsColumn, ...]
     float_leaves: tuple[ColumnPath, ...]
     says_tight: bool
@@ -110,6 +111,7 @@ class FileLayout:
             spec.change_type,
             codec,
             spec.data_page_version,
+            spec.page_checksums,
             statistics,
             tuple(column.path for column in statistics if column.data_type in (FLOAT, DOUBLE)),
             spec.statistics.says_tight,
@@ -206,6 +208,7 @@ class FileWriter:
             compression=layout.codec,
             use_dictionary=_dictionary_columns(rows),
             data_page_version=layout.data_page_version,
+            write_page_checksum=layout.page_checksums,
             metadata_collector=self._metadata,
             # Spark and other readers take types from the log; Arrow's own schema would only repeat them.
             store_schema=False,
