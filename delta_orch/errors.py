@@ -26,6 +26,7 @@
     │   ├── InvalidPropertyError
     │   ├── InvalidExpressionError
     │   ├── ConstraintViolationError
+    │   │   └── AuditFailedError
     │   └── AppendOnlyError
     ├── CommitError
     │   ├── ConflictError  (retryable)
@@ -280,6 +281,15 @@ class ConstraintViolationError(InvalidRequestError):
     """
 
     code = "CONSTRAINT_VIOLATION"
+
+
+class AuditFailedError(ConstraintViolationError):
+    """An audit did not pass: the write was staged and not committed.
+
+    `context["staged"]` is its reference, `context["findings"]` what the audits found.
+    """
+
+    code = "AUDIT_FAILED"
 
 
 class AppendOnlyError(InvalidRequestError):

@@ -22,10 +22,12 @@ from delta_orch.dagster.observation import build_delta_observations, report_exis
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor
 from delta_orch.delta_table import TableSnapshot as DeltaSnapshot
+from delta_orch.pipeline.audit import Audit
 from delta_orch.pipeline.incremental import ChangeBatch
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 
 __all__ = [
+    "Audit",
     "ChangeBatch",
     "DeltaLakeIOManager",
     "DeltaSnapshot",

@@ -21,6 +21,7 @@ from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.nodes import Column, Expression, IsNull
 from delta_orch.log.files.commit_reader import Commit
+from delta_orch.pipeline.audit import repeated_keys
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, count_rows, read_table_health
 from delta_orch.pipeline.run_identity import cdc_app_id
 from delta_orch.pipeline.step import snapshot_or_none
@@ -177,13 +178,7 @@ def build_delta_unique_check(
         raise InvalidRequestError("A check of uniqueness needs keys", remedy='Name columns, such as keys=["id"]')
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
-        columns = resolve_column_names(list(keys), snapshot.schema, "keys")
-        quoted = ", ".join('"' + column.replace('"', '""') + '"' for column in columns)
-        rows = snapshot.scan(columns=columns, where=where).to_duckdb()
-        repeated = rows.aggregate(f"{quoted}, count(*) AS rows_with_them", quoted).filter("rows_with_them > 1")
-        ((count,),) = repeated.aggregate("count(*)").fetchall()
-        some = repeated.limit(_MOST_SHOWN).fetchall() if count else []
-        shown = [dict(zip(columns, row[:-1], strict=True)) for row in some]
+        _, count, shown = repeated_keys(snapshot, keys, where)
         described = f"{count:,} keys occur more than once, such as {shown}." if count else "Every key occurs once."
         return Finding(not count, described, {"delta/repeated_keys": count})
 

@@ -9,13 +9,15 @@ from typing import Literal as OneOf
 
 import dagster as dg
 
+from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import AuditFailedError, InvalidRequestError
+from delta_orch.pipeline.audit import AuditLike, as_audits
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import parse_schema_mode
@@ -55,6 +57,7 @@ def delta_asset(
     partition_by: list[str] | None = None,
     table_properties: Mapping[str, str] | None = None,
     schema_mode: str | None = None,
+    audit: Sequence[AuditLike] | Mapping[str, object] = (),
     engine: str = "auto",
     conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
     kinds: set[str] | None = None,
@@ -95,6 +98,9 @@ def delta_asset(
         table_properties: Its properties.
         schema_mode: `merge` adds the columns that the table does not have; `overwrite`, with `write="overwrite"`, takes
             those of the rows.
+        audit: What must hold before the rows are committed: `Audit`s, predicates that every row satisfies, functions of
+            the staged `DeltaSnapshot`; or such by name. Each is a blocking check of the asset. If one fails, so does
+            the step; the table and the cursor stay as they are.
         engine: `auto`, `spark` or `local`.
         conflict_retries: How often the step runs again when another writer's commit stood in the way.
         kinds: Beside `deltalake`.
@@ -109,6 +115,7 @@ def delta_asset(
     _ensure_sound(sources, table, write, merge_keys, asset_arguments)
     mode = parse_schema_mode(schema_mode)
     keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
+    audits = as_audits(audit)
 
     def readers_of(context: dg.AssetExecutionContext, target: DeltaTable) -> dict[str, IncrementalReader]:
         return {
@@ -141,6 +148,7 @@ def delta_asset(
                     "properties": table_properties,
                     "user_metadata": read_run(context).user_metadata(name),
                 },
+                audits=audits,
             )
 
             returned = Returned()
@@ -151,12 +159,19 @@ def delta_asset(
                 returned = called(context, guarded.get("", guarded), arguments)
                 return returned.rows
 
-            with retry_conflicts(conflict_retries):
-                report = step.process_all(readers, rows)
-            yield from _results(context, report, returned)
+            try:
+                with retry_conflicts(conflict_retries):
+                    report = step.process_all(readers, rows)
+            except AuditFailedError as error:
+                yield from audit_results(findings_of(error))
+                raise audit_failure(error) from error
+            yield from _results(context, report, returned, [audit.name for audit in audits])
 
         called.describe(compute)
         arguments = {"description": function.__doc__, **asset_arguments}
+        if audits:
+            specs = audit_specs(_key_of(function, asset_arguments), audits)
+            arguments["check_specs"] = [*specs, *(asset_arguments.get("check_specs") or ())]
         nothing: Any = dg.Nothing
         asset: dg.AssetsDefinition = dg.asset(
             kinds={"deltalake", *(kinds or ())},
@@ -168,6 +183,15 @@ def delta_asset(
         return asset
 
     return decorate
+
+
+def _key_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> dg.AssetKey:
+    """The key that `dg.asset` gives."""
+    if arguments.get("key") is not None:
+        return dg.AssetKey.from_coercible(arguments["key"])
+    prefix = arguments.get("key_prefix") or ()
+    name = arguments.get("name") or function.__name__
+    return dg.AssetKey([*([prefix] if isinstance(prefix, str) else prefix), name])
 
 
 def _ensure_sound(
@@ -229,12 +253,22 @@ def _table(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
     return resource.table()
 
 
-def _results(context: dg.AssetExecutionContext, report: StepReport, returned: Returned) -> Iterator[object]:
-    """What a run tells Dagster: a materialization, or an observation where it committed nothing."""
+def _results(
+    context: dg.AssetExecutionContext, report: StepReport, returned: Returned, audits: Sequence[str]
+) -> Iterator[object]:
+    """What a run tells Dagster: a materialization, or an observation where it committed nothing.
+
+    Args:
+        audits: The checks that are audits, not the function's own.
+    """
     metadata = {**_metadata(context, report), **returned.metadata}
     version = None if report.version is None else data_version(report.snapshot())
     # Without a batch the function, which gives the results of the asset's checks, was not called.
     checked = list(returned.check_results if report.batches else _check_results_that_stand(context))
+    if report.batches and audits:
+        # What another attempt has committed was audited by it.
+        standing = [last for last in _check_results_that_stand(context) if last.check_name in audits]
+        checked += audit_results(report.findings) if report.findings else standing
     if not report.skipped or _has_downstream_in_run(context):
         yield dg.MaterializeResult(metadata=metadata, data_version=version, tags=returned.tags, check_results=checked)
         return

@@ -9,6 +9,7 @@ from typing import Any, cast
 import dagster as dg
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from delta_orch.dagster.audits import audit_failure
 from delta_orch.dagster.inputs import load_value
 from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
 from delta_orch.dagster.output_place import (
@@ -34,7 +35,7 @@ from delta_orch.dagster.settings import (
 )
 from delta_orch.dagster.values import is_read_once, unwrap_optional
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
@@ -138,6 +139,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """Write one output in one commit, exactly once for a run and its retries; or write nothing for None.
 
         Raises:
+            dg.Failure: An audit did not pass. The table is as before.
             InvalidRequestError: A setting is misspelled or does not fit, the value is None where the output's type does
                 not admit it, or another table is in the way of the folder.
             DeltaError: As `Step.run`. The table is unchanged.
@@ -158,9 +160,12 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             step, scopes = self._step(context, settings, place, selection, obj)
             return step.run(lambda: obj), scopes
 
-        with retry_conflicts(self.conflict_retries):
-            is_repeatable = not context.has_asset_key and not is_read_once(obj)
-            report, scopes = repeat_conflicts(write) if is_repeatable else write()
+        try:
+            with retry_conflicts(self.conflict_retries):
+                is_repeatable = not context.has_asset_key and not is_read_once(obj)
+                report, scopes = repeat_conflicts(write) if is_repeatable else write()
+        except AuditFailedError as error:
+            raise audit_failure(error) from error
         self._report(context, report, ".".join(place), scopes)
 
     def _step(
@@ -210,6 +215,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 "user_metadata": None if run is None else run.user_metadata("/".join(key), _keys_text(selection)),
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
+            audits=settings.audits,
         )
         return step, scopes
 
@@ -271,6 +277,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     ) -> None:
         snapshot = report.snapshot()
         metadata = report_metadata(report, snapshot, table_name)
+        if report.findings:
+            metadata["delta/audits_passed"] = len(report.findings)
         _warn_of_many_files(context, report, len(scopes), snapshot.partition_columns)
         if report.skipped:
             context.log.warning("Nothing was written: %s.", report.reason or "nothing to do")

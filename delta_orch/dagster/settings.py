@@ -13,6 +13,7 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `merge_keys` | definition, output | as the configuration's |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 | `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
+| `audit` | definition | what must hold before the commit: predicates, or `Audit`s by name |
 | `columns` | definition of an input | which columns to load |
 | `version`, `timestamp` | definition of an input | the version to load: a number, or an ISO 8601 time with an offset |
 | `starting_version`, `starting_timestamp` | definition of an input | where a `ChangeFeed` begins |
@@ -31,6 +32,7 @@ from typing import cast, get_args
 import dagster as dg
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.table.schema_evolution import parse_schema_mode
 
 OutputMode = OneOf["overwrite", "append", "merge", "error", "ignore"]
@@ -38,7 +40,7 @@ MODES = get_args(OutputMode)
 
 WRITTEN_KEYS = ("mode", "merge_keys", "schema_mode", "commit_metadata")
 """What output metadata may say."""
-DEFINED_KEYS = ("partition_expr", "partition_format", "partition_by", "schema", "table", *WRITTEN_KEYS)
+DEFINED_KEYS = ("partition_expr", "partition_format", "partition_by", "schema", "table", "audit", *WRITTEN_KEYS)
 """What definition metadata may say."""
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
@@ -62,6 +64,7 @@ class AssetSettings:
     schema_mode: str | None = None
     commit_metadata: Mapping[str, str] = field(default_factory=dict)
     merge_keys: tuple[str, ...] = ()
+    audits: tuple[Audit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def parse_settings(
         schema_mode=parse_schema_mode(_text({**defined, **written}, "schema_mode")),
         commit_metadata=commit_metadata,
         merge_keys=keys,
+        audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
     )
 
 

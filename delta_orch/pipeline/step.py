@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Unpack, cast
 from typing import Literal as OneOf
 
-from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
+from delta_orch.errors import (
+    AuditFailedError,
+    ConflictError,
+    InvalidRequestError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from delta_orch.log.write.commit_options import CommitOptions
 
 if TYPE_CHECKING:
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.pipeline.audit import Audit, AuditFinding
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
     from delta_orch.pipeline.recorded import RecordedCommit
     from delta_orch.protocol.types import StructType
@@ -57,6 +64,7 @@ class StepReport:
         commit: The last commit; None where the step was over before it computed anything.
         recovered: The commit of an earlier attempt of this very step, found again instead of made; `version` is its.
         batches: The batches of changes that an incremental step processed, in order.
+        findings: What the audits found before the commit.
     """
 
     table: DeltaTable
@@ -67,6 +75,7 @@ class StepReport:
     commit: CommitResult | None = None
     batches: tuple[ChangeBatch, ...] = ()
     recovered: RecordedCommit | None = None
+    findings: tuple[AuditFinding, ...] = ()
 
     @property
     def metrics(self) -> dict[str, int | str]:
@@ -103,7 +112,9 @@ class Step:
         merge_keys: The columns that identify a row, for `merge`.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
-        options: What a table is to be that the step creates, and what its commits say. No `txn`.
+        options: What a table is to be that the step creates, and what its commits say. No `txn`. With `stage` the step
+            ends with a staged write (`StepReport.commit.staged`), for others to publish.
+        audits: What must hold before the commit. The rows are staged, looked at, and published or not.
     """
 
     name: str
@@ -117,6 +128,7 @@ class Step:
     schema_mode: str | None = None
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
+    audits: tuple[Audit, ...] = ()
 
     def run(self, rows: Callable[[], object]) -> StepReport:
         """Get the rows and commit them. Do neither where the work is recorded, or `error` or `ignore` found data.
@@ -126,6 +138,7 @@ class Step:
 
         Raises:
             TableExistsError: Mode `error` found data.
+            AuditFailedError: An audit did not pass. The table is as before; the staged write waits to be looked at.
             InvalidRequestError: `rows` gave None, or the request does not fit the table.
             DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error,
                 except that a step that replaces rows may have created it, empty.
@@ -269,26 +282,62 @@ class Step:
             before = snapshot_or_none(table)
             new_columns = before is None or self.schema_mode == "overwrite"
             data = fit_pandas(data, None if new_columns or before is None else before.schema)
-        options: WriteOptions = {**self.options, "txn": self.txns}
-        if self.mode in ("append", "error", "ignore"):
-            result = self._append(data, options)
-        elif self.mode == "merge":
-            ensure_table_for(table, data, self.engine, **self.options)
-            about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
-            result = self._upsert(data, cast(CommitOptions, about))
-        else:
-            ensure_table_for(table, data, self.engine, **self.options)
-            result = table.overwrite(
-                data,
-                replace_where=self.where,
-                partition_overwrite_mode="dynamic" if self.mode == "overwrite_partitions" else "static",
-                schema_mode=self.schema_mode,
-                engine=self.engine,
-                **options,
-            )
+        result = self._write(data)
+        findings: tuple[AuditFinding, ...] = ()
+        if result.staged is not None:
+            result, findings = self._audit(result, result.staged)
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
-        return StepReport(table, result.version, result.skipped, reason, repeated, result)
+        version = None if result.staged else result.version
+        return StepReport(table, version, result.skipped, reason, repeated, result, findings=findings)
+
+    def _write(self, data: object) -> CommitResult:
+        options: WriteOptions = {**self.options, "txn": self.txns}
+        if self.audits:
+            options["stage"] = True
+        if self.mode in ("append", "error", "ignore"):
+            return self._append(data, options)
+        if not options.get("stage"):
+            ensure_table_for(self.table, data, self.engine, **self.options)
+        if self.mode == "merge":
+            return self._upsert(data, options)
+        return self.table.overwrite(
+            data,
+            replace_where=self.where,
+            partition_overwrite_mode="dynamic" if self.mode == "overwrite_partitions" else "static",
+            schema_mode=self.schema_mode,
+            engine=self.engine,
+            **options,
+        )
+
+    def _audit(self, result: CommitResult, reference: str) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
+        """Look at what was staged, and publish it."""
+        from delta_orch.expressions.resolve import resolve_predicate
+        from delta_orch.expressions.tree import any_of
+
+        staged = self.table.staged(reference)
+        snapshot = staged.snapshot()
+        only = self.where if self.where is not None or not self.within else any_of(self.within)
+        resolved = None if only is None else resolve_predicate(only, snapshot.schema)
+        findings = tuple(audit.find(snapshot, resolved) for audit in self.audits)
+        failed = [finding for finding in findings if not finding.passed]
+        if failed:
+            raise AuditFailedError(
+                f"{self.name} did not pass {', '.join(finding.name for finding in failed)}",
+                cause=" ".join(finding.description for finding in failed if finding.description) or None,
+                remedy=f"Nothing was committed. DeltaTable({self.table.uri!r}).staged({reference!r}).snapshot() has "
+                "the rows until vacuum deletes them; correct them and run the step again",
+                staged=reference,
+                table_uri=self.table.uri,
+                findings=findings,
+            )
+        if self.options.get("stage"):
+            return result, findings
+        try:
+            return replace(staged.publish(), measured=result.measured), findings
+        except ConflictError as e:
+            # The write cannot be published any more, but the step can run again.
+            raise e.__cause__ or e from None
 
     def _append(self, data: object, options: WriteOptions) -> CommitResult:
         from delta_orch.expressions.tree import any_of
@@ -298,12 +347,27 @@ class Step:
         before = snapshot_or_none(self.table)
         return append(self.table.log, before, data, self.schema_mode, self.engine, options, within)
 
-    def _upsert(self, data: object, options: CommitOptions) -> CommitResult:
+    def _upsert(self, data: object, options: WriteOptions) -> CommitResult:
+        before = snapshot_or_none(self.table)
+        if before is None:
+            # A staged write makes no table that others see. No row of an empty one matches.
+            from delta_orch.expressions.tree import any_of
+            from delta_orch.verbs.overwrite import overwrite
+
+            within = any_of(self.within) if self.within else None
+            return overwrite(self.table.log, None, data, within, "static", None, self.engine, options)
         from delta_orch.verbs.merge.upsert import upsert
 
-        before = self.table.snapshot()
+        about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
         return upsert(
-            self.table.log, before, data, self.merge_keys, self.engine, self.schema_mode, options, self.within
+            self.table.log,
+            before,
+            data,
+            self.merge_keys,
+            self.engine,
+            self.schema_mode,
+            cast(CommitOptions, about),
+            self.within,
         )
 
 

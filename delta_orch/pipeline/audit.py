@@ -1,0 +1,191 @@
+"""Audits: what must hold for the version that a step is about to make, looked at before anybody else can see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import TableSnapshot
+    from delta_orch.expressions.nodes import Expression
+
+Look = Callable[["TableSnapshot"], object]
+MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """What an audit found.
+
+    Attributes:
+        name: The audit's.
+        passed: Whether the version may be published.
+        description: One sentence.
+        where: The rows that fail, as a predicate on the staged version; None where it is not about single rows.
+        num_failed: How many rows, or keys, fail.
+        rows: Some of them.
+    """
+
+    name: str
+    passed: bool
+    description: str
+    where: str | None = None
+    num_failed: int = 0
+    rows: Sequence[Mapping[str, object]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One thing that must hold. Exactly one of `rows`, `unique`, `min_rows` and `look` says what.
+
+    Attributes:
+        name: Letters, digits and underscores: an orchestrator makes a check of it.
+        rows: A predicate in Spark SQL that every row that the step may write satisfies; null is no yes. A step over
+            partitions looks at those, any other at the whole table.
+        unique: Columns in which no two rows of the whole table have the same values; nulls equal each other.
+        min_rows: The step leaves at least so many rows in its partitions, or in the whole table.
+        look: A function of the staged snapshot: False, or what has a false attribute `passed`, fails. True, or what has
+            a true one, passes. Everything else is an error.
+
+    Raises:
+        InvalidRequestError: None of them is given, or several.
+    """
+
+    name: str
+    rows: str | None = None
+    unique: Sequence[str] = ()
+    min_rows: int | None = None
+    look: Look | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise InvalidRequestError(
+                f"{self.name!r} is no name of an audit", remedy="Use letters, digits and underscores"
+            )
+        if isinstance(self.unique, str):
+            object.__setattr__(self, "unique", (self.unique,))
+        given = [self.rows is not None, bool(self.unique), self.min_rows is not None, self.look is not None]
+        if given.count(True) != 1:
+            raise InvalidRequestError(
+                f"The audit {self.name} looks at {given.count(True)} things",
+                remedy="Give one of rows, unique, min_rows and look",
+            )
+
+    @property
+    def description(self) -> str:
+        """What must hold, in one sentence."""
+        if self.rows is not None:
+            return f"Every row satisfies {self.rows}."
+        if self.unique:
+            return f"{', '.join(self.unique)} are unique."
+        if self.min_rows is not None:
+            return f"There are at least {self.min_rows} rows."
+        return (getattr(self.look, "__doc__", None) or f"{self.name} passes.").strip().partition("\n")[0]
+
+    def find(self, snapshot: TableSnapshot, only: Expression | None) -> AuditFinding:
+        """Look at a staged version.
+
+        Args:
+            only: The rows that the step may write; None for all.
+
+        Raises:
+            InvalidRequestError: The audit does not fit the table, or `look` gave neither yes nor no.
+            Otherwise what `look` raises.
+        """
+        if self.rows is not None:
+            return self._find_rows(snapshot, self.rows, only)
+        if self.unique:
+            return self._find_repeated(snapshot)
+        if self.min_rows is not None:
+            from delta_orch.pipeline.conditions import has_rows
+
+            is_enough = has_rows(snapshot, only, self.min_rows)
+            described = "" if is_enough else f"There are fewer than {self.min_rows} rows."
+            return AuditFinding(self.name, is_enough, described)
+        assert self.look is not None
+        found: object = self.look(snapshot)
+        passed: object = getattr(found, "passed", found)
+        if not isinstance(passed, bool):
+            raise InvalidRequestError(
+                f"The audit {self.name} returned {found!r:.100}", remedy="Return True, False, or a check's result"
+            )
+        return AuditFinding(self.name, passed, str(getattr(found, "description", None) or ""))
+
+    def _find_rows(self, snapshot: TableSnapshot, predicate: str, only: Expression | None) -> AuditFinding:
+        from delta_orch.expressions.resolve import resolve_predicate
+        from delta_orch.expressions.to_sql import to_spark_sql
+        from delta_orch.expressions.tree import conjunction, is_not_true
+
+        failing = conjunction(only, is_not_true(resolve_predicate(predicate, snapshot.schema)))
+        count = 0
+        shown: list[dict[str, object]] = []
+        for batch in snapshot.scan(where=failing).to_reader():
+            shown += batch.slice(0, MOST_SHOWN - len(shown)).to_pylist()
+            count += batch.num_rows
+        if not count:
+            return AuditFinding(self.name, True, "")
+        described = f"{count:,} rows do not satisfy {predicate}, such as {shown[0]}."
+        return AuditFinding(self.name, False, described, to_spark_sql(failing), count, shown)
+
+    def _find_repeated(self, snapshot: TableSnapshot) -> AuditFinding:
+        columns, count, shown = repeated_keys(snapshot, self.unique)
+        if not count:
+            return AuditFinding(self.name, True, "")
+        described = f"{count:,} values of {', '.join(columns)} occur more than once, such as {shown[0]}."
+        return AuditFinding(self.name, False, described, None, count, shown)
+
+
+AuditLike = Audit | str | Look
+"""An audit, a predicate that every row satisfies, or a function of the staged snapshot."""
+
+
+def as_audits(audits: Iterable[AuditLike] | Mapping[str, object]) -> tuple[Audit, ...]:
+    """Audits as a user writes them: a list, or by name a predicate, a function or the arguments of an `Audit`.
+
+    Raises:
+        InvalidRequestError: One is no audit, or two have one name.
+    """
+    if isinstance(audits, str) or not isinstance(audits, Iterable):
+        raise InvalidRequestError(f"audit={audits!r:.100} is no list of audits", remedy="Put it in brackets")
+    named = audits.items() if isinstance(audits, Mapping) else ((None, audit) for audit in audits)
+    made = tuple(_as_audit(audit, name, number) for number, (name, audit) in enumerate(named, 1))
+    names = [audit.name for audit in made]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise InvalidRequestError(f"Two audits are called {min(repeated)}", remedy="Give each a name of its own")
+    return made
+
+
+def _as_audit(audit: object, name: str | None, number: int) -> Audit:
+    if isinstance(audit, Audit):
+        return audit
+    if isinstance(audit, str):
+        return Audit(name or f"audit_{number}", rows=audit)
+    if callable(audit):
+        return Audit(name or getattr(audit, "__name__", "").strip("<>") or f"audit_{number}", look=audit)
+    if isinstance(audit, Mapping) and set(audit) <= {"name", "rows", "unique", "min_rows"}:
+        return Audit(**{"name": name or f"audit_{number}", **audit})
+    raise InvalidRequestError(
+        f"{audit!r:.100} is no audit", remedy="Pass an Audit, a predicate in Spark SQL, or a function of the snapshot"
+    )
+
+
+def repeated_keys(
+    snapshot: TableSnapshot, keys: Sequence[str], where: str | None = None
+) -> tuple[tuple[str, ...], int, list[dict[str, object]]]:
+    """Values of columns that more than one row has: the columns, how many such values there are, and some of them.
+    Reads these columns, in DuckDB, which spills.
+
+    Raises ColumnNotFoundError.
+    """
+    from delta_orch.expressions.column_names import resolve_column_names
+
+    columns = resolve_column_names(list(keys), snapshot.schema, "keys")
+    quoted = ", ".join('"' + column.replace('"', '""') + '"' for column in columns)
+    rows = snapshot.scan(columns=columns, where=where).to_duckdb()
+    repeated = rows.aggregate(f"{quoted}, count(*) AS rows_with_them", quoted).filter("rows_with_them > 1")
+    ((count,),) = repeated.aggregate("count(*)").fetchall()
+    some = repeated.limit(MOST_SHOWN).fetchall() if count else []
+    return columns, count, [dict(zip(columns, row[:-1], strict=True)) for row in some]
