@@ -15,6 +15,7 @@ from delta_orch.dagster.checks import (
     build_delta_unique_check,
     build_delta_writer_check,
 )
+from delta_orch.dagster.components import DeltaIncrementalComponent, DeltaMaintenanceComponent, DeltaTablesComponent
 from delta_orch.dagster.incremental import delta_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import build_delta_maintenance_assets
@@ -29,9 +30,12 @@ from delta_orch.pipeline.maintenance import MaintenancePolicy
 __all__ = [
     "Audit",
     "ChangeBatch",
+    "DeltaIncrementalComponent",
     "DeltaLakeIOManager",
+    "DeltaMaintenanceComponent",
     "DeltaSnapshot",
     "DeltaTableResource",
+    "DeltaTablesComponent",
     "MaintenancePolicy",
     "build_delta_cdc_lag_check",
     "build_delta_freshness_check",

@@ -1,0 +1,310 @@
+"""Components: Delta tables in a project of `dg`, from YAML.
+
+`dg scaffold defs delta_orch.dagster.DeltaTablesComponent tables` writes a first `defs.yaml`; `dg check yaml` and
+editors know every key. A key that is misspelled is an error.
+"""
+
+# No postponed annotations in this file: Dagster reads them as they are.
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from delta_orch.dagster.checks import (
+    build_delta_freshness_check,
+    build_delta_health_check,
+    build_delta_row_count_check,
+    build_delta_schema_check,
+    build_delta_unique_check,
+)
+from delta_orch.dagster.incremental import Write, delta_asset
+from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance_assets
+from delta_orch.dagster.observation import build_delta_observations
+from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
+from delta_orch.pipeline.maintenance import MaintenancePolicy
+
+_POLICY = MaintenancePolicy()
+
+
+class DeltaStore(dg.Model, dg.Resolvable):
+    """How the store of tables is opened."""
+
+    storage_options: Annotated[
+        dict[str, str], dg.Resolver.default(description="Options of the store that are no secrets.")
+    ] = Field(default={})
+    secrets: Annotated[
+        dict[str, str],
+        dg.Resolver.default(
+            description="Options of the store that are secrets: option → environment variable that holds it."
+        ),
+    ] = Field(default={})
+
+    def resource(self, table_uri: str) -> DeltaTableResource:
+        """The table at a location."""
+        hidden = {option: dg.EnvVar(variable) for option, variable in self.secrets.items()}
+        return DeltaTableResource(table_uri=table_uri, storage_options={**self.storage_options, **hidden})
+
+
+class DeltaTableSpec(dg.Model, dg.Resolvable):
+    """One table, and what must hold for it."""
+
+    key: Annotated[str, dg.Resolver.default(description="The asset key, its parts separated by slashes.")]
+    table_uri: Annotated[str, dg.Resolver.default(description="Where the table is: a path or a URI.")]
+    observed: Annotated[
+        bool,
+        dg.Resolver.default(
+            description="Whether others write it, so that it is an observable source asset. False for an asset that is "
+            "defined elsewhere: then only its checks are."
+        ),
+    ] = True
+    columns: Annotated[
+        dict[str, str] | None, dg.Resolver.default(description="Check: exactly these columns, name → type.")
+    ] = None
+    unique: Annotated[
+        list[str] | None, dg.Resolver.default(description="Check: no two rows have the same values in these.")
+    ] = None
+    min_rows: Annotated[int | None, dg.Resolver.default(description="Check: at least so many rows.")] = None
+    max_age_hours: Annotated[
+        float | None, dg.Resolver.default(description="Check: data changed within so many hours.")
+    ] = None
+    healthy: Annotated[bool, dg.Resolver.default(description="Check: no maintenance is due.")] = False
+
+
+class _Scaffolder(dg.Scaffolder[Any]):
+    """Writes a first `defs.yaml`."""
+
+    attributes: Mapping[str, object] = {}
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        dg.scaffold_component(request, self.attributes)
+
+
+class DeltaTablesScaffolder(_Scaffolder):
+    attributes = {  # noqa: RUF012
+        "tables": [{"key": "lake/events", "table_uri": "lake/events", "min_rows": 1, "max_age_hours": 24.0}],
+        "observe_cron": "*/5 * * * *",
+    }
+
+
+class DeltaMaintenanceScaffolder(_Scaffolder):
+    attributes = {"tables": {"events": "lake/events"}, "cron": "0 3 * * *"}  # noqa: RUF012
+
+
+class DeltaIncrementalScaffolder(_Scaffolder):
+    """Writes a first `defs.yaml`, and beside it the function of the asset."""
+
+    attributes = {  # noqa: RUF012
+        "key": "lake/daily",
+        "source_uri": "lake/events",
+        "table_uri": "lake/daily",
+        "function": "transform.py:rows",
+        "write": "touched_partitions",
+        "partition_by": ["day"],
+    }
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        super().scaffold(request)
+        path = request.target_path / "transform.py"
+        if not path.exists():
+            path.write_text(_TRANSFORM, encoding="utf-8")
+
+
+_TRANSFORM = '''"""Rows of the written table, from a batch of changes of the source."""
+
+import pyarrow as pa
+
+from delta_orch.dagster import ChangeBatch
+
+
+def rows(batch: ChangeBatch) -> pa.Table:
+    """All rows of the partitions that changed."""
+    return batch.scan().to_arrow()
+'''
+
+
+@dg.scaffold_with(DeltaTablesScaffolder)
+class DeltaTablesComponent(DeltaStore, dg.Component):
+    """Delta tables as observed assets, with checks."""
+
+    tables: Annotated[list[DeltaTableSpec], dg.Resolver.default(description="The tables.")]
+    observe_cron: Annotated[
+        str | None, dg.Resolver.default(description="When to observe: a cron schedule. None: by hand.")
+    ] = None
+    group_name: Annotated[str | None, dg.Resolver.default(description="The group of the observed assets.")] = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        condition = None if self.observe_cron is None else dg.AutomationCondition.on_cron(self.observe_cron)
+        assets: list[dg.SourceAsset] = []
+        checks: list[dg.AssetChecksDefinition] = []
+        for table in self.tables:
+            resource, key = self.resource(table.table_uri), dg.AssetKey(table.key.split("/"))
+            if table.observed:
+                assets += build_delta_observations(
+                    {key.path[-1]: resource},
+                    key_prefix=key.path[:-1],
+                    group_name=self.group_name,
+                    automation_condition=condition,
+                )
+            checks += _checks(key, resource, table)
+        return dg.Definitions(assets=assets, asset_checks=checks)
+
+
+@dg.scaffold_with(DeltaIncrementalScaffolder)
+class DeltaIncrementalComponent(DeltaStore, dg.Component):
+    """An asset that processes the changes of a table, and commits its cursor with its rows: `delta_asset`."""
+
+    key: Annotated[str, dg.Resolver.default(description="The asset key, its parts separated by slashes.")]
+    source_uri: Annotated[str, dg.Resolver.default(description="The table to read.")]
+    table_uri: Annotated[str, dg.Resolver.default(description="The table to write.")]
+    function: Annotated[
+        str,
+        dg.Resolver.default(
+            description="Makes rows of a `ChangeBatch`: `file.py:name` beside the defs.yaml, or `package.module.name`."
+        ),
+    ]
+    write: Annotated[Write, dg.Resolver.default(description="What the rows replace.")] = "dynamic"
+    merge_keys: Annotated[
+        list[str] | None, dg.Resolver.default(description="The columns that identify a row, for `merge`.")
+    ] = None
+    partition_by: Annotated[list[str] | None, dg.Resolver.default(description="Partition columns of a new table.")] = (
+        None
+    )
+    table_properties: Annotated[
+        dict[str, str] | None, dg.Resolver.default(description="Properties of a new table.")
+    ] = None
+    schema_mode: Annotated[
+        Literal["merge", "overwrite"] | None, dg.Resolver.default(description="How the schema follows.")
+    ] = None
+    audit: Annotated[
+        dict[str, Any],
+        dg.Resolver.default(
+            description="What must hold before the commit: name → a predicate, or the arguments of an `Audit`."
+        ),
+    ] = Field(default={})
+    bootstrap: Annotated[Bootstrap, dg.Resolver.default(description="Where the first run begins.")] = "snapshot"
+    on_recreated: Annotated[
+        OnRecreated, dg.Resolver.default(description="What to do when the source was recreated.")
+    ] = "error"
+    max_versions: Annotated[
+        int | None, dg.Resolver.default(description="The most versions of the source in one run.")
+    ] = None
+    deps: Annotated[list[str], dg.Resolver.default(description="Keys of the assets that write the source.")] = Field(
+        default=[]
+    )
+    cron: Annotated[
+        str | None, dg.Resolver.default(description="When to run. None: when one of `deps` is updated.")
+    ] = None
+    group_name: Annotated[str | None, dg.Resolver.default(description="The group of the asset.")] = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        automation = dg.AutomationCondition
+        made = delta_asset(
+            incremental_from=self.resource(self.source_uri),
+            table=self.resource(self.table_uri),
+            write=self.write,
+            merge_keys=self.merge_keys,
+            bootstrap=self.bootstrap,
+            on_recreated=self.on_recreated,
+            max_versions=self.max_versions,
+            partition_by=self.partition_by,
+            table_properties=self.table_properties,
+            schema_mode=self.schema_mode,
+            audit=self.audit,
+            key=dg.AssetKey(self.key.split("/")),
+            deps=[dg.AssetKey(key.split("/")) for key in self.deps],
+            automation_condition=automation.eager() if self.cron is None else automation.on_cron(self.cron),
+            group_name=self.group_name,
+        )(_function(self.function, context))
+        return dg.Definitions(assets=[made])
+
+
+@dg.scaffold_with(DeltaMaintenanceScaffolder)
+class DeltaMaintenanceComponent(DeltaStore, dg.Component):
+    """Compaction, checkpoint and vacuum of tables as assets, where their health asks for it."""
+
+    tables: Annotated[dict[str, str], dg.Resolver.default(description="Name → where the table is.")]
+    cron: Annotated[str | None, dg.Resolver.default(description="When to look at the tables. None: by hand.")] = None
+    min_compactable_files: Annotated[int, dg.Resolver.default(description="Compact from so many on.")] = (
+        _POLICY.min_compactable_files
+    )
+    max_commits_since_checkpoint: Annotated[
+        int, dg.Resolver.default(description="More commits make a checkpoint due.")
+    ] = _POLICY.max_commits_since_checkpoint
+    min_expired_tombstones: Annotated[
+        int, dg.Resolver.default(description="So many expired files make vacuum due.")
+    ] = _POLICY.min_expired_tombstones
+    target_file_size_bytes: Annotated[
+        int | None, dg.Resolver.default(description="Of compaction; by default the table's.")
+    ] = None
+    vacuum_retention_hours: Annotated[
+        float | None, dg.Resolver.default(description="By default, and at least, the table's.")
+    ] = None
+    vacuum_dry_run_only: Annotated[
+        bool, dg.Resolver.default(description="Report what vacuum would delete, delete nothing.")
+    ] = False
+    pool: Annotated[str | None, dg.Resolver.default(description="The concurrency pool of the assets.")] = DEFAULT_POOL
+    key_prefix: Annotated[str, dg.Resolver.default(description="The first part of their keys.")] = "maintenance"
+    group_name: Annotated[str | None, dg.Resolver.default(description="Their group.")] = "maintenance"
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        return dg.Definitions(
+            assets=build_delta_maintenance_assets(
+                {name: self.resource(uri) for name, uri in self.tables.items()},
+                policy=MaintenancePolicy(
+                    self.min_compactable_files, self.max_commits_since_checkpoint, self.min_expired_tombstones
+                ),
+                target_file_size_bytes=self.target_file_size_bytes,
+                vacuum_retention_hours=self.vacuum_retention_hours,
+                vacuum_dry_run_only=self.vacuum_dry_run_only,
+                key_prefix=self.key_prefix,
+                group_name=self.group_name,
+                pool=self.pool,
+                automation_condition=None if self.cron is None else dg.AutomationCondition.on_cron(self.cron),
+            )
+        )
+
+
+def _checks(key: dg.AssetKey, resource: DeltaTableResource, spec: DeltaTableSpec) -> list[dg.AssetChecksDefinition]:
+    checks: list[dg.AssetChecksDefinition] = []
+    if spec.columns is not None:
+        checks.append(build_delta_schema_check(key, resource, columns=spec.columns))
+    if spec.unique is not None:
+        checks.append(build_delta_unique_check(key, resource, keys=spec.unique))
+    if spec.min_rows is not None:
+        checks.append(build_delta_row_count_check(key, resource, min_rows=spec.min_rows))
+    if spec.max_age_hours is not None:
+        checks.append(build_delta_freshness_check(key, resource, max_age=timedelta(hours=spec.max_age_hours)))
+    if spec.healthy:
+        checks.append(build_delta_health_check(key, resource))
+    return checks
+
+
+def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[..., object]:
+    """Raises InvalidRequestError: There is no such function."""
+    place, separator, name = reference.partition(":")
+    try:
+        if separator:
+            folder = context.path if context.path.is_dir() else context.path.parent
+            spec = spec_from_file_location(f"{folder.name}_{place}".partition(".")[0], folder / place)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{folder / place} is no Python file")
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            place, _, name = reference.rpartition(".")
+            module = import_module(place)
+        found: Callable[..., object] = getattr(module, name)
+    except (ImportError, AttributeError, FileNotFoundError, ValueError) as error:
+        raise InvalidRequestError(
+            f"There is no function {reference!r}",
+            cause=str(error),
+            remedy="Name it as file.py:function, beside the defs.yaml, or as package.module.function",
+        ) from error
+    return found

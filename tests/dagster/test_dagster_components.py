@@ -1,0 +1,120 @@
+"""Components: what is scaffolded loads, and runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+
+from delta_orch.dagster import (
+    DeltaIncrementalComponent,
+    DeltaMaintenanceComponent,
+    DeltaTablesComponent,
+)
+from delta_orch.delta_table import DeltaTable
+
+# How Dagster itself reads YAML and makes references to it is beta, and deprecated by pydantic.
+pytestmark = pytest.mark.filterwarnings("ignore")
+COMPONENTS: list[Any] = [DeltaTablesComponent, DeltaIncrementalComponent, DeltaMaintenanceComponent]
+ROWS = pa.table({"day": ["a", "b"], "id": pa.array([1, 2], pa.int64())})
+
+
+def keys(defs: dg.Definitions) -> set[str]:
+    return {key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()}
+
+
+def refusal(sandbox: Any) -> str:
+    """What all errors say with which the definitions do not load."""
+    with pytest.raises(Exception) as caught, sandbox.build_all_defs():
+        pass
+    error: BaseException | None = caught.value
+    said = []
+    while error is not None:
+        said.append(str(error))
+        error = error.__cause__ or error.__context__
+    return " ".join(said)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_is_scaffolded_loads(component: Any) -> None:
+    expected = {
+        DeltaTablesComponent: {"lake/events"},
+        DeltaIncrementalComponent: {"lake/daily"},
+        DeltaMaintenanceComponent: {f"maintenance/events/{job}" for job in ("compaction", "checkpoint", "vacuum")},
+    }[component]
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=component)
+        assert (folder / "transform.py").exists() == (component is DeltaIncrementalComponent)
+        with sandbox.build_all_defs() as defs:
+            assert keys(defs) == expected
+            # What an editor completes: every key has words.
+        properties = component.get_model_cls().model_json_schema()["properties"]
+        assert all(about.get("description") for about in properties.values()), properties
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_misspelled_key_is_an_error(component: Any) -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=component)
+        with (folder / "defs.yaml").open("a") as file:
+            file.write("  tabels: []\n")
+        assert "tabels" in refusal(sandbox)
+
+
+def test_components_do_what_their_builders_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = DeltaTable(tmp_path / "events"), DeltaTable(tmp_path / "daily")
+    source.append(ROWS, partition_by=["day"])
+    monkeypatch.setenv("SOME_SECRET", "hidden-value")
+    store = {"secrets": {"some_option": "SOME_SECRET"}}
+    attributes: dict[Any, dict[str, Any]] = {
+        DeltaTablesComponent: {
+            "tables": [
+                {
+                    "key": "lake/events",
+                    "table_uri": source.uri,
+                    "columns": {"day": "string", "id": "long"},
+                    "unique": ["id"],
+                },
+                {"key": "lake/daily", "table_uri": target.uri, "observed": False, "min_rows": 1, "max_age_hours": 1.0},
+            ]
+        },
+        DeltaIncrementalComponent: {
+            "key": "lake/daily",
+            "source_uri": source.uri,
+            "table_uri": target.uri,
+            "function": "transform.py:rows",
+            "write": "touched_partitions",
+            "partition_by": ["day"],
+            "audit": {"positive": "id > 0", "keys": {"unique": ["id"]}},
+            "deps": ["lake/events"],
+        },
+        DeltaMaintenanceComponent: {"tables": {"daily": target.uri}, "min_compactable_files": 2},
+    }
+    with create_defs_folder_sandbox() as sandbox:
+        for component, given in attributes.items():
+            folder = sandbox.scaffold_component(component_cls=component)
+            about = {"type": f"delta_orch.dagster.{component.__name__}", "attributes": {**given, **store}}
+            (folder / "defs.yaml").write_text(json.dumps(about))
+        with sandbox.build_all_defs() as defs:
+            instance = dg.DagsterInstance.ephemeral()
+            daily = defs.resolve_implicit_global_asset_job_def()
+            result = daily.execute_in_process(instance=instance, raise_on_error=False)
+            assert result.success
+            assert sorted(target.snapshot().scan().to_arrow().to_pylist(), key=str) == ROWS.to_pylist()
+            checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
+            assert checks == dict.fromkeys(("schema", "unique", "row_count", "freshness", "positive", "keys"), True)
+            assert "hidden-value" not in "".join(str(entry) for entry in instance.all_logs(result.run_id))
+
+
+@pytest.mark.parametrize("function", ["nothing.py:rows", "transform.py:nothing", "no.such.module", "rows"])
+def test_a_function_that_is_not_there_is_refused(function: str) -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=DeltaIncrementalComponent)
+        text = (folder / "defs.yaml").read_text().replace("transform.py:rows", function)
+        (folder / "defs.yaml").write_text(text)
+        assert "There is no function" in refusal(sandbox)
