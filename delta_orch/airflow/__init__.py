@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         DeltaOptimizeOperator,
         DeltaVacuumOperator,
     )
+    from delta_orch.airflow.publish_operator import DeltaPublishOperator, delta_write_audit_publish
     from delta_orch.airflow.relay_operator import DeltaPartitionRelayOperator
     from delta_orch.airflow.row_operators import DeltaDeleteOperator, DeltaMergeOperator
     from delta_orch.airflow.sensors import (
@@ -47,6 +48,7 @@ __all__ = [
     "DeltaOptimizeOperator",
     "DeltaPartitionRelayOperator",
     "DeltaPartitionSensor",
+    "DeltaPublishOperator",
     "DeltaRestoreOperator",
     "DeltaRowSensor",
     "DeltaSparkSubmitOperator",
@@ -58,6 +60,7 @@ __all__ = [
     "delta_changes_task",
     "delta_table_asset",
     "delta_task",
+    "delta_write_audit_publish",
 ]
 
 _HOME = {
@@ -75,6 +78,7 @@ _HOME = {
     "DeltaOptimizeOperator": "maintenance_operators",
     "DeltaPartitionRelayOperator": "relay_operator",
     "DeltaPartitionSensor": "sensors",
+    "DeltaPublishOperator": "publish_operator",
     "DeltaRestoreOperator": "whole_table_operators",
     "DeltaRowSensor": "sensors",
     "DeltaSparkSubmitOperator": "submit_operator",
@@ -86,6 +90,7 @@ _HOME = {
     "delta_changes_task": "decorators",
     "delta_table_asset": "assets",
     "delta_task": "decorators",
+    "delta_write_audit_publish": "publish_operator",
 }
 
 

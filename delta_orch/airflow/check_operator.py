@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from delta_orch.errors import ConstraintViolationError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from delta_orch.airflow.hook import TableReference
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
 
@@ -23,6 +24,8 @@ class DeltaCheckOperator(DeltaTableOperator):
     Args:
         version: The version to check, by default the newest: `{{ ti.xcom_pull('load')['version'] }}` is what a task has
             written. (templated)
+        reference: Instead of `version`: the XCom of a task. Of one with `stage=True`, the version that it would make is
+            checked. (templated)
         columns: Column → its type as Delta spells it (`long`, `decimal(10,2)`); None for any. (templated)
         exact_columns: There must be no others.
         rows: Name of the check → a predicate in Spark SQL that every row satisfies; a null is no yes. (templated)
@@ -30,11 +33,15 @@ class DeltaCheckOperator(DeltaTableOperator):
         min_rows: There are at least so many rows. (templated)
         max_age: Data has changed within this time: a `timedelta`, or seconds.
         max_health: Field of `TableHealth` → the largest number that is well: `{"num_small_files": 100}`.
+        constraints: Every row satisfies the table's own constraints, and columns that are not nullable hold no null,
+            whoever wrote them.
+        python_callable: Called with the snapshot; whatever it returns but True fails.
     """
 
     template_fields: Sequence[str] = (
         *DeltaTableOperator.template_fields,
         "version",
+        "reference",
         "columns",
         "rows",
         "where",
@@ -47,6 +54,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         self,
         *,
         version: int | str | None = None,
+        reference: TableReference | None = None,
         columns: Mapping[str, str | None] | None = None,
         exact_columns: bool = False,
         rows: Mapping[str, str] | None = None,
@@ -54,10 +62,15 @@ class DeltaCheckOperator(DeltaTableOperator):
         min_rows: int | str | None = None,
         max_age: timedelta | float | None = None,
         max_health: Mapping[str, int] | None = None,
+        constraints: bool = False,
+        python_callable: Callable[[TableSnapshot], object] | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.version = version
+        self.reference = reference
+        self.constraints = constraints
+        self.python_callable = python_callable
         self.columns = columns
         self.exact_columns = exact_columns
         self.rows = rows
@@ -67,8 +80,12 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.max_health = max_health
         self.reads_from(kwargs.get("table_uri"))
         self.ensure_flag("exact_columns", exact_columns)
-        if not any(check is not None for check in (columns, rows, min_rows, max_age, max_health)):
+        self.ensure_flag("constraints", constraints)
+        given = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
+        if not given and not constraints:
             raise self.refusal("checks nothing")
+        if version is not None and reference is not None:
+            raise self.refusal("has a version and a reference; give one of them")
         if exact_columns and columns is None:
             raise self.refusal("has exact_columns, which needs columns")
         if where is not None and rows is None and min_rows is None:
@@ -78,8 +95,16 @@ class DeltaCheckOperator(DeltaTableOperator):
                 self._number(name)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        snapshot = table.snapshot(version=self._number("version"))
+        staged = isinstance(self.reference, Mapping) and self.reference.get("staged") is not None
+        if staged and self.max_age is not None:
+            raise self.refusal("has max_age, but what is staged has no time yet")
+        if self.reference is None:
+            snapshot = table.snapshot(version=self._number("version"))
+        else:
+            snapshot = self.hook.snapshot(self.reference)
         problems = [*self._schema(snapshot), *self._state(table, snapshot), *self._rows(snapshot)]
+        if self.python_callable is not None and (found := self.python_callable(snapshot)) is not True:
+            problems.append(f"{getattr(self.python_callable, '__name__', 'the function')} returned {found!r:.100}")
         if problems:
             raise ConstraintViolationError(
                 f"Version {snapshot.version} of {table.uri} does not pass: {'; '.join(problems)}",
@@ -87,7 +112,8 @@ class DeltaCheckOperator(DeltaTableOperator):
                 version=snapshot.version,
                 problems=problems,
             )
-        return {"table_uri": table.uri, "version": snapshot.version, "skipped": True, "passed": True}
+        version = None if staged else snapshot.version
+        return {"table_uri": table.uri, "version": version, "skipped": True, "passed": True}
 
     def _schema(self, snapshot: TableSnapshot) -> list[str]:
         if self.columns is None:
@@ -130,7 +156,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         if wanted and not has_rows(snapshot, RowCondition(self.where, wanted).predicate(snapshot), wanted):
             problems.append(f"there are fewer than {wanted} rows")
         only = "" if self.where is None else f"({self.where}) AND "
-        for name, predicate in (self.rows or {}).items():
+        for name, predicate in {**(self.rows or {}), **(_own_rules(snapshot) if self.constraints else {})}.items():
             broken = RowCondition(f"{only}(NOT ({predicate}) OR ({predicate}) IS NULL)").predicate(snapshot)
             if has_rows(snapshot, broken, 1):
                 problems.append(f"{name}: there are rows for which {predicate} is not true")
@@ -147,3 +173,15 @@ class DeltaCheckOperator(DeltaTableOperator):
         if number < 0 or isinstance(value, bool | float):
             raise self.refusal(f"has {name}={value!r}, which is no number")
         return number
+
+
+def _own_rules(snapshot: TableSnapshot) -> dict[str, str]:
+    """What the table itself says of its rows, by name."""
+    from delta_orch.expressions.nodes import Column
+    from delta_orch.expressions.to_sql import to_spark_sql
+    from delta_orch.table.column_definitions import constraints_of
+
+    columns = [field.name for field in snapshot.schema.fields if not field.nullable]
+    not_null = {f"{name} is not nullable": f"{to_spark_sql(Column((name,)))} IS NOT NULL" for name in columns}
+    named = constraints_of(snapshot.metadata.configuration).items()
+    return {**not_null, **{f"constraint {name}": f"({text})" for name, text in named}}

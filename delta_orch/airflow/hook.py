@@ -98,16 +98,19 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
         """A version of a table: the one that a reference pins, else the newest.
 
         Args:
-            reference: What `table` takes; or `{"table_uri": …, "version": …}`, the XCom of a task of this package.
+            reference: What `table` takes; or `{"table_uri": …, "version": …}`, the XCom of a task of this package. Of
+                one with `staged`, the version that publishing would make.
 
         Raises:
             InvalidRequestError: As `table`, or the reference has no `table_uri`.
             DeltaError: As `DeltaTable.snapshot`.
         """
-        version = reference.get("version") if isinstance(reference, Mapping) else None
-        if not (version is None or isinstance(version, int)):
+        said = reference if isinstance(reference, Mapping) else {}
+        version, staged = said.get("version"), said.get("staged")
+        if not (version is None or isinstance(version, int)) or not (staged is None or isinstance(staged, str)):
             raise _no_table()
-        return self.table(_named(reference)).snapshot(version=version)
+        table = self.table(_named(reference))
+        return table.snapshot(version=version) if staged is None else table.staged(staged).snapshot()
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the settings can be understood and the `table_root` is there and can be listed."""

@@ -33,6 +33,7 @@ def get_provider_info() -> dict[str, object]:
             "delta_orch.airflow.check_operator",
             "delta_orch.airflow.relay_operator",
             "delta_orch.airflow.submit_operator",
+            "delta_orch.airflow.publish_operator",
         ),
         "sensors": _modules("delta_orch.airflow.sensors"),
         "triggers": _modules("delta_orch.airflow.triggers", "delta_orch.airflow.commit_trigger"),

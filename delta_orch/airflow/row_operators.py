@@ -51,6 +51,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
         target_alias: What they call the table.
         idempotency: `run`, `partition` or `off`, as `DeltaWriteOperator`.
         identity: As `DeltaWriteOperator`. (templated)
+        stage: As `DeltaWriteOperator`.
     """
 
     template_fields: Sequence[str] = (*DeltaRowsOperator.template_fields, "keys", "on", "clauses")
@@ -102,7 +103,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
     def _merge(self, run: TaskRun, table: DeltaTable, rows: object, txns: tuple[TxnId, ...]) -> CommitResult:
         if rows is None:
             raise self.refusal("has a function that returned None instead of rows")
-        options: dict[str, Any] = {"txn": txns, "user_metadata": run.user_metadata()}
+        options: dict[str, Any] = {"txn": txns, "user_metadata": run.user_metadata(), "stage": self.stage}
         common: dict[str, Any] = {"engine": self.engine, "schema_mode": self.schema_mode, **options}
         if self.keys is not None:
             return table.upsert(rows, list(self.keys), **common)

@@ -38,16 +38,19 @@ OperatorArgument = Any
 
 XCom = dict[str, object]
 """What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
-where it committed none the one it found; None without a table), `skipped` (the task has committed nothing), and
-details. Where an earlier attempt had made the commit, it is described as if this one had, and `recovered` is true."""
+where it committed none the one it found; None without a table, and for what is staged), `skipped` (the task has
+committed nothing), `staged` (the reference of a staged write), and details. Where an earlier attempt had made the
+commit, it is described as if this one had, and `recovered` is true."""
 
 
-_LOGGED = ("table_uri", "version", "skipped", "recovered", "operation_metrics")
+_LOGGED = ("table_uri", "version", "skipped", "staged", "recovered", "operation_metrics")
 
 
 def xcom_of(report: StepReport, **details: object) -> XCom:
     """The report of a step. `operation_metrics` only where the step computed something."""
     found: XCom = {"table_uri": report.table.uri, "version": report.version, "skipped": report.skipped}
+    if report.commit is not None and report.commit.staged is not None:
+        found |= {"version": None, "staged": report.commit.staged}
     if report.recovered is not None:
         found |= {"skipped": False, "recovered": True}
     if report.commit is not None or report.recovered is not None:
@@ -159,7 +162,7 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
 
     def _emit(self, context: Context, xcom: XCom, table: DeltaTable) -> None:
         task = context["ti"].task
-        if xcom["skipped"] and not self.emit_when_unchanged:
+        if xcom.get("staged") or (xcom["skipped"] and not self.emit_when_unchanged):
             # Airflow emits what it finds among the outlets when the task ends.
             task.outlets = []
             return

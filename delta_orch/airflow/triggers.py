@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -13,20 +16,58 @@ from delta_orch.errors import DeltaError
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
 if TYPE_CHECKING:
-    from delta_orch.airflow.sensor_base import Watch
+    from delta_orch.airflow.sensor_base import Found, Watch
     from delta_orch.delta_table import DeltaTable
 
 FOUND = "found"
 FAILED = "failed"
+_THREADS = ThreadPoolExecutor(32, thread_name_prefix="delta-orch-trigger")
+"""Where stores are waited for: the event loop's own threads stay free, however many stores hang."""
+
+
+class SharedTable:
+    """One table for all triggers of this process that wait for it: one of them asks the store, at a time."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self._table: DeltaTable | None = None
+        self._quiet: tuple[int, float] | None = None
+
+    async def open(self, delta_conn_id: str, table_uri: str) -> DeltaTable:
+        async with self.lock:
+            if self._table is None:
+                self._table = await DeltaHook(delta_conn_id).async_table(table_uri)
+            return self._table
+
+    def is_quiet(self, seen_version: int | None, within_s: float) -> bool:
+        """Whether another trigger has just found that there is nothing after this version."""
+        if self._quiet is None or seen_version != self._quiet[0]:
+            return False
+        return time.monotonic() - self._quiet[1] < within_s
+
+    def note_quiet(self, seen_version: int | None) -> None:
+        self._quiet = None if seen_version is None else (seen_version, time.monotonic())
+
+
+_SHARED: WeakValueDictionary[tuple[int, str, str], SharedTable] = WeakValueDictionary()
+
+
+def _shared_table(delta_conn_id: str, table_uri: str) -> SharedTable:
+    key = (id(asyncio.get_running_loop()), delta_conn_id, table_uri)
+    found = _SHARED.get(key)
+    if found is None:
+        found = _SHARED[key] = SharedTable()
+    return found
 
 
 class WatchTrigger(BaseTrigger):  # type: ignore[misc]
     """Base of the triggers that wait for something in one table; subclasses say what, by `watch`.
 
     A poll that finds nothing new costs one metadata request, made in a worker thread so that the triggerer's event
-    loop never waits for storage. Only the connection's id is serialized, never its storage options. An error that
-    passes (`DeltaError.retryable`: the store cannot be reached) is logged and ridden out: how long is waited, the
-    sensor's own timeout says.
+    loop never waits for storage. Triggers of one table and connection share it:
+    in half a poll interval one of them asks. Only the connection's id is serialized, never its storage options. An
+    error that passes (`DeltaError.retryable`: the store cannot be reached) is logged and ridden out: how long is
+    waited, the sensor's own timeout says.
 
     The event is `{"status": "found", table_uri, version, timestamp_ms, …}`, or, where the table cannot be read,
     `{"status": "failed", code, message, retryable}`.
@@ -64,19 +105,26 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
             yield TriggerEvent({"status": FAILED, **failure})
 
     async def _wait(self) -> dict[str, object]:
-        table = await DeltaHook(self.delta_conn_id).async_table(self.table_uri)
+        shared = _shared_table(self.delta_conn_id, self.table_uri)
+        table = await shared.open(self.delta_conn_id, self.table_uri)
         watch = self.watch(table)
         while True:
-            try:
-                found = await asyncio.to_thread(watch.check)
-            except DeltaError as error:
-                if not error.retryable:
-                    raise
-                self.log.warning("Reading the log of %s failed; the trigger tries again: %s", self.table_uri, error)
-                found = None
-            if found is not None:
-                return found.report(table.uri)
+            async with shared.lock:
+                if not shared.is_quiet(watch.seen_version, self.poll_interval_s / 2):
+                    found = await self._look(watch)
+                    if found is not None:
+                        return found.report(table.uri)
+                    shared.note_quiet(watch.seen_version)
             await asyncio.sleep(self.poll_interval_s)
+
+    async def _look(self, watch: Watch) -> Found | None:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, watch.check)
+        except DeltaError as error:
+            if not error.retryable:
+                raise
+            self.log.warning("Reading the log of %s failed; the trigger tries again: %s", self.table_uri, error)
+            return None
 
 
 class DeltaVersionTrigger(WatchTrigger):

@@ -44,9 +44,11 @@ class DeltaRowsOperator(DeltaStepOperator):
         tables: Mapping[str, TableReference] | None = None,
         idempotency: str = "run",
         identity: str | None = None,
+        stage: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
+        self.stage = stage
         self.sql = sql
         self.tables = tables
         self.idempotency = idempotency
@@ -54,6 +56,7 @@ class DeltaRowsOperator(DeltaStepOperator):
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
         self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
+        self.ensure_flag("stage", stage)
         if tables is not None and sql is None:
             raise self.refusal("has tables, which only sql uses")
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
@@ -128,6 +131,8 @@ class DeltaWriteOperator(DeltaRowsOperator):
         identity: What this task writes, in place of the map index: a mapped task that names it stays itself when the
             list changes. Of a write that replaces the whole table, each identity has a time line of its own.
             (templated)
+        stage: Write everything but the commit; `DeltaPublishOperator` makes it. The XCom holds a reference, `staged`,
+            with which `DeltaHook.snapshot` opens what was written, and no version.
         engine: `spark`, `local`, or `auto`: by the data; for `sql` Spark if the task has a session or one runs.
         spark_conf: Starts a Spark session for the task, unless one is running, and stops it afterwards. (templated)
         spark_conn_id: The connection that says where: of type `spark` (a master) or `spark_connect` (a server). It
@@ -157,6 +162,8 @@ class DeltaWriteOperator(DeltaRowsOperator):
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         mode = "overwrite_partitions" if self.partition_overwrite_mode == "dynamic" else self.mode
         step = replace(self.step(run, table, cast("Mode", mode)), where=self.replace_where)
+        if self.stage:
+            step = replace(step, options={**step.options, "stage": True})
         once = self.once(
             context,
             run,

@@ -1,0 +1,110 @@
+"""Write, audit, publish: rows that nobody sees before they are checked. `DeltaPublishOperator` and the task group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow.sdk import TaskGroup
+
+from delta_orch.airflow.check_operator import DeltaCheckOperator
+from delta_orch.airflow.hook import DEFAULT_CONN_ID
+from delta_orch.airflow.row_operators import DeltaMergeOperator
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
+from delta_orch.airflow.write_operator import DeltaWriteOperator
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_orch.airflow.locations import TableLocation
+    from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.delta_table import DeltaTable
+
+STAGE, PUBLISH = "stage", "publish"
+"""The tasks of the group beside its checks."""
+
+
+class DeltaPublishOperator(DeltaTableOperator):
+    """Commit what a task with `stage=True` has written. However often it runs, it is one commit.
+
+    The XCom and the asset events describe that commit. Where the staging task found its work done, so does this one.
+    A commit by another writer that what was staged relies on fails the task, and so does vacuum, which removes what is
+    older than the table's retention: clear the staging task to write anew.
+
+    Args:
+        staged: The XCom of the staging task, or the reference in it. (templated)
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "staged")
+
+    def __init__(self, *, staged: object, **kwargs: OperatorArgument) -> None:
+        super().__init__(**kwargs)
+        self.staged = staged
+        if staged is None or staged == "":
+            raise self.refusal("has nothing in staged")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        said = self.staged if isinstance(self.staged, Mapping) else {"table_uri": table.uri, "staged": self.staged}
+        if said.get("table_uri") != table.uri:
+            raise self.refusal(f"publishes to {table.uri} what was staged for {said.get('table_uri')}")
+        reference = said.get("staged")
+        if reference is None:
+            # The staging task found its work done: its XCom describes what there is.
+            return dict(said)
+        if not isinstance(reference, str):
+            raise self.refusal(f"has staged={self.staged!r:.100}, which is no XCom of a task with stage=True")
+        write = table.staged(reference)
+        earlier = write.published_version()
+        result = write.publish()
+        xcom: XCom = {"table_uri": table.uri, "version": result.version, "skipped": result.skipped}
+        if not result.skipped:
+            xcom["operation_metrics"] = dict(result.operation_metrics)
+        if earlier is not None:
+            xcom |= {"version": earlier, "skipped": False, "recovered": True}
+        return xcom
+
+
+def delta_write_audit_publish(
+    group_id: str,
+    *,
+    table_uri: TableLocation,
+    checks: Mapping[str, Mapping[str, OperatorArgument]],
+    delta_conn_id: str = DEFAULT_CONN_ID,
+    outlets: Sequence[object] | None = None,
+    default_args: Mapping[str, OperatorArgument] | None = None,
+    **write: OperatorArgument,
+) -> TaskGroup:
+    """A task group `stage` → one task a check → `publish`: rows are committed if every check passes, else nobody sees
+    them.
+
+    What passes from task to task is a reference. A run whose check fails leaves the staged files to vacuum; clear its
+    `stage`, with downstream, to write anew. What is published is exactly what was checked, or the publishing fails.
+
+    Args:
+        group_id: The group's.
+        table_uri: The table.
+        checks: Name → arguments of `DeltaCheckOperator`, at least one.
+        delta_conn_id: The connection with the storage options.
+        outlets: Assets that are told of the commit; filled in as for every task.
+        default_args: Of all tasks of the group: `retries`, …
+        **write: Arguments of `DeltaWriteOperator`; with `keys` or `on`, of `DeltaMergeOperator`.
+
+    Raises:
+        InvalidRequestError: There is no check, one is called as the other tasks are, or an argument is wrong.
+    """
+    if not isinstance(checks, Mapping) or not checks or {STAGE, PUBLISH} & set(checks):
+        raise InvalidRequestError(
+            f"Task group {group_id} takes checks by name, at least one, none called {STAGE} or {PUBLISH}",
+            remedy='Pass checks={"amounts": {"rows": {"positive": "amount >= 0"}}}',
+        )
+    kind = DeltaMergeOperator if {"keys", "on"} & set(write) else DeltaWriteOperator
+    place: dict[str, OperatorArgument] = {"table_uri": table_uri, "delta_conn_id": delta_conn_id}
+    told: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}
+    with TaskGroup(group_id, default_args=dict(default_args or {})) as group:
+        stage = kind(task_id=STAGE, stage=True, outlets=[], **place, **write)
+        publish = DeltaPublishOperator(task_id=PUBLISH, staged=stage.output, **place, **told)
+        for name, arguments in checks.items():
+            check = DeltaCheckOperator(task_id=name, reference=stage.output, inlets=[], **place, **arguments)
+            stage >> check >> publish
+    return group

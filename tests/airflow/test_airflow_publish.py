@@ -1,0 +1,166 @@
+"""Write, audit, publish: nobody sees rows before they are checked, and they are committed once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG, Asset
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import (
+    DeltaCheckOperator,
+    DeltaHook,
+    DeltaPublishOperator,
+    DeltaWriteOperator,
+    delta_write_audit_publish,
+)
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+CHECKS: dict[str, dict[str, Any]] = {
+    "amounts": {"rows": {"positive": "amount >= 0"}},
+    "enough": {"min_rows": 1, "columns": {"id": "long"}},
+}
+
+
+def rows(*amounts: int) -> pa.Table:
+    return pa.table({"id": pa.array(range(len(amounts)), pa.int64()), "amount": pa.array(amounts, pa.int64())})
+
+
+def content(uri: Path) -> list[int]:
+    return sorted(DeltaTable(uri).snapshot().scan().to_arrow()["amount"].to_pylist())
+
+
+def states(runs: Runs, run: Any, *tasks: str) -> list[str]:
+    return [runs.state(run, f"wap.{task}") for task in tasks]
+
+
+def dag_of(name: str, uri: Path, function: Any, **more: Any) -> DAG:
+    with DAG(name, schedule=None) as dag:
+        delta_write_audit_publish(
+            "wap", table_uri=uri, checks=CHECKS, python_callable=function,
+            default_args={"retries": 1, "retry_delay": timedelta(0)}, **more,
+        )  # fmt: skip
+    return dag
+
+
+@pytest.mark.parametrize("mode", [{"mode": "append"}, {"mode": "overwrite"}, {"keys": ["id"]}])
+def test_what_passes_is_published_and_told(runs: Runs, tmp_path: Path, mode: dict[str, Any]) -> None:
+    from tests.airflow.test_airflow_exactly_once import asset_events
+
+    DeltaTable(tmp_path / "t").append(rows(5))
+    name = f"published_{len(mode)}_{next(iter(mode.values()))}".replace("['id']", "keys")
+    outlet = Asset(name=name, uri=f"delta://file{tmp_path}/t")
+    run = runs.run(dag_of(name, tmp_path / "t", lambda: rows(7, 8), outlets=[outlet], **mode))
+    assert str(run.state) == "success"
+    assert content(tmp_path / "t") == ([5, 7, 8] if mode == {"mode": "append"} else [7, 8])
+    staged, published = runs.xcom(run, "wap.stage"), runs.xcom(run, "wap.publish")
+    assert (staged["version"], published["version"], published["skipped"]) == (None, 1, False)
+    assert [event.extra["version"] for event in asset_events(name)] == [1]
+
+
+def test_what_fails_is_seen_by_nobody_and_written_anew_after_clearing(runs: Runs, tmp_path: Path) -> None:
+    DeltaTable(tmp_path / "t").append(rows(5))
+    given = [rows(-1), rows(9)]
+    dag = dag_of("audited", tmp_path / "t", lambda: given.pop(0))
+    run = runs.run(dag)
+    assert states(runs, run, "stage", "amounts", "enough", "publish") == [
+        "success", "failed", "success", "upstream_failed",
+    ]  # fmt: skip
+    assert DeltaTable(tmp_path / "t").version() == 0
+    runs.clear(dag, run, "wap.stage", "wap.amounts", "wap.enough", "wap.publish")
+    assert states(runs, run, "amounts", "publish") == ["success", "success"]
+    assert content(tmp_path / "t") == [5, 9]
+
+
+def test_publishing_again_is_one_commit(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("republished", tmp_path / "t", lambda: rows(1))
+    for task in dag.tasks:
+        if task.task_id == "wap.publish":
+            task._post_execute_hook = die_once
+    run = runs.run(dag)
+    assert str(run.state) == "success"
+    xcom = runs.xcom(run, "wap.publish")
+    assert (xcom["version"], xcom["skipped"], xcom["recovered"]) == (0, False, True)
+    runs.clear(dag, run, "wap.publish")
+    assert content(tmp_path / "t") == [1]
+    runs.clear(dag, run, "wap.stage", "wap.amounts", "wap.enough", "wap.publish")
+    assert content(tmp_path / "t") == [1, 1], "clearing all after success appends again, as without the group"
+
+
+def die_once(context: Any, result: Any) -> None:
+    if context["ti"].try_number == 1:
+        raise RuntimeError("killed after the commit")
+
+
+def test_a_retried_stage_publishes_only_its_last_attempt(runs: Runs, tmp_path: Path) -> None:
+    with DAG("restaged", schedule=None) as dag:
+        stage = DeltaWriteOperator(
+            task_id="stage", table_uri=tmp_path / "t", python_callable=lambda ti: rows(ti.try_number), stage=True,
+            retries=1, retry_delay=timedelta(0), post_execute=die_once,
+        )  # fmt: skip
+        DeltaPublishOperator(task_id="publish", table_uri=tmp_path / "t", staged=stage.output)
+    run = runs.run(dag)
+    assert str(run.state) == "success"
+    assert content(tmp_path / "t") == [2]
+
+
+def test_the_reference_opens_what_is_staged(runs: Runs, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def look(snapshot: Any) -> bool:
+        seen.append(snapshot.num_files)
+        return True
+
+    with DAG("referenced", schedule=None) as dag:
+        stage = DeltaWriteOperator(
+            task_id="stage", table_uri=tmp_path / "t", sql="SELECT 3 AS amount", engine="local", stage=True
+        )
+        DeltaCheckOperator(
+            task_id="look", table_uri=tmp_path / "t", reference=stage.output,
+            python_callable=look,
+        )  # fmt: skip
+    run = runs.run(dag)
+    assert str(run.state) == "success"
+    assert seen == [1]
+    xcom = runs.xcom(run, "stage")
+    assert DeltaHook().snapshot(xcom).scan().to_arrow()["amount"].to_pylist() == [3]
+    with pytest.raises(InvalidRequestError, match="names no table"):
+        DeltaHook().snapshot({**xcom, "staged": 7})
+
+
+def test_constraints_of_the_table_and_functions_are_checked(runs: Runs, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows(1, 2))
+    table.alter().add_constraint("small", "amount < 10").commit()
+    log = tmp_path / "t" / "_delta_log"
+    # Another writer, that does not enforce them.
+    loose = DeltaTable(tmp_path / "loose")
+    loose.append(rows(99))
+    (file,) = (tmp_path / "loose").glob("*.parquet")
+    file.rename(tmp_path / "t" / "other.parquet")
+    with DAG("constraints", schedule=None) as dag:
+        DeltaCheckOperator(task_id="own", table_uri=table.uri, constraints=True)
+        DeltaCheckOperator(task_id="function", table_uri=table.uri, python_callable=lambda snapshot: None)
+    run = runs.run(dag)
+    assert (runs.state(run, "own"), runs.state(run, "function")) == ("success", "failed")
+    size = (tmp_path / "t" / "other.parquet").stat().st_size
+    (log / f"{table.version() + 1:020}.json").write_text(
+        '{"add":{"path":"other.parquet","partitionValues":{},"modificationTime":0,"dataChange":true,'
+        f'"size":{size}}}}}'
+    )
+    assert runs.state(runs.run(dag), "own") == "failed"
+
+
+@pytest.mark.parametrize(
+    "checks", [{}, None, {"stage": {"min_rows": 1}}, {"publish": {"min_rows": 1}}, {"c": {}}, {"c": {"version": 1}}]
+)
+def test_wrong_checks_are_refused_when_the_dag_is_parsed(checks: Any) -> None:
+    with DAG("wrong", schedule=None), pytest.raises(InvalidRequestError):
+        delta_write_audit_publish("wap", table_uri="/t", checks=checks, python_callable=rows)
