@@ -44,7 +44,8 @@
     │   ├── FileExistsInStoreError
     │   ├── FileMissingInStoreError
     │   └── StorageOutcomeUnknownError  (the same)
-    └── MissingDependencyError(ImportError)
+    ├── MissingDependencyError(ImportError)
+    └── CancelledError
 
 A message states the problem, the cause and the remedy. A program reads `code`, `context` and `retryable`. `retryable`
 alone decides whether the commit loop, Dagster or Airflow tries again. All errors can be pickled.
@@ -409,3 +410,9 @@ class MissingDependencyError(DeltaError, ImportError):
     """A package of an extra is not installed; the message has the `pip install` line."""
 
     code = "MISSING_DEPENDENCY"
+
+
+class CancelledError(DeltaError):
+    """The user stopped the work of the Spark session: `interruptAll`, a job group, a tag. Nothing was committed."""
+
+    code = "CANCELLED"

@@ -36,7 +36,12 @@ _LOSSLESS: dict[DataType, frozenset[DataType]] = {
 
 
 def ensure_schema_fits(
-    source: StructType, target: StructType, *, filled: Collection[str] = (), fill_nulls: bool = False
+    source: StructType,
+    target: StructType,
+    *,
+    filled: Collection[str] = (),
+    fill_nulls: bool = False,
+    never_null: Collection[str] = (),
 ) -> None:
     """Check that rows of `source` can be written to a table of `target` without losing or inventing anything.
 
@@ -47,11 +52,14 @@ def ensure_schema_fits(
     Args:
         filled: Columns of the target that get their values elsewhere: the source may lack them.
         fill_nulls: The source may lack columns and fields of structs that may be null.
+        never_null: Columns that must not be missing all the same.
 
     Raises:
         SchemaMismatchError: Names every column too many, missing or of another type. Nothing was written.
     """
     problems = list(_mismatches(source, target, "", fill_nulls))
+    lacking = {_missing(name) for name in never_null if source.find(name) is None}
+    problems.extend(sorted(lacking.difference(problems)))
     if filled:
         missing = {_missing(name) for name in filled}
         problems = [problem for problem in problems if problem not in missing]

@@ -282,14 +282,14 @@ class Write:
             columns = source.as_table(schema) if source.schema_mode is SchemaMode.OVERWRITE else schema
             self.target = evolve_target(before, columns, source.schema_mode, definition)
             self.target.stage_metadata(self.transaction, before)
-        # A schema that is merged may have columns that the data lacks.
-        fill_nulls = source.schema_mode is SchemaMode.MERGE
+        # As Delta on Spark does it: null fills what may be null, but no row chooses its partition by being silent.
+        never_null = () if source.schema_mode is SchemaMode.MERGE else self.target.partition_columns
         if self.target.table.has_rules:
             from delta_orch.writing.row_rules import shape_rows
 
-            self._shape = shape_rows(schema, self.target, fill_nulls=fill_nulls)
+            self._shape = shape_rows(schema, self.target, never_null=never_null)
         elif schema != self.target.schema:
-            ensure_schema_fits(schema, self.target.schema, fill_nulls=fill_nulls)
+            ensure_schema_fits(schema, self.target.schema, fill_nulls=True, never_null=never_null)
 
     def _leave_out(self, scopes: Sequence[Expression]) -> None:
         if not scopes:

@@ -324,7 +324,7 @@ class _NewRows:
             return PLAIN
         from delta_orch.writing.row_rules import shape_rows
 
-        return shape_rows(schema, self._write.target, fill_nulls=True, keeps_identity=kind == UPDATE)
+        return shape_rows(schema, self._write.target, keeps_identity=kind == UPDATE)
 
 
 def _folded(names: Collection[str]) -> set[str]:

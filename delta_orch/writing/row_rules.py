@@ -7,7 +7,7 @@ does not load this module, nor the parser of expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import orjson
 
@@ -35,14 +35,16 @@ from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
 
 
-def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool, keeps_identity: bool = False) -> RowShape:
+def shape_rows(
+    source: StructType, target: WriteTarget, *, never_null: Collection[str] = (), keeps_identity: bool = False
+) -> RowShape:
     """Plan the writing of rows of `source` into the table.
 
     A column the data lacks takes its default (never where the data has it, null included), its generation expression,
-    or its next identity values; a generated column that is given is verified.
+    or its next identity values, or null; a generated column that is given is verified.
 
     Args:
-        fill_nulls: Columns and fields that may be null may be missing, too.
+        never_null: Columns that null does not fill, even if they may be null.
         keeps_identity: The rows are the table's own and have their identity values.
 
     Raises:
@@ -84,7 +86,7 @@ def shape_rows(source: StructType, target: WriteTarget, *, fill_nulls: bool, kee
             checked = check_expression(sql, f"the default of column {field.name}", is_default=True)
             defaults.append(ComputedColumn(field.name, value_of(checked)))
     filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
-    ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=fill_nulls)
+    ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=True, never_null=never_null)
     checks.extend(table_checks(target.table))
     lengths = tuple(length_checks(target.schema))
     return RowShape(tuple(checks), lengths, tuple(defaults), tuple(generated), tuple(identities))

@@ -129,7 +129,7 @@ class ClassicHost(SparkHost):
 
     Any session of a JVM can run a plan that another one has analysed. So what needs pinned settings is moved into a
     clone of the user's session that has them, and back. The user's own settings are never touched, not even during a
-    write.
+    write. All else is shared: listeners, observations, tags and interruptions of the user's session reach the clone.
     """
 
     is_time_zone_pinned = True
@@ -197,9 +197,7 @@ class ClassicHost(SparkHost):
         from pyspark.serializers import NoOpSerializer
         from pyspark.util import _local_iterator_from_socket
 
-        messages = rows._jdf.toArrowBatchRdd()
-        socket = rows.sparkSession._jvm.PythonRDD.toLocalIteratorAndServe(messages, False)
-        for message in _local_iterator_from_socket(socket, NoOpSerializer()):
+        for message in _local_iterator_from_socket(self._java.stream(rows._jdf), NoOpSerializer()):
             yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 
 

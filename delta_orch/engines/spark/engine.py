@@ -24,13 +24,13 @@ from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
 from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, predicate_sql, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedError
 from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.arrow_types import schema_to_arrow
-from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.schema import data_type_from_json, parse_schema
 from delta_orch.protocol.schema_edit import type_at
 from delta_orch.protocol.types import StructType, holds_variant
 
@@ -97,10 +97,20 @@ class SparkEngine:
     def schema(self, relation: DataFrame) -> StructType:
         """The relation's schema.
 
-        Raises UnsupportedFeatureError for a Spark type that Delta does not have, e.g. an interval.
+        Raises SchemaMismatchError for a Spark type that no table has, e.g. an interval.
         """
         with spark_errors("analyse the data"):
-            return parse_schema(relation.schema.json())
+            schema = relation.schema
+        for field in schema.fields:
+            try:
+                data_type_from_json(field.dataType.jsonValue())
+            except UnsupportedError as e:
+                raise SchemaMismatchError(
+                    f"The data has the column {field.name} of type {field.dataType.simpleString()}, which no table has",
+                    remedy="Cast it to a type that tables have, e.g. with CAST(… AS STRING)",
+                    column=field.name,
+                ) from e
+        return parse_schema(schema.json())
 
     def scan(self, plan: ScanPlan) -> DataFrame:
         """The rows of a plan, lazily; see `Engine.scan`. `_metadata` works on the result.

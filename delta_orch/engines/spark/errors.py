@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from delta_orch.errors import (
+    CancelledError,
     ColumnNotFoundError,
     ConstraintViolationError,
     DeltaError,
@@ -51,6 +52,7 @@ _UNREADABLE = (
     "ParquetDecodingException",
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
 )
+_CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED")
 _NOT_A_DIRECTORY = (
     "A file stands where a directory is needed",
     "Give the directory of the table, not a file in or beside it",
@@ -123,7 +125,7 @@ def spark_errors(
         needs_package: Why the block runs this package in Python workers, as a sentence.
 
     Raises:
-        ConstraintViolationError, MissingFileError, StorageError, TableError, ProtocolViolationError,
+        CancelledError, ConstraintViolationError, MissingFileError, StorageError, TableError, ProtocolViolationError,
         MissingDependencyError, SchemaMismatchError,
         ColumnNotFoundError, InvalidExpressionError: As the error's text says. Everything else passes unchanged.
     """
@@ -155,6 +157,12 @@ def _translate(
         return ProtocolViolationError(f"Spark could not {action}", cause=damage[1])
     if mismatch := _MISMATCH.search(text):
         return SchemaMismatchError(f"Spark could not {action}", cause=mismatch[1])
+    if any(sign in text for sign in _CANCELLED):
+        return CancelledError(
+            f"Spark could not {action}: the work was cancelled",
+            cause=re.sub(r"^.*\[(?=SPARK_JOB|OPERATION)", "[", next(t for t in text.splitlines() if "CANCEL" in t)),
+            remedy="Run it again; nothing was committed",
+        )
     if connector := _missing_connector(text, action):
         return connector
     if needs_package is not None and _NO_PACKAGE in text:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -70,28 +70,43 @@ def run_rewrite_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _result(number: int, run: Callable[[], pa.Table]) -> pa.RecordBatch:
+    written, error = _outcome(run)
+    return pa.RecordBatch.from_pylist([{"number": number, "adds": written, "error": error}], _RESULT_ARROW)
+
+
+def _outcome(run: Callable[[], pa.Table]) -> tuple[bytes | None, bytes | None]:
     """The new files as a stream, or the error, pickled: a worker's exception reaches the driver as text only."""
-    row: dict[str, int | bytes] = {"number": number}
     try:
         adds = run()
     except DeltaError as e:
-        row["error"] = pickle.dumps(e)
-    else:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, adds.schema) as writer:
-            writer.write_table(adds)
-        row["adds"] = sink.getvalue().to_pybytes()
-    return pa.RecordBatch.from_pylist([row], _RESULT_ARROW)
+        return None, pickle.dumps(e)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, adds.schema) as writer:
+        writer.write_table(adds)
+    return sink.getvalue().to_pybytes(), None
+
+
+def written_files(
+    spec: WriteSpec, source_json: str, batches: Iterator[pa.RecordBatch]
+) -> tuple[bytes | None, bytes | None]:
+    """Write the rows of one task, as Spark sends rows of the schema in `source_json`; what `files_of` takes."""
+    relation = LocalRelation(parse_schema(source_json), lambda: batches)
+    return _outcome(lambda: LocalEngine().write(relation, spec))
+
+
+def files_of(outcomes: Iterable[tuple[bytes | None, bytes | None]]) -> pa.Table:
+    """The files of some tasks, in their order. Raises the error of the first task that failed."""
+    adds = [ADD_SCHEMA.empty_table()]
+    for written, error in outcomes:
+        if error is not None:
+            raise pickle.loads(error)
+        adds.append(pa.ipc.open_stream(written).read_all())
+    return pa.concat_tables(adds)
 
 
 def adds_of_results(results: pa.Table) -> pa.Table:
     """The files of all tasks, in the order of their numbers. Raises the error of the first task that failed."""
-    adds = [ADD_SCHEMA.empty_table()]
-    for result in results.sort_by("number").to_pylist():
-        if result["error"] is not None:
-            raise pickle.loads(result["error"])
-        adds.append(pa.ipc.open_stream(result["adds"]).read_all())
-    return pa.concat_tables(adds)
+    return files_of((row["adds"], row["error"]) for row in results.sort_by("number").to_pylist())
 
 
 def with_variants(rows: DataFrame, target: StructType) -> DataFrame:

@@ -15,6 +15,7 @@ import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SQLExecution;
+import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.datasources.FileFormatWriter;
 import org.apache.spark.sql.execution.datasources.FileFormatWriter$;
 import org.apache.spark.sql.execution.datasources.FileIndex;
@@ -32,8 +33,11 @@ public final class Bridge {
   /**
    * A session with the user's settings as they are now, except those given: what a write needs pinned never shows in
    * the user's own session. One is kept for each set of settings until the user changes his own.
+   *
+   * In everything else it is the user's session: what runs in it is told to his listeners and observations, carries his
+   * tags, and stops when he interrupts it.
    */
-  public synchronized SparkSession pinnedSession(SparkSession user, Map settings) {
+  public synchronized SparkSession pinnedSession(SparkSession user, Map settings) throws Exception {
     Map now = scala.jdk.javaapi.CollectionConverters.asJava(user.sessionState().conf().getAllConfs());
     Object[] found = (Object[]) pinned.get(settings);
     if (found == null || !now.equals(found[0])) {
@@ -43,10 +47,24 @@ public final class Bridge {
         Map.Entry entry = (Map.Entry) entries.next();
         clone.sessionState().conf().setConfString((String) entry.getKey(), (String) entry.getValue());
       }
+      // Spark tells a listener of the executions of its session, which it knows by this name.
+      share("sessionUUID", user, clone);
+      share("observationManager", user, clone);
+      user.managedJobTags();
+      clone.managedJobTags();
+      share("managedJobTags", user, clone);
+      // The user's own listeners hear of them now; copies would hear of them twice.
+      clone.listenerManager().clear();
       found = new Object[] {new java.util.HashMap(now), clone};
       pinned.put(new java.util.HashMap(settings), found);
     }
     return (SparkSession) found[1];
+  }
+
+  private static void share(String name, SparkSession from, SparkSession to) throws Exception {
+    java.lang.reflect.Field field = SparkSession.class.getDeclaredField(name);
+    field.setAccessible(true);
+    field.set(to, field.get(from));
   }
 
   /** The same rows, to be planned and run by another session. */
@@ -94,6 +112,23 @@ public final class Bridge {
       out.append(path.substring(root.length())).append('\n');
     }
     return out.toString();
+  }
+
+  /** Rows as Arrow batches, pulled by a thread that starts now: its jobs carry the tags of the session. */
+  public Object stream(Dataset rows) {
+    return SQLExecution$.MODULE$.withSessionTagsApplied((SparkSession) rows.sparkSession(), new Stream(rows));
+  }
+
+  private static final class Stream extends scala.runtime.AbstractFunction0 {
+    private final Dataset rows;
+
+    Stream(Dataset rows) {
+      this.rows = rows;
+    }
+
+    public Object apply() {
+      return org.apache.spark.api.python.PythonRDD.toLocalIteratorAndServe(rows.toArrowBatchRdd(), false);
+    }
   }
 
   static scala.collection.immutable.Map toScala(Map map) {
