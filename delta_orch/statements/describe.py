@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
+from delta_orch.protocol.schema import (
+    CURRENT_DEFAULT,
+    GENERATION_EXPRESSION,
+    IDENTITY_ALLOW_EXPLICIT_INSERT,
+    IDENTITY_START,
+    IDENTITY_STEP,
+)
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 
 
 def describe(cursor: Cursor) -> Statement:
-    """DESCRIBE HISTORY t [LIMIT n] | DESCRIBE DETAIL t | DESCRIBE [TABLE] t."""
+    """DESCRIBE HISTORY t [LIMIT n] | DESCRIBE DETAIL t | DESCRIBE [TABLE] [EXTENDED | FORMATTED] t."""
     if not cursor.take("DESCRIBE"):
         cursor.expect("DESC")
     if cursor.take("HISTORY"):
@@ -25,15 +33,14 @@ def describe(cursor: Cursor) -> Statement:
         cursor.end()
         return _description("DESCRIBE DETAIL", name, _detail)
     cursor.take("TABLE")
-    if cursor.at("EXTENDED") or cursor.at("FORMATTED"):
-        raise unsupported(f"DESCRIBE {cursor.token.word}", "Write DESCRIBE DETAIL")
+    extended = cursor.take("EXTENDED") or cursor.take("FORMATTED")
     name = table_name(cursor)
     cursor.end()
-    return _description("DESCRIBE", name, _columns)
+    return _description("DESCRIBE", name, lambda table: _columns(table, extended))
 
 
 def show(cursor: Cursor) -> Statement:
-    """SHOW TBLPROPERTIES t [('key')] | SHOW COLUMNS IN t | SHOW PARTITIONS t."""
+    """SHOW TBLPROPERTIES t [('key')] | SHOW COLUMNS IN t | SHOW PARTITIONS t | SHOW CREATE TABLE t."""
     cursor.expect("SHOW")
     if cursor.take("TBLPROPERTIES"):
         name = table_name(cursor)
@@ -55,7 +62,11 @@ def show(cursor: Cursor) -> Statement:
         name = table_name(cursor)
         cursor.end()
         return _description("SHOW PARTITIONS", name, _partitions)
-    raise unsupported(f"SHOW {cursor.token.text[:60]}", "Write SHOW TBLPROPERTIES, COLUMNS or PARTITIONS")
+    if cursor.take("CREATE", "TABLE"):
+        name = table_name(cursor)
+        cursor.end()
+        return _description("SHOW CREATE TABLE", name, lambda table: _rows(["createtab_stmt"], [(_definition(table),)]))
+    raise unsupported(f"SHOW {cursor.token.text[:60]}", "Write SHOW TBLPROPERTIES, COLUMNS, PARTITIONS or CREATE TABLE")
 
 
 def _description(statement: str, name: TableName, tell: Callable[[DeltaTable], object]) -> Statement:
@@ -121,14 +132,71 @@ def _detail(table: DeltaTable) -> object:
     )
 
 
-def _columns(table: DeltaTable) -> object:
-    return _rows(
-        ["col_name", "data_type", "comment"],
-        [
-            (field.name, str(field.data_type), None if (c := field.metadata.get("comment")) is None else str(c))
-            for field in table.snapshot().schema
-        ],
-    )
+def _columns(table: DeltaTable, extended: bool) -> object:
+    snapshot = table.snapshot()
+    found: list[tuple[str | None, ...]] = [
+        (field.name, str(field.data_type), None if (c := field.metadata.get("comment")) is None else str(c))
+        for field in snapshot.schema
+    ]
+    if extended:
+        metadata = snapshot.metadata
+        texts = {
+            "Name": metadata.name,
+            "Comment": metadata.description,
+            "Location": table.uri,
+            "Provider": "delta",
+            "Partition Columns": ", ".join(map(quote_identifier, snapshot.partition_columns)),
+            "Clustering Columns": ", ".join(
+                ".".join(map(quote_identifier, c)) for c in snapshot.clustering_columns or ()
+            ),
+            "Table Properties": _property_text(metadata.configuration),
+        }
+        found += [("", "", ""), ("# Detailed Table Information", "", "")]
+        found += [(name, text, "") for name, text in texts.items() if text]
+    return _rows(["col_name", "data_type", "comment"], found)
+
+
+def _property_text(configuration: Mapping[str, str]) -> str:
+    return ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in sorted(configuration.items()))
+
+
+def _definition(table: DeltaTable) -> str:
+    """A CREATE TABLE that `sql` reads. Raises UnsupportedExpressionError for columns that it has no words for."""
+    snapshot = table.snapshot()
+    columns = []
+    for field in snapshot.schema:
+        parts = [quote_identifier(field.name), type_sql(field.data_type)]
+        metadata = field.metadata
+        if IDENTITY_START in metadata:
+            always = "BY DEFAULT" if metadata.get(IDENTITY_ALLOW_EXPLICIT_INSERT) else "ALWAYS"
+            parts.append(
+                f"GENERATED {always} AS IDENTITY (START WITH {metadata[IDENTITY_START]} "
+                f"INCREMENT BY {metadata[IDENTITY_STEP]})"
+            )
+        if GENERATION_EXPRESSION in metadata:
+            parts.append(f"GENERATED ALWAYS AS ({metadata[GENERATION_EXPRESSION]})")
+        if not field.nullable:
+            parts.append("NOT NULL")
+        if CURRENT_DEFAULT in metadata:
+            parts.append(f"DEFAULT {metadata[CURRENT_DEFAULT]}")
+        if "comment" in metadata:
+            parts.append(f"COMMENT {quote_string(str(metadata['comment']))}")
+        columns.append("  " + " ".join(parts))
+    clustering = snapshot.clustering_columns or ()
+    described = snapshot.metadata.description
+    # Made anew with the columns.
+    own = ("delta.columnMapping.maxColumnId", "delta.rowTracking.materialized")
+    properties = {key: value for key, value in snapshot.metadata.configuration.items() if not key.startswith(own)}
+    clauses = [
+        f"PARTITIONED BY ({', '.join(map(quote_identifier, snapshot.partition_columns))})"
+        * bool(snapshot.partition_columns),
+        f"CLUSTER BY ({', '.join('.'.join(map(quote_identifier, path)) for path in clustering)})" * bool(clustering),
+        f"COMMENT {quote_string(described)}" if described else "",
+        f"TBLPROPERTIES ({_property_text(properties)})" if properties else "",
+    ]
+    listed = ",\n".join(columns)
+    lines = [f"CREATE TABLE delta.{quote_identifier(table.uri)} (\n{listed})", "USING delta", *filter(None, clauses)]
+    return "\n".join(lines)
 
 
 def _properties(table: DeltaTable, key: str | None) -> object:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.statements.cursor import Cursor
+from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 
 QUERY_STARTS = ("SELECT", "WITH", "(")
@@ -18,29 +19,53 @@ _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CRO
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A table in a query, at a version or a time, or its changes from the first to the last of two of either."""
+
+    table: TableName
+    version: int | None = None
+    timestamp: str | None = None
+    changes: tuple[int | str, int | str | None] | None = None
+
+    def value(self, session: Session) -> object:
+        """What engines read. Raises InvalidRequestError where the name stands for no table with versions."""
+        value = session.value(self.table)
+        if isinstance(value, DeltaTable):
+            if self.changes is None:
+                return value.snapshot(self.version, self.timestamp)
+            limits = zip(("starting", "ending"), self.changes, strict=True)
+            bounds = {
+                f"{limit}_{'timestamp' if isinstance(given, str) else 'version'}": given
+                for limit, given in limits
+                if given is not None
+            }
+            return value.changes(**bounds)  # type: ignore[arg-type]
+        if self.version is not None or self.timestamp is not None or self.changes is not None:
+            raise InvalidRequestError(f"{self.table.name[:200]!r} has no versions: it is a {type(value).__name__}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """A query with its tables by the names it now has for them.
 
     Attributes:
         text: For the engine.
-        tables: What the names stand for, with the version and the time that are asked for.
+        tables: What the names stand for, with what is asked for of them.
         where: The text of its predicate where all of it is about rows of the one table it reads, None otherwise.
     """
 
     text: str
-    tables: dict[str, tuple[TableName, int | None, str | None]]
+    tables: dict[str, Source]
     where: str | None
 
     def relation(self, session: Session, engine: Engine) -> Relation:
         """The rows. Raises as the engine's `sql`, and where a name stands for no table."""
         relations: dict[str, Relation] = {}
-        for name, (table, version, timestamp) in self.tables.items():
-            value = session.value(table)
-            if isinstance(value, DeltaTable):
-                value = value.snapshot(version, timestamp)
-            elif version is not None or timestamp is not None:
-                raise InvalidRequestError(f"{table.name[:200]!r} has no versions: it is a {type(value).__name__}")
+        for name, source in self.tables.items():
+            value = source.value(session)
             relations[name] = self._scan(session, engine, value)
+            ensure_no_column_in_double_quotes(self.text, engine.schema(relations[name]))
         return engine.sql(self.text, relations)
 
     def _scan(self, session: Session, engine: Engine, value: object) -> Relation:
@@ -65,7 +90,7 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
             f"WITH that calls a query {name[:100]!r}, as a table is called,", "Give the query another name"
         )
     pieces: list[str] = []
-    tables: dict[str, tuple[TableName, int | None, str | None]] = {}
+    tables: dict[str, Source] = {}
     # One entry for each open parenthesis: whether it is a query, and whether its FROM is being read.
     levels = [[False, False]]
     position = cursor.token.start
@@ -80,12 +105,15 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
         is_source = level[1] and before in ("FROM", "JOIN", ",") and token.kind in ("word", "quoted")
         if is_source and word not in ("LATERAL", "VALUES", "TABLE"):
             start = token.start
-            found = table_name(cursor)
-            version, timestamp = _time_travel(cursor)
+            if word == "TABLE_CHANGES" and cursor.tokens[cursor.index + 1].text == "(":
+                source, found = _changes(cursor), TableName("", "")
+            else:
+                found = table_name(cursor)
+                source = Source(found, *_time_travel(cursor))
             sources += 1
-            if found.path is not None or version is not None or timestamp is not None or found.name.lower() in known:
+            if source != Source(found) or found.path is not None or found.name.lower() in known:
                 label = f"delta_orch_table_{len(tables)}"
-                tables[label] = (found, version, timestamp)
+                tables[label] = source
                 text = quote_identifier(label)
                 if found.path is None and not cursor.at("AS") and not _is_alias(cursor):
                     text += f" AS {quote_identifier(found.name)}"
@@ -127,6 +155,23 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
             where = cursor.source[where_at:stop].strip()
     pieces.append(cursor.source[position:end])
     return Query("".join(pieces), tables, where)
+
+
+def _changes(cursor: Cursor) -> Source:
+    """`table_changes('table', first [, last])`, each a version or a time; the table as in FROM."""
+    cursor.index += 1
+    cursor.expect("(")
+    text = cursor.string()
+    inner = Cursor(text, tokens_of(text))
+    name = table_name(inner)
+    inner.end()
+    bounds: list[int | str] = []
+    while cursor.take(","):
+        bounds.append(cursor.string() if cursor.token.kind == "string" else cursor.integer())
+    cursor.expect(")")
+    if not 1 <= len(bounds) <= 2:
+        raise InvalidRequestError("table_changes takes a table, where to start, and perhaps where to end")
+    return Source(name, changes=(bounds[0], bounds[1] if len(bounds) > 1 else None))
 
 
 def _with_names(cursor: Cursor) -> frozenset[str]:

@@ -8,8 +8,8 @@ from typing import Unpack
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
-from delta_orch.statements import describe, rows, tables
-from delta_orch.statements.cursor import Cursor, tokens_of
+from delta_orch.statements import describe, inserts, rows, tables
+from delta_orch.statements.cursor import Cursor, Token, tokens_of
 from delta_orch.statements.queries import parse_query
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, unsupported
@@ -74,6 +74,8 @@ def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement
             "The text holds more than one statement", remedy="Run them one after the other: each is its own commit"
         )
     cursor = Cursor(text, tokens)
+    if cursor.at("WITH") and (moved := _with_inside(text, tokens)) is not None:
+        cursor = Cursor(moved, tokens_of(moved))
     word = cursor.token.word
     if word in ("SELECT", "WITH", "("):
         query = parse_query(cursor, known)
@@ -87,7 +89,7 @@ def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement
         return select
     match word:
         case "INSERT":
-            return rows.insert(cursor, known)
+            return inserts.insert(cursor, known)
         case "DELETE":
             return rows.delete(cursor)
         case "UPDATE":
@@ -100,6 +102,38 @@ def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement
     if simple is None:
         raise unsupported(f"The statement {cursor.token.text[:60]!r}")
     return simple(cursor)
+
+
+def _with_inside(text: str, tokens: list[Token]) -> str | None:
+    """`WITH … INSERT | MERGE` with the WITH inside the query that reads from it; None for a query."""
+    depth = 0
+    query = using = None
+    verb: Token | None = None
+    for token in tokens:
+        depth += {"(": 1, ")": -1}.get(token.word, 0)
+        if depth or token.kind != "word":
+            continue
+        if verb is None and token.word in ("SELECT", "INSERT", "MERGE", "DELETE", "UPDATE", "VALUES", "TABLE"):
+            verb = token
+        elif verb is not None and query is None and token.word in ("SELECT", "VALUES"):
+            query = token
+        elif verb is not None and using is None and token.word == "USING":
+            using = token
+    if verb is None or verb.word not in ("INSERT", "MERGE", "DELETE", "UPDATE"):
+        return None
+    names = text[tokens[0].start : verb.start]
+    if verb.word == "INSERT" and query is not None and query.word == "SELECT":
+        return f"{text[verb.start : query.start]}{names}{text[query.start :]}"
+    if verb.word == "MERGE" and using is not None:
+        source = tokens[tokens.index(using) + 1]
+        after = tokens[tokens.index(using) + 2]
+        if source.kind in ("word", "quoted") and after.text != ".":
+            alias = f" AS {source.text}" if after.word == "ON" else ""
+            rest = text[source.end :]
+            return f"{text[verb.start : using.end]} ({names}SELECT * FROM {source.text}){alias}{rest}"
+        if source.text == "(":
+            return f"{text[verb.start : source.end]}{names}{text[source.end :]}"
+    raise unsupported(f"WITH before {verb.word}", "Write it inside the query, after INSERT INTO t or USING (")
 
 
 _SIMPLE = {

@@ -20,6 +20,11 @@ class TableName:
     path: str | None
     name: str
 
+    @property
+    def short(self) -> str | None:
+        """What columns may have before them where the table has no alias."""
+        return self.name.rpartition(".")[2] if self.path is None else None
+
 
 def table_name(cursor: Cursor) -> TableName:
     """The table that comes next: delta.`path`, or a name."""

@@ -50,24 +50,31 @@ def reorg(cursor: Cursor) -> Statement:
 
 
 def vacuum(cursor: Cursor) -> Statement:
-    """VACUUM t [RETAIN n HOURS] [DRY RUN]."""
+    """VACUUM t [LITE | FULL] [RETAIN n HOURS] [DRY RUN], in any order."""
     cursor.expect("VACUUM")
     name = table_name(cursor)
-    if cursor.at("LITE") or cursor.at("FULL") or cursor.at("USING"):
-        raise unsupported(f"VACUUM with {cursor.token.word}")
-    hours = None
-    if cursor.take("RETAIN"):
-        hours = float(cursor.number())
-        cursor.expect("HOURS")
-    dry_run = cursor.take("DRY", "RUN")
-    cursor.end()
+    if cursor.at("USING"):
+        raise unsupported("VACUUM USING INVENTORY")
+    hours: float | None = None
+    full: bool | None = None
+    dry_run = False
+    while cursor.token.kind != "end":
+        if full is None and (cursor.at("LITE") or cursor.at("FULL")):
+            full = cursor.take("FULL") or not cursor.take("LITE")
+        elif hours is None and cursor.take("RETAIN"):
+            hours = float(cursor.number())
+            cursor.expect("HOURS")
+        elif not dry_run and cursor.take("DRY", "RUN"):
+            dry_run = True
+        else:
+            cursor.end()
 
     def run(session: Session) -> object:
         given = dict(session.options)
         is_dry = bool(given.pop("dry_run", False)) or dry_run
         if given:
             raise InvalidRequestError(f"VACUUM takes no {', '.join(given)}", remedy="Leave them out")
-        return session.target(name).vacuum(hours, is_dry)
+        return session.target(name).vacuum(hours, is_dry, full=full is not False)
 
     return run
 
@@ -108,6 +115,9 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             definition["cluster_by"] = cursor.names()
         elif cursor.take("COMMENT"):
             definition["description"] = cursor.string()
+        elif cursor.take("LOCATION"):
+            path = cursor.string()
+            name = TableName(path, path)
         elif cursor.take("TBLPROPERTIES"):
             definition["properties"] = _property_list(cursor)
         elif cursor.take("AS"):

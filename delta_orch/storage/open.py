@@ -24,8 +24,8 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
     """The store of a table's root directory. Touches nothing: the directory need not exist.
 
     Args:
-        table_uri: A local path (`/data/t`, `t`, a `Path`), a `file:` URI (percent-encoded), `memory://name`, a location
-            in an object store (`s3:`, `gs:`, `abfss:`, `az:` and their other names), or any
+        table_uri: A local path (`/data/t`, `t`, `~/t`, a `Path`), a `file:` URI (percent-encoded), `memory://name`, a
+            location in an object store (`s3:`, `gs:`, `abfss:`, `az:` and their other names), or any
             other `protocol://…` that fsspec knows.
         storage_options: For the store's library, see `storage_options`; local and memory tables need none and ignore
             them. `single_writer=true` permits writing where the store has no exclusive create.
@@ -37,7 +37,8 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
         MissingDependencyError: The package for that kind of location is not installed.
     """
     if isinstance(table_uri, os.PathLike):
-        return LocalStore(table_uri)
+        path = os.fspath(table_uri)
+        return LocalStore(_at_home(path) if isinstance(path, str) else table_uri)
     if not isinstance(table_uri, str) or not table_uri.strip() or "\0" in table_uri:
         raise InvalidRequestError(
             f"{table_uri!r} is not a table location",
@@ -52,7 +53,7 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
                 cause="Chained URLs (`simplecache::s3://…`) are not supported",
                 remedy="Give a path or a URI such as file:///data/t or s3://bucket/t",
             )
-        return LocalStore(table_uri)
+        return LocalStore(_at_home(table_uri))
     match scheme[1].lower():
         case "file" | "local":
             return LocalStore(_path_of_file_uri(table_uri))
@@ -62,6 +63,11 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
             return MemoryStore(table_uri[scheme.end() :])
         case _:
             return _remote(table_uri, storage_options)
+
+
+def _at_home(path: str) -> str:
+    # Path.expanduser() raises where there is no such user; that is a directory's name then.
+    return os.path.expanduser(path)  # noqa: PTH111
 
 
 def _remote(table_uri: str, storage_options: Mapping[str, str] | None) -> LogStore:

@@ -10,7 +10,11 @@ from typing import TypedDict, cast
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import InvalidRequestError, TableExistsError
-from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
+from delta_orch.expressions.column_names import (
+    ensure_no_column_in_double_quotes,
+    ensure_sequence_of_names,
+    resolve_column_names,
+)
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.log.write.transaction import Transaction
@@ -188,6 +192,7 @@ def new_target(
         TableExistsError: Another table lies around the location, or below it.
     """
     from delta_orch.protocol.table_properties import ensure_settable
+    from delta_orch.table.column_definitions import generation_expression
     from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
     from delta_orch.table.schema_evolution import as_first_defined
@@ -197,6 +202,8 @@ def new_target(
     schema = as_first_defined(schema)
     # Before it is written down: what is read back with two columns of one name counts as a damaged log.
     ensure_distinct_names(schema)
+    for field in schema:
+        ensure_no_column_in_double_quotes(generation_expression(field) or "", schema)
     metadata = Metadata(
         id=str(uuid.uuid4()),
         schema_string=serialize_schema(schema),

@@ -10,6 +10,7 @@ import orjson
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.checked import check_expression
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import is_not_true
 from delta_orch.protocol.action_json import body_to_json
@@ -180,6 +181,8 @@ class AddConstraint:
                 remedy="Take another name, or drop that one first",
                 constraint=self.name,
             )
+        if isinstance(self.expression, str):
+            ensure_no_column_in_double_quotes(self.expression, draft.schema)
         checked = check_expression(self.expression, f"CHECK constraint {self.name}", columns=draft.schema.names)
         condition = resolve_predicate(checked.sql, draft.schema)
         key = f"{CONSTRAINT_PREFIX}{self.name.lower()}"

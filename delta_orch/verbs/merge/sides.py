@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from delta_orch.engines.base import join_schema
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.nodes import Column, Expression, Literal, Opaque
 from delta_orch.expressions.parse import parse_expression, parse_row_value
 from delta_orch.expressions.renaming import NewName, renamed
@@ -54,6 +55,7 @@ class Sides:
                 f"The {what} must be SQL text or an Expression, not {type(given).__name__}",
                 remedy=f'Write it as text in Spark SQL, for example "{self.source_alias}.amount > 0"',
             )
+        self._ensure_no_quoted_column(given)
         parsed = parse_expression(given) if isinstance(given, str) else given
         return resolve_expression(self._placed(parsed, what, visible), self.schema)
 
@@ -66,6 +68,7 @@ class Sides:
                 cause=f"It is {given!r:.100}",
                 remedy="Write it as SQL text, or as literal(value)",
             )
+        self._ensure_no_quoted_column(given)
         parsed = parse_row_value(given) if isinstance(given, str) else given
         placed = self._placed(parsed, what, visible)
         match placed:
@@ -76,6 +79,11 @@ class Sides:
             case Opaque(sql, columns):
                 return Opaque(sql, tuple(Column(find_column(column.path, self.schema)[0]) for column in columns))
         return resolve_expression(placed, self.schema)
+
+    def _ensure_no_quoted_column(self, given: object) -> None:
+        if isinstance(given, str):
+            ensure_no_column_in_double_quotes(given, self.target)
+            ensure_no_column_in_double_quotes(given, self.source)
 
     def _placed(self, expression: Expression, what: str, visible: Sequence[str]) -> Expression:
         return renamed(expression, lambda column: self._place(column, what, visible))

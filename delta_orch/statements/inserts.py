@@ -1,0 +1,220 @@
+"""INSERT, as calls of append and overwrite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from delta_orch.delta_table import DeltaTable
+from delta_orch.engines.base import ComputedColumn, Engine, Relation
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.fit_comparison import fit_comparison
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
+from delta_orch.expressions.parse import parse_row_value, parse_value
+from delta_orch.expressions.tree import conjunction
+from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
+from delta_orch.protocol.types import STRING, StructField, StructType
+from delta_orch.statements.cursor import Cursor
+from delta_orch.statements.queries import Query, parse_query
+from delta_orch.statements.rows import Statement, ensure_count, values
+from delta_orch.statements.session import Session, table_name, unsupported
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_COMPUTED = (CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START)
+
+
+def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
+    """INSERT INTO | OVERWRITE [TABLE] t [PARTITION (p = v)] [(columns) | BY NAME] [REPLACE WHERE p] VALUES … | q."""
+    cursor.expect("INSERT")
+    overwrite = cursor.take("OVERWRITE")
+    if not overwrite:
+        cursor.expect("INTO")
+    cursor.take("TABLE")
+    name = table_name(cursor)
+    fixed = _partition(cursor) if cursor.take("PARTITION") else {}
+    if overwrite and None in fixed.values():
+        raise unsupported("INSERT OVERWRITE with a PARTITION of no value", "Write REPLACE WHERE, or give each a value")
+    replace_where: str | None = None
+    columns = None
+    by_name = False
+    while True:
+        if replace_where is None and cursor.take("REPLACE", "WHERE"):
+            replace_where = cursor.text_until("SELECT", "WITH", "VALUES")
+        elif columns is None and cursor.at("(") and cursor.tokens[cursor.index + 1].word not in ("SELECT", "WITH", "("):
+            columns = _plain_names(cursor)
+        elif not by_name and cursor.take("BY", "NAME"):
+            by_name = True
+        else:
+            break
+    if by_name and columns is not None:
+        raise InvalidRequestError("INSERT takes a list of columns or BY NAME, not both")
+    rows: list[list[str]] | Query = values(cursor) if cursor.take("VALUES") else parse_query(cursor, known)
+    cursor.end()
+    if by_name and not isinstance(rows, Query):
+        raise InvalidRequestError("VALUES have no names", remedy="List the columns, or write SELECT … AS name")
+
+    def run(session: Session) -> object:
+        table = session.target(name)
+        schema = table.snapshot().schema
+        given = _partition_fields(fixed, table)
+        engine = session.engine()
+        data: object
+        if isinstance(rows, Query):
+            found = rows.relation(session, engine)
+            wanted = engine.schema(found).names if by_name else columns
+            fields = _fields(wanted, schema, given)
+            data = _renamed(engine, found, fields, [*given, *_nulls(fields, given, schema)])
+        else:
+            fields = _fields(columns, schema, given)
+            data = _constants(rows, fields, given, schema)
+        where: str | Expression | None = replace_where
+        if overwrite and given and where is None:
+            where = conjunction(*(Comparison("<=>", Column((f.name,)), value) for f, value in given))
+        if where is not None:
+            return table.overwrite(data, replace_where=where, engine=engine, **session.options)
+        if overwrite:
+            return table.overwrite(data, engine=engine, **session.options)
+        return table.append(data, engine=engine, **session.options)
+
+    return run
+
+
+def _partition(cursor: Cursor) -> dict[str, str | None]:
+    """`(p = value, q)`: the values as text, None for a partition that the rows give."""
+    cursor.expect("(")
+    found: dict[str, str | None] = {}
+    while True:
+        name = cursor.name()
+        if name.lower() in map(str.lower, found):
+            raise InvalidRequestError(f"The partition column {name[:200]!r} is given twice")
+        found[name] = cursor.text_until(",", ")") if cursor.take("=") else None
+        if not cursor.take(","):
+            cursor.expect(")")
+            return found
+
+
+def _partition_fields(fixed: Mapping[str, str | None], table: DeltaTable) -> list[tuple[StructField, Literal]]:
+    """The columns that PARTITION gives a value, which it must fit."""
+    snapshot = table.snapshot()
+    found = []
+    for name, text in fixed.items():
+        field = snapshot.schema.find(name)
+        if field is None or field.name not in snapshot.partition_columns:
+            raise InvalidRequestError(
+                f"PARTITION names {name[:200]!r}, which is no partition column",
+                cause=f"The partition columns are {', '.join(snapshot.partition_columns) or 'none'}",
+                column=name[:200],
+            )
+        if text is not None:
+            found.append((field, _partition_literal(text, field)))
+    return found
+
+
+def _partition_literal(text: str, field: StructField) -> Literal:
+    """Text of a partition's value becomes its column's type, as Spark casts it."""
+    value = parse_value(text)
+    if not isinstance(value, Literal):
+        raise unsupported(f"PARTITION ({field.name} = {text[:100]}), which is no constant")
+    if value.value is None:
+        return Literal(None, field.data_type)
+    fitted = fit_comparison("=", Column((field.name,)), field.data_type, value)
+    if not isinstance(fitted, Comparison) or not isinstance(fitted.right, Literal) or fitted.op != "=":
+        raise InvalidRequestError(f"The value {text[:100]} does not fit the column {field.name} of {field.data_type}")
+    return fitted.right
+
+
+def _plain_names(cursor: Cursor) -> list[str]:
+    cursor.expect("(")
+    found = [cursor.name()]
+    while cursor.take(","):
+        found.append(cursor.name())
+    cursor.expect(")")
+    return found
+
+
+_Given = Sequence[tuple[StructField, Literal]]
+
+
+def _fields(columns: Sequence[str] | None, schema: StructType, given: _Given) -> list[StructField]:
+    """The columns that rows have values for. With PARTITION those that it does not give come in their order."""
+    apart = {field.name for field, _ in given}
+    if columns is None:
+        return [field for field in schema if field.name not in apart]
+    from delta_orch.expressions.column_names import resolve_column_names
+
+    names = resolve_column_names(columns, schema, "the list of columns")
+    if apart & set(names):
+        raise InvalidRequestError(f"The column {sorted(apart & set(names))[0]} is given by PARTITION, too")
+    found = (schema.find(name) for name in names)
+    return [field for field in found if field is not None]
+
+
+def _nulls(fields: Sequence[StructField], given: _Given, schema: StructType) -> list[tuple[StructField, Literal]]:
+    """The columns that become null because the statement names others: those that the table computes are not."""
+    named = {field.name for field in fields} | {field.name for field, _ in given}
+    missing = [field for field in schema if field.name not in named]
+    return [(f, Literal(None, f.data_type)) for f in missing if not any(key in f.metadata for key in _COMPUTED)]
+
+
+def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], further: _Given) -> Relation:
+    """The columns of a query under the names of those they are inserted into: by position, as in SQL."""
+    names = engine.schema(rows).names
+    ensure_count(len(names), len(fields))
+    columns = [ComputedColumn(field.name, Column((name,))) for field, name in zip(fields, names, strict=True)]
+    return engine.project(rows, [*columns, *(ComputedColumn(field.name, value) for field, value in further)])
+
+
+def _constants(rows: list[list[str]], fields: list[StructField], given: _Given, schema: StructType) -> pa.Table:
+    import pyarrow as pa
+
+    for row in rows:
+        ensure_count(len(row), len(fields))
+    columns: dict[str, pa.Array] = {}
+    named = []
+    for index, field in enumerate(fields):
+        texts = [row[index] for row in rows]
+        if any(text.strip().upper() == "DEFAULT" for text in texts):
+            if not all(text.strip().upper() == "DEFAULT" for text in texts):
+                raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
+            continue
+        named.append(field)
+        columns[field.name] = _column(texts, field)
+    for field, value in (*given, *_nulls(named, given, schema)):
+        columns[field.name] = pa.concat_arrays([_literal_column(value, field, repr(value.value))] * len(rows))
+    return pa.table(columns)
+
+
+def _column(texts: Sequence[str], field: StructField) -> pa.Array:
+    import pyarrow as pa
+
+    parts = []
+    for text in texts:
+        literal = parse_row_value(text)
+        if not isinstance(literal, Literal):
+            raise unsupported(f"VALUES with {text[:100]!r}, which is no constant", "Write INSERT … SELECT …")
+        parts.append(_literal_column(literal, field, text))
+    return pa.concat_arrays(parts)
+
+
+def _literal_column(literal: Literal, field: StructField, text: str) -> pa.Array:
+    import pyarrow as pa
+
+    from delta_orch.engines.conform import conform_column
+    from delta_orch.expressions.spark_literals import natural_type
+    from delta_orch.expressions.to_arrow import literal_array
+    from delta_orch.protocol.arrow_types import type_to_arrow
+
+    target = type_to_arrow(field.data_type)
+    if literal.value is None:
+        return pa.nulls(1, target)
+    kind = literal.data_type or natural_type(literal.value)
+    if (kind == STRING) != (field.data_type == STRING):
+        raise InvalidRequestError(
+            f"The value {text[:100]} is a {kind}, the column {field.name} has {field.data_type}",
+            remedy=f"Write CAST({text[:100]} AS {field.data_type}), or a constant of that type",
+            column=field.name,
+        )
+    return conform_column(literal_array([literal.value], kind), target, lossless=True, path=field.name)
