@@ -59,6 +59,8 @@ class ScanExplanation:
         after_partition_pruning: Those whose partition values may satisfy the predicate.
         after_data_skipping: Those of them that statistics do not rule out: the files that are read.
         parts: The predicate, operand by operand.
+        row_groups: The row groups of the files that are read, and how many of them the statistics in the files'
+            footers do not rule out; None where they were not counted.
     """
 
     uri: str
@@ -67,11 +69,13 @@ class ScanExplanation:
     after_partition_pruning: FileCount
     after_data_skipping: FileCount
     parts: tuple[PredicatePart, ...]
+    row_groups: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Plain values that JSON knows; keys as the attributes."""
         described = asdict(self)
         described["parts"] = [{**part, "used": list(part["used"])} for part in described["parts"]]
+        described["row_groups"] = None if self.row_groups is None else list(self.row_groups)
         return described
 
     def __str__(self) -> str:
@@ -86,6 +90,10 @@ class ScanExplanation:
             removed = f"   ({before - count.num_files:,} ruled out)" if count.num_files < before else ""
             lines.append(f"  {name:<24}{count.num_files:>9,} files{_text_of_bytes(count.size_bytes):>12}{removed}")
             before = count.num_files
+        if self.row_groups is not None:
+            total, kept = self.row_groups
+            removed = f"   ({total - kept:,} ruled out)" if kept < total else ""
+            lines.append(f"  {'after their footers':<24}{kept:>9,} of {total:,} row groups{removed}")
         if self.parts:
             lines.append("Predicate, all of:")
         for part in self.parts:

@@ -108,14 +108,25 @@ class Scan:
         used = () if where is None else (column.path for column in columns_of(where))
         return pruned_schema(self._schema, [*(column.path for column in projection.output), *used])
 
-    def explain(self) -> ScanExplanation:
+    def explain(self, *, row_groups: bool = False) -> ScanExplanation:
         """How many files and bytes each part of the predicate leaves out, by partition values and statistics.
 
         Only the log is read. Print the result, or use its `to_dict()`.
+
+        Args:
+            row_groups: Also read the footers of the files that are left, and count their row groups.
+
+        Raises:
+            MissingFileError, TableError, StorageError: With `row_groups`, a file cannot be read.
         """
         from delta_orch.scan.explain import explain_scan
 
-        return explain_scan(self._snapshot, self._predicate.where, self._predicate.arrow_filter)
+        told = explain_scan(self._snapshot, self._predicate.where, self._predicate.arrow_filter)
+        if not row_groups:
+            return told
+        from delta_orch.engines.local.scan import count_row_groups
+
+        return replace(told, row_groups=count_row_groups(replace(self.plan(), output=None)))
 
     def tasks(self, max_bytes: int = DEFAULT_TASK_BYTES) -> list[ScanTask]:
         """The scan in independent pieces. A task can be pickled and read wherever the table's store can be reached.

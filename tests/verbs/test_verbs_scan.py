@@ -11,6 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
@@ -18,6 +19,7 @@ from delta_orch.errors import (
     ColumnNotFoundError,
     InvalidExpressionError,
     InvalidRequestError,
+    MissingFileError,
 )
 from tests.handmade import HandmadeTable
 from tests.harness.results import ScanTask
@@ -73,6 +75,26 @@ def test_explain_counts_what_each_step_leaves(flights: DeltaTable) -> None:
     described: dict[str, Any] = told.to_dict()
     assert described["after_data_skipping"] == {"num_files": 1, "size_bytes": told.after_data_skipping.size_bytes}
     assert described["parts"][0]["used"] == ["partition values"]
+
+
+def test_explain_counts_row_groups_on_request(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": range(10)}))
+    (path,) = table.snapshot().files()["path"].to_pylist()
+    file = tmp_path / "t" / path
+    pq.write_table(pq.read_table(file), file, row_group_size=2)
+    scan = table.snapshot().scan(where="id >= 7 AND length(CAST(id AS STRING)) = 1", columns=["id"])
+    told = scan.explain(row_groups=True)
+    assert told.row_groups == (5, 2)
+    assert "2 of 5 row groups   (3 ruled out)" in str(told)
+    assert told.to_dict()["row_groups"] == [5, 2]
+    assert scan.explain().row_groups is None
+    assert table.snapshot().scan().explain(row_groups=True).row_groups == (5, 5)
+    assert table.snapshot().scan(where="id > 100").explain(row_groups=True).row_groups == (0, 0)
+    assert scan.to_arrow()["id"].to_pylist() == [7, 8, 9]
+    file.unlink()
+    with pytest.raises(MissingFileError):
+        scan.explain(row_groups=True)
 
 
 def test_explain_without_a_predicate_and_of_nothing(flights: DeltaTable, tmp_path: Path) -> None:

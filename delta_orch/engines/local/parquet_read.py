@@ -131,6 +131,11 @@ class FileReader:
         rows = self._rows_in(task)
         return None if rows is None else self._finish_together([(task, rows)])
 
+    def count_row_groups(self, task: FileTask) -> tuple[int, int]:
+        """All row groups of a file, and those to read. Raises as `read_small`."""
+        with reading(task.path), self._open(task.path) as (file, footer):
+            return file.metadata.num_row_groups, len(self._wanted_groups(file, footer, task))
+
     def _rows_in(self, task: FileTask) -> pa.Table | None:
         """The live rows of a file as the file has them, or None if it is too large to decode in one go."""
         with reading(task.path), self._open(task.path) as (file, footer):

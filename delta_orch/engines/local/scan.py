@@ -66,22 +66,7 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         MissingFileError: A file is not there.
         TableError: A file is not readable as Parquet, or does not fit the schema.
     """
-    output = plan.read_schema.names
-    needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
-    reader = FileReader(
-        plan.store,
-        plan.store.data_filesystem()[0],
-        plan.schema,
-        plan.column_mapping,
-        ordered_columns(schema_to_arrow(plan.schema), needed),
-        output,
-        _row_filter(plan),
-        row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *plan.made_columns), plan.column_mapping),
-        plan.row_tracking,
-        plan.row_addresses,
-        plan.opened,
-    )
-
+    reader = _reader(plan, _row_filter(plan))
     single = _file_tasks(plan, reader.needed.names)
     if not _are_small(plan, reader.filesystem):
         for task, few in map_ahead(reader.read_small, single):
@@ -89,6 +74,32 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         return
     for _, together in map_ahead(reader.read_together, _groups(single), threads=_SMALL_FILE_THREADS):
         yield from together
+
+
+def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
+    """How many row groups the files have, and how many of them the statistics in the footers do not rule out. Only
+    footers are read. Raises as `read_batches`."""
+    reader = _reader(plan, None)
+    found = [counts for _, counts in map_ahead(reader.count_row_groups, _file_tasks(plan, reader.needed.names))]
+    return sum(total for total, _ in found), sum(kept for _, kept in found)
+
+
+def _reader(plan: ScanPlan, row_filter: pc.Expression | None) -> FileReader:
+    output = plan.read_schema.names
+    needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
+    return FileReader(
+        plan.store,
+        plan.store.data_filesystem()[0],
+        plan.schema,
+        plan.column_mapping,
+        ordered_columns(schema_to_arrow(plan.schema), needed),
+        output,
+        row_filter,
+        row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *plan.made_columns), plan.column_mapping),
+        plan.row_tracking,
+        plan.row_addresses,
+        plan.opened,
+    )
 
 
 def _are_small(plan: ScanPlan, filesystem: pafs.FileSystem) -> bool:
