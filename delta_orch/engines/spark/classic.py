@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.spark.frames import with_position
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, READ_OPTIONS, SparkHost
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.log.files.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
@@ -172,10 +172,9 @@ class ClassicHost(SparkHost):
         self._ensure_connector(files.root_uri)
         index = self._bridge.file_index(files)
         data_schema = self._bridge.struct_type(files.data_schema)
-        options = {**READ_OPTIONS, **files.store.hadoop_options()}
-        java = self._java.scan(self.session._jsparkSession, index, data_schema, options)
+        java = self._java.scan(self.session._jsparkSession, index, data_schema, read_options(files))
         rows = self._frame(java, self.session)
-        return with_position(rows) if positioned else rows
+        return with_position(rows, rows.columns) if positioned else rows
 
     def _ensure_connector(self, root_uri: str) -> None:
         """Raise the error of a missing connector now. Rows are pulled later, by the user's own calls."""

@@ -199,12 +199,19 @@ def _translate(
     return None
 
 
+def is_hidden(path: str) -> bool:
+    """Whether Spark's listing passes over a file by its name, or its Parquet reader does."""
+    name = path.rpartition("/")[2]
+    is_private = name.startswith("_") and ("=" not in name or name.startswith(("_metadata", "_common_metadata")))
+    return is_private or name.startswith(".") or name.endswith("._COPYING_")
+
+
 def missing_file_error(action: str, path: str | None) -> MissingFileError:
     """`action` completes "Spark could not …"."""
-    if path is not None and path.rpartition("/")[2].startswith(("_", ".")):
+    if path is not None and is_hidden(path):
         return MissingFileError(
             f"Spark could not {action}: its listing leaves out the data file {path}",
-            cause="The name starts with _ or ., so Spark treats the file as hidden",
+            cause="The name starts with _ or ., or ends with ._COPYING_, so Spark treats the file as hidden",
             remedy="Read the table in a classic Spark session or with the local engine",
             path=path,
         )

@@ -88,11 +88,11 @@ def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -
     return rows.coalesce(1) if table.nbytes <= _ONE_TASK_BYTES else rows
 
 
-def with_position(rows: DataFrame) -> DataFrame:
+def with_position(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     """The rows of a file scan, and where each of them is: `FILE_COLUMN` and `POSITION_COLUMN`."""
     metadata = rows.metadataColumn("_metadata")
     return rows.select(
-        *[rows[quote_identifier(name)] for name in rows.columns],
+        *[rows[quote_identifier(name)] for name in names],
         metadata.getField("file_path").alias(FILE_COLUMN),
         metadata.getField("row_index").alias(POSITION_COLUMN),
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.scan_files import ScanFiles
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ _WRITE_SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.fieldId.write.enabled": "true",
 }
 
-READ_OPTIONS: Mapping[str, str] = {
+_READ_OPTIONS: Mapping[str, str] = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
     # A file that the log names must exist and be complete. Skipping it would lose rows silently.
@@ -46,10 +50,15 @@ READ_OPTIONS: Mapping[str, str] = {
 }
 """Options of a scan, which win over the session's settings."""
 
-WRITE_OPTIONS: Mapping[str, str] = {
-    # Without this every local data file gets a `.crc` twin that no log names.
+_RAW_LOCAL_FILES: Mapping[str, str] = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
+}
+"""Local files without the `.crc` twins that Hadoop looks for: it cannot make the twin's name if there is a colon."""
+
+WRITE_OPTIONS: Mapping[str, str] = {
+    # Without this every local data file gets a `.crc` twin that no log names.
+    **_RAW_LOCAL_FILES,
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "parquet.summary.metadata.level": "NONE",
 }
@@ -69,6 +78,16 @@ def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool =
         settings["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{target_file_size_bytes}b"
         settings["spark.sql.adaptive.coalescePartitions.parallelismFirst"] = "false"
     return settings
+
+
+def read_options(files: ScanFiles) -> dict[str, str]:
+    """The options under which the files of a scan are read."""
+    options = {**_READ_OPTIONS, **files.store.hadoop_options()}
+    if files.root_uri.startswith("file:"):
+        colons = pc.match_substring_regex(FileTable(files.files).path, "(?i)(:|%3a)[^/]*$")
+        if pc.any(colons).as_py():
+            options.update(_RAW_LOCAL_FILES)
+    return options
 
 
 class SparkHost(ABC):
@@ -91,6 +110,10 @@ class SparkHost(ABC):
         # Connect analyses on the server, when first asked for the schema.
         _ = rows.schema
         return rows
+
+    def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
+        """The rows of a scan, as `build` makes them of the plan or of fewer of its files."""
+        return self.analysed(build(plan))
 
     @abstractmethod
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:

@@ -5,19 +5,21 @@ Spark lists the files of a scan itself. A broadcast join on `_metadata.file_path
 
 from __future__ import annotations
 
+import posixpath
 import re
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.spark.errors import missing_file_error
+from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.engines.spark.errors import is_hidden, missing_file_error
 from delta_orch.engines.spark.frames import (
     FILE_COLUMN,
     POSITION_FIELDS,
@@ -26,9 +28,10 @@ from delta_orch.engines.spark.frames import (
     spark_schema,
     with_position,
 )
-from delta_orch.engines.spark.host import READ_OPTIONS, SparkHost
+from delta_orch.engines.spark.host import SparkHost, read_options
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.tree import is_opaque
 from delta_orch.log.files.arrow_building import one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.paths import decode_path, is_absolute
@@ -40,10 +43,14 @@ if TYPE_CHECKING:
 
 # Columns that only exist inside a plan.
 _KEY = "delta_orch_file_key"
-_LEFT_KEY = "delta_orch_file_key_left"
 _FOUND = "delta_orch_partition_found"
 _KEY_FIELDS = (StructField(_KEY, STRING), StructField(_FOUND, BOOLEAN))
-_LOCAL = re.compile("^file:/+")
+# What Java's URI escapes: `%`, ASCII that no URI has, control characters, and spaces of all scripts.
+_QUOTED = re.compile(
+    r"[^A-Za-z0-9_\-!.~'()*,;:$&+=@/\u0080-\U0010ffff]+"
+    r"|[\u0080-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
+)
+_MAYBE_HIDDEN = r"(?i)(^|/|%2f)([_.]|%2e|%5f)[^/]*$|_COPYING_$"
 _GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
@@ -68,36 +75,55 @@ class PortableHost(SparkHost):
     def pinned_session(self) -> SparkSession:
         return self.session
 
+    def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
+        """A Connect session is asked for nothing before rows are: it would list all the files for each answer.
+
+        Raises MissingFileError: Spark's listing would leave out a file by its name.
+        """
+        hidden = plan.files.filter(pc.match_substring_regex(FileTable(plan.files).path, _MAYBE_HIDDEN))
+        for path in map(decode_path, FileTable(hidden).path.to_pylist()):
+            if is_hidden(path):
+                raise missing_file_error("read the table", path)
+        if not is_connect(self.session):
+            return self.analysed(build(plan))
+        from delta_orch.engines.spark.connect_frame import ScanFrame
+
+        frame = ScanFrame(self.session, plan, build)
+        if plan.where is not None and is_opaque(plan.where):
+            # What is wrong with its text is found on no rows.
+            _ = frame.schema
+        return frame
+
     def scan_files(self, files: ScanFiles, *, positioned: bool = False) -> DataFrame:
-        """Raises MissingFileError where Spark's listing lacks a file that the log names."""
         if files.files.num_rows == 0:
             positions = POSITION_FIELDS if positioned else ()
             empty = StructType((*files.data_schema, *files.partition_schema, *positions))
             return self.session.createDataFrame([], spark_schema(empty))
         paths = _decoded_paths(files)
-        options = {**READ_OPTIONS, **files.store.hadoop_options()}
-        reader = self.session.read.schema(spark_schema(files.data_schema)).options(**options)
+        reader = self.session.read.schema(spark_schema(files.data_schema)).options(**read_options(files))
         # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
         # latter too, but Connect folds its case on the way and Spark then does not know it.)
         rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])
-        uris = _listed_uris(rows, paths)
         if positioned:
-            rows = with_position(rows)
-        return self._join_partitions(files, rows, uris) if len(files.partition_schema) else rows
+            rows = with_position(rows, files.data_schema.names)
+        return self._join_partitions(files, rows, paths, positioned) if len(files.partition_schema) else rows
 
-    def _join_partitions(self, files: ScanFiles, rows: DataFrame, uris: list[str]) -> DataFrame:
+    def _join_partitions(self, files: ScanFiles, rows: DataFrame, paths: list[str], positioned: bool) -> DataFrame:
         """A left join: if a key ever did not match, the row stays and its partition column raises. An inner join would
         lose the row."""
         data = [quote_identifier(name) for name in files.data_schema.names]
-        positions = [f.name for f in POSITION_FIELDS if f.name in rows.columns]
-        path = rows[FILE_COLUMN] if positions else rows.metadataColumn("_metadata").getField("file_path")
-        keyed = rows.select(*[rows[name] for name in (*data, *positions)], path.alias(_LEFT_KEY))
+        positions = [f.name for f in POSITION_FIELDS] if positioned else []
+        # Columns go by name: `rows[name]` would ask the server, which lists the files.
+        if positioned:
+            keyed = rows.selectExpr(*data, *positions, f"{FILE_COLUMN} AS {_KEY}")
+        else:
+            keyed = rows.select(*data, rows.metadataColumn("_metadata").getField("file_path").alias(_KEY))
         schema = StructType((*_KEY_FIELDS, *files.partition_schema))
-        lookup = arrow_to_frame(self.session, _lookup_table(files, uris, schema), schema).hint("broadcast")
-        joined = keyed.join(lookup, keyed[_LEFT_KEY] == lookup[_KEY], "left")
+        table = _lookup_table(files, [_uri(path) for path in paths], schema)
+        joined = keyed.join(arrow_to_frame(self.session, table, schema).hint("broadcast"), _KEY, "left")
         partition = [
             f"CASE WHEN {_FOUND} THEN {name} ELSE raise_error(concat('delta_orch: no partition values for ', "
-            f"{_LEFT_KEY})) END AS {name}"
+            f"{_KEY})) END AS {name}"
             for name in map(quote_identifier, files.partition_schema.names)
         ]
         return joined.selectExpr(*data, *partition, *positions)
@@ -145,22 +171,12 @@ def _decoded_path(root: str, log_path: str) -> str:
     return f"{scheme}://{authority}{path}"
 
 
-def _listed_uris(rows: DataFrame, paths: list[str]) -> list[str]:
-    """Each path as Spark spells it in `_metadata.file_path`, in order: the join needs no rule for the encoding.
-
-    Raises MissingFileError: Spark's listing lacks a path. It leaves out hidden names (`_x`, `.x`) without an error.
-    """
-    listed = {_key(unquote(uri)): uri for uri in rows.inputFiles()}
-    missing = [path for path in paths if _key(path) not in listed]
-    if missing:
-        raise missing_file_error(f"find {len(missing)} of {len(paths)} data files", min(missing))
-    # `inputFiles` has file:///x where the column has file:/x; the encoding of the rest is the same.
-    return [_LOCAL.sub("file:/", listed[_key(path)]) for path in paths]
-
-
-def _key(path: str) -> str:
-    """One key for the spellings of a path: `file:/x` = `file:///x`."""
-    return _LOCAL.sub("/", path)
+def _uri(path: str) -> str:
+    """A full path as Spark spells it in `_metadata.file_path`: as Java's `URI` quotes, and without detours."""
+    scheme, _, rest = path.partition(":")
+    authority, slash, key = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    place = f"//{authority}" if authority else ""
+    return f"{scheme}:{place}{_QUOTED.sub(lambda found: quote(found[0], safe=''), posixpath.normpath(slash + key))}"
 
 
 def _lookup_table(files: ScanFiles, uris: list[str], schema: StructType) -> pa.Table:

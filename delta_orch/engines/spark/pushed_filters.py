@@ -102,6 +102,10 @@ class PushedFilters:
             nodes = orjson.loads(text)
         except orjson.JSONDecodeError:
             return None  # nested too deeply for the parser
+        return self.predicate(nodes)
+
+    def predicate(self, nodes: Sequence[FilterNode]) -> Expression | None:
+        """As `parse`, of the nodes themselves."""
         parts = [part for part in map(self._node, nodes) if part != _UNKNOWN]
         try:
             return bounded(conjunction(*parts)) if parts else None

@@ -8,7 +8,7 @@ number that each file of the scan has like a partition value: a path would have 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,19 +71,24 @@ def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
             remedy=f"Its columns are {', '.join(plan.schema.names)}",
             columns=missing,
         )
+    if plan.where is not None:
+        ensure_zone_does_not_matter(host, [plan.where], lambda: plan.schema)
     with spark_errors(f"read {plan.store.uri}", is_analysis=True):
-        rows = union_by_name(
-            [_live_rows(host, part, by).selectExpr(*_table_columns(part, by)) for part, by in scans_by_name(plan)]
-        )
-        if plan.where is not None:
-            ensure_zone_does_not_matter(host, [plan.where], lambda: plan.schema)
-            rows = host.unpinned(host.pinned(rows, ANALYSIS_SETTINGS).where(predicate_sql(plan.where)))
-        if plan.arrow_filter is not None:
-            rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
-        if plan.output is not None:
-            paths = [(".".join(map(quote_identifier, column.path)), column.name) for column in plan.output]
-            return host.analysed(rows.selectExpr(*(f"{path} AS {quote_identifier(name)}" for path, name in paths)))
-        return host.analysed(rows.selectExpr(*(quote_identifier(field_of(plan.schema, name).name) for name in names)))
+        return host.analysed_scan(plan, lambda some: _scanned(host, some, names))
+
+
+def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame:
+    rows = union_by_name(
+        [_live_rows(host, part, by).selectExpr(*_table_columns(part, by)) for part, by in scans_by_name(plan)]
+    )
+    if plan.where is not None:
+        rows = host.unpinned(host.pinned(rows, ANALYSIS_SETTINGS).where(predicate_sql(plan.where)))
+    if plan.arrow_filter is not None:
+        rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
+    if plan.output is not None:
+        paths = [(".".join(map(quote_identifier, column.path)), column.name) for column in plan.output]
+        return rows.selectExpr(*(f"{path} AS {quote_identifier(name)}" for path, name in paths))
+    return rows.selectExpr(*(quote_identifier(field_of(plan.schema, name).name) for name in names))
 
 
 def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:

@@ -38,6 +38,9 @@ import py4j.Py4JNetworkException;
 public final class LogFileIndex implements FileIndex {
   private static final String NULL_FIELD = "\\N";
 
+  /** As in `paths.py`: `time=03:06/x` begins with no scheme. */
+  private static final java.util.regex.Pattern SCHEME = java.util.regex.Pattern.compile("[A-Za-z][A-Za-z0-9+.-]*:");
+
   private final Path root;
   private final StructType partitionSchema;
   private final InternalRow[] partitions;
@@ -109,7 +112,7 @@ public final class LogFileIndex implements FileIndex {
     int colon = logPath.indexOf(':');
     int slash = logPath.indexOf('/');
     URI base = root.toUri();
-    if (colon > 0 && (slash < 0 || colon < slash)) {
+    if (SCHEME.matcher(logPath).lookingAt()) {
       String scheme = logPath.substring(0, colon);
       String rest = logPath.substring(colon + 1);
       if (!rest.startsWith("//")) {
