@@ -19,6 +19,7 @@ from delta_orch.dagster.components import DeltaIncrementalComponent, DeltaMainte
 from delta_orch.dagster.incremental import delta_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import build_delta_maintenance_assets
+from delta_orch.dagster.multi_asset import DeltaOut, delta_multi_asset
 from delta_orch.dagster.observation import build_delta_observations, report_existing_partitions
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor
@@ -33,6 +34,7 @@ __all__ = [
     "DeltaIncrementalComponent",
     "DeltaLakeIOManager",
     "DeltaMaintenanceComponent",
+    "DeltaOut",
     "DeltaSnapshot",
     "DeltaTableResource",
     "DeltaTablesComponent",
@@ -49,6 +51,7 @@ __all__ = [
     "build_delta_unique_check",
     "build_delta_writer_check",
     "delta_asset",
+    "delta_multi_asset",
     "report_existing_partitions",
 ]
 

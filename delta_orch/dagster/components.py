@@ -171,7 +171,10 @@ class DeltaIncrementalComponent(DeltaStore, dg.Component):
     ]
     write: Annotated[Write, dg.Resolver.default(description="What the rows replace.")] = "dynamic"
     merge_keys: Annotated[
-        list[str] | None, dg.Resolver.default(description="The columns that identify a row, for `merge`.")
+        list[str] | None, dg.Resolver.default(description="The columns that identify a row, for `merge` and `scd2`.")
+    ] = None
+    sequence_by: Annotated[
+        str | None, dg.Resolver.default(description="The column that orders the versions of a key, for `scd2`.")
     ] = None
     partition_by: Annotated[list[str] | None, dg.Resolver.default(description="Partition columns of a new table.")] = (
         None
@@ -210,6 +213,7 @@ class DeltaIncrementalComponent(DeltaStore, dg.Component):
             table=self.resource(self.table_uri),
             write=self.write,
             merge_keys=self.merge_keys,
+            sequence_by=self.sequence_by,
             bootstrap=self.bootstrap,
             on_recreated=self.on_recreated,
             max_versions=self.max_versions,

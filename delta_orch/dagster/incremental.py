@@ -22,12 +22,13 @@ from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalR
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import parse_schema_mode
 
-Write = OneOf["append", "dynamic", "merge", "overwrite", "touched_partitions"]
-_MODES: dict[Write, Mode] = {
+Write = OneOf["append", "dynamic", "merge", "overwrite", "scd2", "touched_partitions"]
+MODES: dict[Write, Mode] = {
     "append": "append",
     "dynamic": "overwrite_partitions",
     "merge": "merge",
     "overwrite": "overwrite",
+    "scd2": "scd2",
     "touched_partitions": "overwrite_touched",
 }
 
@@ -50,6 +51,7 @@ def delta_asset(
     table: TableOrKey,
     write: Write = "dynamic",
     merge_keys: Sequence[str] | None = None,
+    sequence_by: str | None = None,
     consumer: str | None = None,
     bootstrap: Bootstrap = "snapshot",
     on_recreated: OnRecreated = "error",
@@ -88,8 +90,9 @@ def delta_asset(
         write: `append` adds the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others;
             `dynamic` replaces the partitions the rows lie in; `touched_partitions` replaces exactly the partitions of
             the batch, by columns of the same names, which also removes rows that were deleted from the source;
-            `overwrite` replaces all.
-        merge_keys: The columns that identify a row, for `merge`.
+            `overwrite` replaces all; `scd2` keeps a version for each change of a key (`pipeline.scd2`).
+        merge_keys: The columns that identify a row, for `merge` and `scd2`.
+        sequence_by: The column that orders the versions, for `scd2`.
         consumer: See `IncrementalReader`, as `bootstrap`, `on_recreated` and `max_versions`.
         bootstrap: See `IncrementalReader`.
         on_recreated: See `IncrementalReader`.
@@ -112,35 +115,23 @@ def delta_asset(
             for, or a function that is a generator or takes no batch.
     """
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
-    _ensure_sound(sources, table, write, merge_keys, asset_arguments)
+    ensure_sound(sources, table, write, merge_keys, sequence_by, asset_arguments)
     mode = parse_schema_mode(schema_mode)
     keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
     audits = as_audits(audit)
-
-    def readers_of(context: dg.AssetExecutionContext, target: DeltaTable) -> dict[str, IncrementalReader]:
-        return {
-            name: IncrementalReader(
-                _table(context, source),
-                target,
-                consumer=_consumer(consumer, name, target),
-                bootstrap=bootstrap,
-                on_recreated=on_recreated,
-                max_versions=max_versions,
-            )
-            for name, source in sources.items()
-        }
 
     def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
         called = BatchFunction(function)
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
-            target, name = _table(context, table), context.asset_key.to_user_string()
-            readers = readers_of(context, target)
+            target, name = table_of(context, table), context.asset_key.to_user_string()
+            readers = readers_of(context, sources, target, consumer, bootstrap, on_recreated, max_versions)
             step = Step(
                 name,
                 target,
-                _MODES[write],
+                MODES[write],
                 merge_keys=tuple(merge_keys or ()),
+                sequence_by=sequence_by,
                 schema_mode=mode,
                 engine=engine,
                 options={
@@ -194,19 +185,24 @@ def _key_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> dg
     return dg.AssetKey([*([prefix] if isinstance(prefix, str) else prefix), name])
 
 
-def _ensure_sound(
+def ensure_sound(
     sources: Mapping[str, TableOrKey],
     table: TableOrKey,
     write: str,
     merge_keys: Sequence[str] | None,
+    sequence_by: str | None,
     asset_arguments: Mapping[str, object],
 ) -> None:
-    if write not in _MODES:
-        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(_MODES)}")
-    if (write == "merge") != bool(merge_keys) or isinstance(merge_keys, str):
+    if write not in MODES:
+        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(MODES)}")
+    if (write in ("merge", "scd2")) != bool(merge_keys) or isinstance(merge_keys, str):
         raise InvalidRequestError(
-            "write='merge' and merge_keys go together",
-            remedy="Name the columns that identify a row, as a list, and pass write='merge'",
+            "write='merge' or 'scd2' and merge_keys go together",
+            remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'scd2'",
+        )
+    if (write == "scd2") != (sequence_by is not None):
+        raise InvalidRequestError(
+            "write='scd2' and sequence_by go together", remedy="Name the column that orders the versions of a key"
         )
     for name, reason in _NOT_TAKEN.items():
         if name in asset_arguments:
@@ -237,6 +233,29 @@ def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
     return shares_folder(first, second)
 
 
+def readers_of(
+    context: dg.AssetExecutionContext,
+    sources: Mapping[str, TableOrKey],
+    target: DeltaTable,
+    consumer: str | None,
+    bootstrap: Bootstrap,
+    on_recreated: OnRecreated,
+    max_versions: int | None,
+) -> dict[str, IncrementalReader]:
+    """A reader for each source."""
+    return {
+        name: IncrementalReader(
+            table_of(context, source),
+            target,
+            consumer=_consumer(consumer, name, target),
+            bootstrap=bootstrap,
+            on_recreated=on_recreated,
+            max_versions=max_versions,
+        )
+        for name, source in sources.items()
+    }
+
+
 def _consumer(consumer: str | None, source: str, target: DeltaTable) -> str | None:
     """The name of a cursor: of several in one table each is named after its source."""
     if not source:
@@ -244,7 +263,7 @@ def _consumer(consumer: str | None, source: str, target: DeltaTable) -> str | No
     return f"{consumer or target.uri.rstrip('/').rsplit('/', 1)[-1]}:{source}"
 
 
-def _table(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
+def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
     resource = getattr(context.resources, table) if isinstance(table, str) else table
     if not isinstance(resource, DeltaTableResource):
         raise InvalidRequestError(
@@ -261,7 +280,7 @@ def _results(
     Args:
         audits: The checks that are audits, not the function's own.
     """
-    metadata = {**_metadata(context, report), **returned.metadata}
+    metadata = {**incremental_metadata(".".join(context.asset_key.path), report), **returned.metadata}
     version = None if report.version is None else data_version(report.snapshot())
     # Without a batch the function, which gives the results of the asset's checks, was not called.
     checked = list(returned.check_results if report.batches else _check_results_that_stand(context))
@@ -302,10 +321,11 @@ def _check_results_that_stand(context: dg.AssetExecutionContext) -> Iterator[dg.
         )
 
 
-def _metadata(context: dg.AssetExecutionContext, report: StepReport) -> Metadata:
+def incremental_metadata(table_name: str, report: StepReport) -> Metadata:
+    """What a run tells of a table that follows others."""
     if report.version is None:
         return {"delta/skipped": True, "delta/skip_reason": report.reason}
-    metadata = report_metadata(report, report.snapshot(), ".".join(context.asset_key.path))
+    metadata = report_metadata(report, report.snapshot(), table_name)
     for batch in report.batches:
         metadata |= {
             "delta/source_ending_version": batch.ending_version,

@@ -78,8 +78,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     mode: str = Field(
         default="overwrite",
         description="overwrite: replace the run's partitions, or the table of an asset without partitions. append: add "
-        "rows. merge: update the rows with the same merge_keys, insert the others. error, ignore: look before writing, "
-        "and fail or do nothing where there is data already.",
+        "rows. merge: update the rows with the same merge_keys, insert the others. scd2: keep all versions of a key. "
+        "error, ignore: look before writing, and fail or do nothing where there is data already.",
     )
     merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for the mode merge.")
     partition_overwrite: str = Field(
@@ -206,7 +206,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             txns=() if run is None else self._txns(context, run, settings, selection, scopes if tied else {}),
             where=where,
             within=_within(mode, selection, schema),
-            merge_keys=settings.merge_keys if mode == "merge" else (),
+            merge_keys=settings.merge_keys if mode in ("merge", "scd2") else (),
+            sequence_by=settings.sequence_by,
             schema_mode=self._schema_mode(context, settings, mode),
             engine=self.engine,
             options={
@@ -235,7 +236,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             idempotency,
             scopes=None if selection is None else {key: tied.get(key) for key in selection.keys},
             # A step that adds what it found; an older run that ends later must not lose it.
-            by_run=settings.mode in ("append", "merge"),
+            by_run=settings.mode in ("append", "merge", "scd2"),
         )
 
     def _schema_mode(self, context: dg.OutputContext, settings: AssetSettings, mode: Mode) -> str | None:
@@ -255,6 +256,12 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """Refuse a write that nothing would check: in a table partitioned by other columns, the transaction ids cannot
         be limited to partitions, and rows may lie in any of them."""
         about = ", ".join(selection.columns)
+        if settings.mode == "scd2":
+            raise InvalidRequestError(
+                "mode 'scd2' is not for assets with partitions",
+                cause="The versions of a key follow each other through all partitions",
+                remedy="Leave the partitions out, or keep the history in an incremental asset (write='scd2')",
+            )
         if self.idempotency != "off" and len(selection.keys) > 1 and not is_tied:
             raise InvalidRequestError(
                 f"A run over {len(selection.keys)} partitions cannot be exactly-once in a table that is not "

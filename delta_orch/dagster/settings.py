@@ -11,6 +11,7 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `table` | definition of an op's output | the folder of the table, instead of job, node and output |
 | `mode` | definition, output | as the configuration's |
 | `merge_keys` | definition, output | as the configuration's |
+| `sequence_by` | definition | the column that orders the versions of the mode `scd2` |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 | `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
 | `audit` | definition | what must hold before the commit: predicates, or `Audit`s by name |
@@ -35,12 +36,21 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.table.schema_evolution import parse_schema_mode
 
-OutputMode = OneOf["overwrite", "append", "merge", "error", "ignore"]
+OutputMode = OneOf["overwrite", "append", "merge", "scd2", "error", "ignore"]
 MODES = get_args(OutputMode)
 
 WRITTEN_KEYS = ("mode", "merge_keys", "schema_mode", "commit_metadata")
 """What output metadata may say."""
-DEFINED_KEYS = ("partition_expr", "partition_format", "partition_by", "schema", "table", "audit", *WRITTEN_KEYS)
+DEFINED_KEYS = (
+    "partition_expr",
+    "partition_format",
+    "partition_by",
+    "schema",
+    "table",
+    "audit",
+    "sequence_by",
+    *WRITTEN_KEYS,
+)
 """What definition metadata may say."""
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
@@ -65,6 +75,7 @@ class AssetSettings:
     commit_metadata: Mapping[str, str] = field(default_factory=dict)
     merge_keys: tuple[str, ...] = ()
     audits: tuple[Audit, ...] = ()
+    sequence_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +103,16 @@ def parse_settings(
     defined, written = plain_metadata(definition), plain_metadata(output)
     mode = parse_mode(written.get("mode", defined.get("mode", default_mode)))
     keys = parse_columns({**defined, **written}.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
-    if mode == "merge" and not keys:
+    sequence_by = _text(defined, "sequence_by")
+    if (mode == "scd2") != (sequence_by is not None):
         raise InvalidRequestError(
-            "mode 'merge' needs merge_keys",
+            "mode 'scd2' and sequence_by go together",
+            cause="It says since when a row is valid, and in which order rows of one key are versions",
+            remedy='Give the asset the metadata {"mode": "scd2", "merge_keys": ["id"], "sequence_by": "updated_at"}',
+        )
+    if mode in ("merge", "scd2") and not keys:
+        raise InvalidRequestError(
+            f"mode {mode!r} needs merge_keys",
             cause="They say which row of the table a new row is about",
             remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
         )
@@ -110,6 +128,7 @@ def parse_settings(
         commit_metadata=commit_metadata,
         merge_keys=keys,
         audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
+        sequence_by=sequence_by,
     )
 
 

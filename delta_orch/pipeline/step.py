@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from delta_orch.protocol.types import StructType
     from delta_orch.writing.target import WriteOptions
 
-Mode = OneOf["append", "merge", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
+Mode = OneOf["append", "merge", "scd2", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
 """What becomes of the rows that are there.
 
 - `append`: they stay.
 - `merge`: those with the same `Step.merge_keys` as a new row are updated; new rows without such a row are inserted.
+- `scd2`: they stay, and new versions of `Step.merge_keys` close them, in the order of `Step.sequence_by` (`scd2`).
 - `overwrite`: those that `Step.where` selects are replaced, or all. New rows must satisfy `where`.
 - `overwrite_partitions`: those in the partitions of the new rows are replaced.
 - `overwrite_touched`: those in the partitions that a batch of changes touched are replaced (`Step.process` only).
@@ -109,7 +110,8 @@ class Step:
         creates_only: `error` and `ignore` look for a table instead of rows.
         within: Where every new row must lie: predicates of which no two are true for a row. `merge` moves no row from
             one to another. None at all allows every place. `overwrite` has `where`.
-        merge_keys: The columns that identify a row, for `merge`.
+        merge_keys: The columns that identify a row, for `merge` and `scd2`.
+        sequence_by: The column that orders the versions of `scd2`.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
         options: What a table is to be that the step creates, and what its commits say. No `txn`. With `stage` the step
@@ -125,6 +127,7 @@ class Step:
     creates_only: bool = False
     within: tuple[Expression, ...] = ()
     merge_keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
     schema_mode: str | None = None
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
@@ -283,6 +286,8 @@ class Step:
             new_columns = before is None or self.schema_mode == "overwrite"
             data = fit_pandas(data, None if new_columns or before is None else before.schema)
         result = self._write(data)
+        if result.skipped and not result.skipped_txns and any(txn.follows is not None for txn in self.txns):
+            result = self._move_cursor()
         findings: tuple[AuditFinding, ...] = ()
         if result.staged is not None:
             result, findings = self._audit(result, result.staged)
@@ -297,6 +302,12 @@ class Step:
             options["stage"] = True
         if self.mode in ("append", "error", "ignore"):
             return self._append(data, options)
+        if self.mode == "scd2":
+            from delta_orch.pipeline.scd2 import apply_scd2
+
+            before = snapshot_or_none(self.table)
+            assert self.sequence_by is not None
+            return apply_scd2(self.table.log, before, data, self.merge_keys, self.sequence_by, self.engine, options)
         if not options.get("stage"):
             ensure_table_for(self.table, data, self.engine, **self.options)
         if self.mode == "merge":
@@ -309,6 +320,14 @@ class Step:
             engine=self.engine,
             **options,
         )
+
+    def _move_cursor(self) -> CommitResult:
+        """Record what was processed, though no row changes: the next batch follows it."""
+        from delta_orch.log.write.transaction import Transaction
+
+        about = {name: value for name, value in self.options.items() if name in ("user_metadata", "commit_info")}
+        options = cast(CommitOptions, {**about, "txn": self.txns})
+        return Transaction(self.table.log, self.table.snapshot(), operation="WRITE", **options).commit()
 
     def _audit(self, result: CommitResult, reference: str) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
         """Look at what was staged, and publish it."""

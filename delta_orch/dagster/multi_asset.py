@@ -1,0 +1,186 @@
+"""Several tables from one function: each is an asset with a cursor of its own."""
+
+# No postponed annotations in this file: Dagster reads them as they are.
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
+from delta_orch.dagster.batch_function import BatchFunction, Returned
+from delta_orch.dagster.incremental import (
+    MODES,
+    Sources,
+    TableOrKey,
+    Write,
+    ensure_sound,
+    incremental_metadata,
+    readers_of,
+    table_of,
+)
+from delta_orch.dagster.metadata import data_version
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
+from delta_orch.errors import AuditFailedError, InvalidRequestError
+from delta_orch.pipeline.audit import AuditLike, as_audits
+from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
+from delta_orch.pipeline.step import Step
+from delta_orch.table.schema_evolution import parse_schema_mode
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaOut:
+    """One table of a `delta_multi_asset`. The arguments are those of `delta_asset`.
+
+    Attributes:
+        key: The asset key; by default the name of the output.
+        spec: What else `dg.AssetSpec` takes: `deps`, `description`, `group_name`, `owners`, …
+    """
+
+    table: TableOrKey
+    write: Write = "dynamic"
+    merge_keys: Sequence[str] | None = None
+    sequence_by: str | None = None
+    partition_by: Sequence[str] | None = None
+    table_properties: Mapping[str, str] | None = None
+    schema_mode: str | None = None
+    audit: Sequence[AuditLike] | Mapping[str, object] = ()
+    key: dg.AssetKey | str | Sequence[str] | None = None
+    spec: Mapping[str, Any] | None = None
+
+
+def delta_multi_asset(
+    *,
+    incremental_from: Sources,
+    outs: Mapping[str, DeltaOut],
+    bootstrap: Bootstrap = "snapshot",
+    on_recreated: OnRecreated = "error",
+    max_versions: int | None = None,
+    engine: str = "auto",
+    conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
+    required_resource_keys: set[str] | None = None,
+    **multi_asset_arguments: Any,
+) -> Callable[[Callable[..., object]], dg.AssetsDefinition]:
+    """Assets whose one function gets a `ChangeBatch` and returns rows for each table: a mapping by the names of `outs`.
+
+    ```python
+    @delta_multi_asset(incremental_from=bronze, outs={"orders": DeltaOut(orders), "refunds": DeltaOut(refunds)})
+    def split(batch: ChangeBatch):
+        rows = batch.scan().to_arrow()
+        return {"orders": rows.filter(pc.field("amount") >= 0), "refunds": rows.filter(pc.field("amount") < 0)}
+    ```
+
+    Each table has its own cursor, committed with its rows. Tables that stand at the same place get their rows from one
+    call. After a kill between two commits, the tables that are behind are processed, and the others left alone. Assets
+    can be materialized one by one; the rows of the others are then thrown away.
+
+    Args:
+        incremental_from: As of `delta_asset`, as are the other arguments of the same names.
+        outs: Name → table.
+        multi_asset_arguments: As `dg.multi_asset` takes them.
+
+    Raises:
+        InvalidRequestError: As `delta_asset`; or two outputs share a table.
+    """
+    sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
+    if not outs:
+        raise InvalidRequestError("outs names no table", remedy="Map names to DeltaOut")
+    for name in ("specs", "outs", "can_subset", "check_specs"):
+        if name in multi_asset_arguments:
+            raise InvalidRequestError(
+                f"delta_multi_asset takes no {name}", remedy="Describe each asset in its DeltaOut"
+            )
+    places = [out.table if isinstance(out.table, str) else str(out.table.table_uri) for out in outs.values()]
+    if len(set(places)) < len(places):
+        raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
+    for out in outs.values():
+        ensure_sound(sources, out.table, out.write, out.merge_keys, out.sequence_by, multi_asset_arguments)
+    keys = {name: dg.AssetKey.from_coercible(out.key or name) for name, out in outs.items()}
+    audits = {name: as_audits(out.audit) for name, out in outs.items()}
+    is_appended = any(out.write == "append" for out in outs.values())
+
+    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
+        called = BatchFunction(function)
+
+        def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
+            results: dict[object, Returned] = {}
+
+            def rows_of(name: str, batches: Mapping[str, ChangeBatch]) -> object:
+                place = tuple((n, b.starting_version, b.ending_version) for n, b in batches.items())
+                if place not in results:
+                    guarded = {n: replace(batch, is_appended=is_appended) for n, batch in batches.items()}
+                    results[place] = called(context, guarded.get("", guarded), arguments)
+                rows = results[place].rows
+                if not isinstance(rows, Mapping) or set(rows) != set(outs):
+                    raise InvalidRequestError(
+                        f"The function of a delta_multi_asset returned {type(rows).__name__}, not rows for each output",
+                        cause=f"It has {sorted(rows) if isinstance(rows, Mapping) else 'no names'}",
+                        remedy=f"Return a dict with {', '.join(outs)}; rows that are empty where there are none",
+                    )
+                return rows[name]
+
+            for name, out in outs.items():
+                if keys[name] not in context.selected_asset_keys:
+                    continue
+                target, text = table_of(context, out.table), keys[name].to_user_string()
+                step = Step(
+                    text,
+                    target,
+                    MODES[out.write],
+                    merge_keys=tuple(out.merge_keys or ()),
+                    sequence_by=out.sequence_by,
+                    schema_mode=parse_schema_mode(out.schema_mode),
+                    engine=engine,
+                    options={
+                        "partition_by": None if target.exists() else out.partition_by,
+                        "properties": out.table_properties,
+                        "user_metadata": read_run(context).user_metadata(text),
+                    },
+                    audits=audits[name],
+                )
+                readers = readers_of(context, sources, target, None, bootstrap, on_recreated, max_versions)
+                try:
+                    with retry_conflicts(conflict_retries):
+                        report = step.process_all(readers, partial(rows_of, name))
+                except AuditFailedError as error:
+                    yield from (replace_key(found, keys[name]) for found in audit_results(findings_of(error)))
+                    raise audit_failure(error) from error
+                metadata = incremental_metadata(".".join(keys[name].path), report)
+                if report.skipped:
+                    yield dg.AssetObservation(keys[name], metadata=metadata)
+                    continue
+                yield dg.MaterializeResult(
+                    asset_key=keys[name],
+                    metadata=metadata,
+                    data_version=data_version(report.snapshot()),
+                    check_results=[replace_key(found, keys[name]) for found in audit_results(report.findings)],
+                )
+
+        called.describe(compute)
+        compute.__annotations__.pop("return")
+        resources = {key for key in (*sources.values(), *(out.table for out in outs.values())) if isinstance(key, str)}
+        specs = [
+            dg.AssetSpec(keys[name], skippable=True, **{**(out.spec or {}), "kinds": {"deltalake", *_kinds(out)}})
+            for name, out in outs.items()
+        ]
+        made: dg.AssetsDefinition = dg.multi_asset(
+            specs=specs,
+            can_subset=True,
+            check_specs=[spec for name in outs for spec in audit_specs(keys[name], audits[name])],
+            required_resource_keys={*resources, *(required_resource_keys or ())},
+            **{"name": function.__name__, **multi_asset_arguments},
+        )(compute)
+        return made
+
+    return decorate
+
+
+def _kinds(out: DeltaOut) -> set[str]:
+    return set((out.spec or {}).get("kinds") or ())
+
+
+def replace_key(found: dg.AssetCheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
+    """A check's result, of the asset it is about."""
+    return found._replace(asset_key=key)

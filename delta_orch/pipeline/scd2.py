@@ -1,0 +1,270 @@
+"""Slowly changing dimensions of type 2: each change of a key's row closes the version before it and opens another.
+
+The table has the columns of the rows, and three more: `valid_from`, `valid_to` (null while a version is the last one of
+its key) and `is_current`. A sequence column orders the versions; they are valid from its value on. One merge closes and
+opens versions, so the step is one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from delta_orch.engines.base import Engine, Relation
+    from delta_orch.engines.select import EngineChoice
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.protocol.types import StructType
+    from delta_orch.table_snapshot import TableSnapshot
+    from delta_orch.writing.target import WriteOptions
+
+VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
+OWN_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
+
+
+def apply_scd2(
+    log: TableLog,
+    before: TableSnapshot | None,
+    data: object,
+    keys: Sequence[str],
+    sequence_by: str,
+    engine: EngineChoice,
+    options: WriteOptions,
+) -> CommitResult:
+    """Add the versions that the rows bring.
+
+    Several rows of one key are versions in the order of the sequence column. A row that changes nothing of its key adds
+    nothing, and neither does one that is there already.
+
+    Args:
+        before: The newest version; None where this write creates the table.
+        keys: The columns that identify what has versions. Not null.
+        sequence_by: The column whose value says since when a row is valid. Not null.
+
+    Returns: `skipped` where no row changes anything.
+
+    Raises:
+        ConstraintViolationError: A key or a sequence is null, two rows of one key and sequence differ, or a row comes
+            late: its key has a version that is as new or newer. Nothing was committed.
+        SchemaMismatchError, ColumnNotFoundError: The rows have other columns than the table.
+        ConflictError: Another commit changed rows of these keys.
+        Otherwise as `DeltaTable.merge`.
+    """
+    from delta_orch.engines.select import select_engine
+    from delta_orch.verbs.merge.sources import open_source, settled
+
+    chosen = select_engine(data, engine)
+    opened = open_source(chosen, data)
+    with settled(chosen, data, opened) as rows:
+        versions = _Versions(chosen, before, rows, keys, sequence_by)
+        versions.ensure_in_order()
+        return versions.write(log, options)
+
+
+class _Versions:
+    """The rows of a batch, and what the table has of their keys."""
+
+    def __init__(
+        self, engine: Engine, before: TableSnapshot | None, rows: Relation, keys: Sequence[str], sequence_by: str
+    ) -> None:
+        from delta_orch.expressions.column_names import resolve_column_names
+
+        self._engine, self._before = engine, before
+        schema = engine.schema(rows)
+        if clash := [name for name in schema.names if name.lower() in OWN_COLUMNS]:
+            raise SchemaMismatchError(
+                f"The rows have a column {clash[0]}, which the mode scd2 fills in",
+                remedy="Rename it; the sequence column says since when a row is valid",
+            )
+        if before is not None:
+            schema = _without_own(before.schema)
+            _ensure_same_columns(engine.schema(rows).names, schema.names)
+            rows = engine.conform(rows, schema)
+        self._schema = schema
+        self._keys = resolve_column_names(keys, schema, "merge_keys")
+        (self._sequence,) = resolve_column_names([sequence_by], schema, "sequence_by")
+        if self._sequence in self._keys:
+            raise InvalidRequestError("The sequence column is one of the keys", remedy="Name another one")
+        self._others = [n for n in schema.names if n not in self._keys and n != self._sequence]
+        self._relations: Mapping[str, Relation] = {
+            "batch": rows,
+            "present": self._present(),
+            "history": self._history(),
+        }
+
+    def _scan(self, columns: Sequence[str] | None, where: str | None) -> Relation:
+        if self._before is None:
+            from delta_orch.protocol.arrow_types import schema_to_arrow
+
+            empty = schema_to_arrow(scd2_schema(self._schema, self._sequence)).empty_table()
+            return self._engine.relation(empty if columns is None else empty.select(list(columns)))
+        from delta_orch.verbs.merge.sources import open_source
+
+        return open_source(self._engine, self._before.scan(columns, where))
+
+    def _present(self) -> Relation:
+        return self._scan(None, f"{VALID_TO} IS NULL")
+
+    def _history(self) -> Relation:
+        return self._scan([*self._keys, VALID_FROM, VALID_TO], None)
+
+    # Rows that cannot be
+
+    def ensure_in_order(self) -> None:
+        """Raises ConstraintViolationError: See `apply_scd2`."""
+        keys, sequence = self._keys, self._sequence
+        columns, at = _list(*keys, sequence), _quote(sequence)
+        some_null = " OR ".join(f"{_quote(name)} IS NULL" for name in (*keys, sequence))
+        self._refuse(f"SELECT {columns} FROM batch WHERE {some_null}", "A key or the sequence of a row is null")
+        self._refuse(
+            f"SELECT {columns} FROM (SELECT {columns}, count(*) AS n FROM (SELECT DISTINCT * FROM batch) d "
+            f"GROUP BY {columns}) c WHERE n > 1",
+            "Two rows of one key have the same sequence and differ",
+        )
+        of_batch = ", ".join(f"b.{_quote(name)}" for name in (*keys, sequence))
+        self._refuse(
+            f"SELECT {of_batch} FROM batch b JOIN history h ON {_equal('b', 'h', keys)} "
+            f"WHERE b.{at} < h.{VALID_FROM} OR b.{at} < h.{VALID_TO}",
+            "A row comes late: the table has a newer version of its key",
+        )
+        self._refuse(
+            f"SELECT {of_batch} FROM batch b JOIN present c ON {_equal('b', 'c', keys)} AND c.{VALID_FROM} = b.{at} "
+            f"WHERE NOT ({self._same('b', 'c')})",
+            "The table has another row of this key and sequence",
+        )
+
+    def _refuse(self, query: str, problem: str) -> None:
+        found = self._engine.to_arrow(self._engine.sql(query, self._relations), limit=1)
+        if found.num_rows:
+            row = found.slice(0, 1).to_pylist()[0]
+            raise ConstraintViolationError(
+                problem, cause=f"It is {row}", remedy="Correct the batch; nothing was committed", row=row
+            )
+
+    # Rows that change
+
+    def write(self, log: TableLog, options: WriteOptions) -> CommitResult:
+        """Close and open versions, in one commit."""
+        changes = self._engine.sql(self._query(), self._relations)
+        # Spark's relation is a value that it takes; the local one's is not.
+        source = changes if self._engine.name == "spark" else self._engine.to_reader(changes)
+        if self._before is None:
+            from delta_orch.verbs.overwrite import overwrite
+
+            return overwrite(log, None, source, None, "static", None, self._engine, options)
+        return self._merge(log, self._before, source, options)
+
+    def _merge(self, log: TableLog, before: TableSnapshot, source: object, options: WriteOptions) -> CommitResult:
+        from delta_orch.log.write.commit_options import CommitOptions
+        from delta_orch.verbs.merge.builder import Merge
+        from delta_orch.verbs.merge.run import MergeRequest, merge
+
+        # Another writer's version of the key must conflict, wherever it begins: `coalesce` keeps the time out of what
+        # the merge is known to have read.
+        same_start = f"coalesce(t.{VALID_FROM} = s.{VALID_FROM}, false)"
+        request = MergeRequest(source, f"{_equal('t', 's', self._keys)} AND {same_start}", "s", "t", self._engine)
+        about: CommitOptions = {n: options[n] for n in CommitOptions.__annotations__ if n in options}  # type: ignore
+        about["read_version"] = before.version
+        names = [*self._schema.names, *OWN_COLUMNS]
+        run = (
+            Merge(lambda clauses: merge(log, before, request, clauses, about))
+            .when_matched_update({VALID_TO: f"s.{VALID_TO}", IS_CURRENT: "false"}, f"t.{VALID_TO} IS NULL")
+            .when_not_matched_insert({_quote(name): f"s.{_quote(name)}" for name in names})
+        )
+        try:
+            return run.execute()
+        except ConflictError as e:
+            # What was worked out from the table can be worked out again.
+            raise e.__cause__ or e from None
+
+    def _query(self) -> str:
+        """What becomes of the versions: those that are closed, and new ones, with where they end."""
+        keys, at, columns = self._keys, _quote(self._sequence), self._schema.names
+        of = {alias: ", ".join(f"{alias}.{_quote(name)}" for name in columns) for alias in "bcl"}
+        key_of = ", ".join(f"l.{_quote(key)}" for key in keys)
+        same_place = f"{{0}}.{VALID_FROM} = {{1}}.{VALID_FROM}"
+
+        def at_same(one: str, other: str) -> str:
+            return f"{_equal(one, other, keys)} AND {same_place.format(one, other)}"
+
+        return f"""
+WITH fresh AS (
+  SELECT DISTINCT {of["b"]}, b.{at} AS {VALID_FROM} FROM batch b
+  LEFT ANTI JOIN present c ON {_equal("c", "b", keys)} AND c.{VALID_FROM} = b.{at}
+),
+line AS (
+  SELECT {_list(*columns)}, {VALID_FROM}, false AS known FROM fresh
+  UNION ALL
+  SELECT {of["c"]}, c.{VALID_FROM}, true AS known FROM present c LEFT SEMI JOIN batch b ON {_equal("b", "c", keys)}
+),
+prior AS (
+  SELECT {key_of}, l.{VALID_FROM}, max(p.{VALID_FROM}) AS prior_from FROM line l
+  JOIN line p ON {_equal("p", "l", keys)} AND p.{VALID_FROM} < l.{VALID_FROM} GROUP BY {key_of}, l.{VALID_FROM}
+),
+unchanged AS (
+  SELECT {key_of}, l.{VALID_FROM} FROM line l JOIN prior q ON {at_same("q", "l")}
+  JOIN line p ON {_equal("p", "q", keys)} AND p.{VALID_FROM} = q.prior_from AND {self._same("p", "l")}
+),
+steps AS (SELECT l.* FROM line l LEFT ANTI JOIN unchanged x ON {at_same("x", "l")}),
+ends AS (
+  SELECT {key_of}, l.{VALID_FROM}, min(n.{VALID_FROM}) AS {VALID_TO} FROM steps l
+  JOIN steps n ON {_equal("n", "l", keys)} AND n.{VALID_FROM} > l.{VALID_FROM} GROUP BY {key_of}, l.{VALID_FROM}
+)
+SELECT {of["l"]}, l.{VALID_FROM}, n.{VALID_TO}, n.{VALID_TO} IS NULL AS {IS_CURRENT} FROM steps l
+LEFT JOIN ends n ON {at_same("n", "l")}
+WHERE NOT l.known OR n.{VALID_TO} IS NOT NULL
+"""
+
+    def _same(self, one: str, other: str) -> str:
+        tests = [f"{one}.{_quote(name)} <=> {other}.{_quote(name)}" for name in self._others]
+        return " AND ".join(tests) or "true"
+
+
+def scd2_schema(schema: StructType, sequence_by: str) -> StructType:
+    """The columns of a table that this mode fills, from those of the rows."""
+    from dataclasses import replace
+
+    from delta_orch.protocol.types import BOOLEAN, StructField
+
+    sequence = schema.find(sequence_by)
+    assert sequence is not None
+    kind = sequence.data_type
+    own = (StructField(VALID_FROM, kind), StructField(VALID_TO, kind), StructField(IS_CURRENT, BOOLEAN))
+    return replace(schema, fields=(*schema.fields, *own))
+
+
+def _without_own(schema: StructType) -> StructType:
+    from dataclasses import replace
+
+    if missing := [name for name in OWN_COLUMNS if schema.find(name) is None]:
+        raise SchemaMismatchError(
+            f"The table has no column {missing[0]}",
+            cause="The mode scd2 keeps versions in the columns valid_from, valid_to and is_current",
+            remedy="Let the mode create the table",
+        )
+    return replace(schema, fields=tuple(f for f in schema.fields if f.name.lower() not in OWN_COLUMNS))
+
+
+def _ensure_same_columns(given: Sequence[str], wanted: Sequence[str]) -> None:
+    folded, known = ({name.lower() for name in names} for names in (given, wanted))
+    if folded != known:
+        raise SchemaMismatchError(
+            "The rows have other columns than the table",
+            cause=f"Missing: {sorted(known - folded) or 'none'}, not in the table: {sorted(folded - known) or 'none'}",
+            remedy="Give all columns; alter the table to add one",
+        )
+
+
+def _quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _list(*names: str) -> str:
+    return ", ".join(map(_quote, names))
+
+
+def _equal(one: str, other: str, names: Sequence[str]) -> str:
+    return " AND ".join(f"{one}.{_quote(name)} = {other}.{_quote(name)}" for name in names)
