@@ -12,6 +12,7 @@ from delta_orch.dagster.checks import (
     build_delta_null_rate_check,
     build_delta_row_count_check,
     build_delta_schema_check,
+    build_delta_txn_gap_check,
     build_delta_unique_check,
     build_delta_writer_check,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "build_delta_observations",
     "build_delta_row_count_check",
     "build_delta_schema_check",
+    "build_delta_txn_gap_check",
     "build_delta_unique_check",
     "build_delta_writer_check",
     "delta_asset",

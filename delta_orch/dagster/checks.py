@@ -256,6 +256,49 @@ def build_delta_cdc_lag_check(
     return _check(asset, table, name, evaluate, severity, blocking, "The source is read up to its last commits.")
 
 
+def build_delta_txn_gap_check(
+    asset: Asset,
+    table: DeltaTableResource,
+    *,
+    app_id: str,
+    last_versions: int = 1000,
+    name: str = "txn_gaps",
+    severity: dg.AssetCheckSeverity = _ERROR,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """The commits under a transaction id follow each other without a gap: a cursor's batch begins where the one before
+    has ended, and other versions (the batches of a stream) count up by one.
+
+    Args:
+        app_id: As recorded, for example `cdc:silver<-…` (`DeltaTable.txns`).
+        last_versions: Look at so many of the last commits, as far as the log holds them.
+    """
+
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+        gaps: list[str] = []
+        later: tuple[int, int] | None = None
+        count = 0
+        for commit in _newest_first(delta, snapshot.version, max(0, snapshot.version - last_versions + 1)):
+            recorded = next((txn.version for txn in commit.txns if txn.app_id == app_id), None)
+            if recorded is None:
+                continue
+            count += 1
+            if later is not None and later[1] != recorded + 1:
+                gaps.append(f"version {later[0]} begins at {later[1]}, the one before ended at {recorded}")
+            start = (commit.commit_info or {}).get("sourceStartingVersion")
+            # Several cursors in one commit: it tells where one of them began.
+            is_told = isinstance(start, int) and sum(txn.app_id.startswith("cdc:") for txn in commit.txns) == 1
+            is_cursor = app_id.startswith("cdc:")
+            begins = int(str(start)) if is_told else None if is_cursor else recorded
+            later = None if begins is None else (commit.version, begins)
+        if not count:
+            return Finding(False, f"No commit that the log still holds has recorded {app_id}.", {"delta/txns": 0})
+        described = f"Gaps: {'; '.join(gaps[:_MOST_SHOWN])}." if gaps else f"{count} commits without a gap."
+        return Finding(not gaps, described, {"delta/txns": count, "delta/txn_gaps": len(gaps)})
+
+    return _check(asset, table, name, evaluate, severity, blocking, f"The commits of {app_id} have no gap.")
+
+
 def build_delta_writer_check(
     asset: Asset,
     table: DeltaTableResource,

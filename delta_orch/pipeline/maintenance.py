@@ -26,7 +26,8 @@ class TableHealth:
         size_bytes: Their sizes together.
         target_file_size_bytes: What compaction aims at: `delta.targetFileSize`, or the default.
         num_small_files: Live files below half of the target size.
-        num_compactable_files: Files that compaction would merge: small ones that share their partition with others.
+        num_compactable_files: Files that compaction would merge: small ones that share their partition with others. Of
+            a clustered table those that are not clustered yet.
         commits_since_checkpoint: Commits a reader replays after the last checkpoint.
         checkpoint_version: Of the last checkpoint, None without one.
         num_expired_tombstones: Removed files older than `delta.deletedFileRetentionDuration`: vacuum deletes them, and
@@ -68,7 +69,7 @@ def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> Table
         size_bytes=pc.sum(sizes).as_py() or 0,
         target_file_size_bytes=target,
         num_small_files=_count_below(sizes, target // 2),
-        num_compactable_files=sum(files.num_rows for files in plan_compaction(snapshot, None, target)),
+        num_compactable_files=_count_compactable(snapshot, target),
         commits_since_checkpoint=len(snapshot.segment.commits),
         checkpoint_version=None if checkpoint is None else checkpoint.version,
         num_expired_tombstones=_count_below(
@@ -76,6 +77,14 @@ def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> Table
             now - snapshot.properties.deleted_file_retention_ms,
         ),
     )
+
+
+def _count_compactable(snapshot: Snapshot, target_file_size_bytes: int) -> int:
+    if snapshot.clustering:
+        from delta_orch.verbs.curve_rewrite import files_to_cluster
+
+        return int(files_to_cluster(snapshot).num_rows)
+    return sum(files.num_rows for files in plan_compaction(snapshot, None, target_file_size_bytes))
 
 
 def _count_below(values: pa.ChunkedArray, limit: int) -> int:

@@ -130,18 +130,24 @@ def _by_partition(files: pa.Table, snapshot: Snapshot) -> list[pa.Table]:
     return groups
 
 
-def _to_cluster(snapshot: Snapshot, names: str, max_deleted_rows_ratio: float, *, full: bool) -> pa.Table:
-    """The files that are not clustered, and those with many deleted rows; with `full` all, unless they are clustered by
-    these columns in one go already."""
+def files_to_cluster(snapshot: Snapshot, max_deleted_rows_ratio: float = 0.05) -> pa.Table:
+    """The files that `optimize` of a clustered table rewrites: those that are not clustered, and those with many rows
+    deleted. Pure."""
     files = snapshot.files(_FILE_COLUMNS).combine_chunks()
     _, _, is_stale = candidates(snapshot, None, max_deleted_rows_ratio)
-    is_open = pc.or_(one_chunk(FileTable(files).clustering_provider.is_null()), is_stale)
+    return files.filter(pc.or_(one_chunk(FileTable(files).clustering_provider.is_null()), is_stale))
+
+
+def _to_cluster(snapshot: Snapshot, names: str, max_deleted_rows_ratio: float, *, full: bool) -> pa.Table:
+    """As `files_to_cluster`; with `full` all, unless they are clustered by these columns in one go already."""
+    to_do = files_to_cluster(snapshot, max_deleted_rows_ratio)
     if not full:
-        return files.filter(is_open)
+        return to_do
+    files = snapshot.files(_FILE_COLUMNS).combine_chunks()
     tags = [dict(tags or ()) for tags in FileTable(files).tags.to_pylist()]
     cubes = {tag.get(_CUBE) for tag in tags}
     is_done = len(cubes) == 1 and None not in cubes and all(tag.get(_COLUMNS) == names for tag in tags)
-    return files.filter(is_open) if is_done else files
+    return to_do if is_done else files
 
 
 def _marks(names: str) -> dict[str, pa.Array]:

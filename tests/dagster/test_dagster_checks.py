@@ -15,11 +15,13 @@ from delta_orch.dagster import (
     build_delta_null_rate_check,
     build_delta_row_count_check,
     build_delta_schema_check,
+    build_delta_txn_gap_check,
     build_delta_unique_check,
     build_delta_writer_check,
 )
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.incremental import IncrementalReader
 
 
@@ -153,3 +155,21 @@ def test_severity_and_blocking(checked: Checked) -> None:
 def test_arguments_are_checked(checked: Checked, build: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         build(orders, checked.resource, **arguments)
+
+
+def test_txn_gaps(checked: Checked) -> None:
+    table, rows = checked.table, ROWS.slice(0, 1)
+    table.append(rows)
+    assert not checked.run(build_delta_txn_gap_check, app_id="stream")[0]
+    for version in (3, 4):
+        table.append(rows, txn=TxnId("stream", version))
+    assert checked.run(build_delta_txn_gap_check, app_id="stream")[0]
+    table.append(rows, txn=TxnId("stream", 6))
+    passed, description, numbers = checked.run(build_delta_txn_gap_check, app_id="stream")
+    assert not passed and "begins at 6, the one before ended at 4" in description
+    assert numbers["delta/txn_gaps"] == 1
+    # A cursor: what a batch says it has read.
+    for start, end in ((0, 3), (4, 9), (11, 12)):
+        table.append(rows, txn=TxnId("cdc:a<-b", end), commit_info={"sourceStartingVersion": start})
+    passed, description, numbers = checked.run(build_delta_txn_gap_check, app_id="cdc:a<-b")
+    assert not passed and "begins at 11, the one before ended at 9" in description

@@ -110,3 +110,16 @@ def test_row_counts_of_slices_and_chunks() -> None:
 
 def test_the_row_count_of_a_table(table: DeltaTable) -> None:
     assert count_rows(table.snapshot().files(["stats", "deletion_vector"])) == 8
+
+
+def test_a_clustered_table_is_healthy_once_it_is_clustered(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for n in range(3):
+        table.append(pa.table({"n": [n, n + 1]}), cluster_by=["n"] if not n else None)
+    assert read_table_health(table.snapshot()).num_compactable_files == 3
+    assert not table.optimize().skipped
+    # Several small files may be there afterwards, as there is an order to keep: nothing is left to do.
+    table.append(pa.table({"n": [5]}))
+    assert read_table_health(table.snapshot()).num_compactable_files == 1
+    assert not table.optimize().skipped and table.optimize().skipped
+    assert read_table_health(table.snapshot()).num_compactable_files == 0
