@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave dagster airflow clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave sbom audit dagster airflow clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -47,6 +47,13 @@ torture: setup ## Ten minutes of eight processes on one table, some killed, on d
 
 interleave: setup ## Every pair of verbs through the interleavings of its storage calls (INTERLEAVE="--limit 200 --seed 2")
 	@$(BIN)/python -m tests.harness.interleave $(INTERLEAVE)
+
+sbom: setup ## Write build/sbom.json, the bill of materials of the package with all extras, and list the licenses
+	@$(BIN)/python scripts/supply_chain.py sbom $(BUILD)/sbom.json
+	@$(BIN)/python scripts/supply_chain.py licenses
+
+audit: setup ## Hold the installed packages against the pins, and the pins against known vulnerabilities
+	@$(BIN)/python scripts/supply_chain.py audit
 
 bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)

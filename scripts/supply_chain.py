@@ -1,0 +1,136 @@
+"""What the package is made of: a bill of materials (CycloneDX 1.5) of the installed dependencies, their licenses,
+whether they are the pinned versions, and whether a database knows vulnerabilities of the pins.
+
+    python scripts/supply_chain.py sbom build/sbom.json
+    python scripts/supply_chain.py licenses
+    python scripts/supply_chain.py audit
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "delta-orch"
+_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
+_NOT_SHIPPED = ("dev", "demo")
+_NO_DATABASE = re.compile(r"ConnectionError|Max retries|resolve host|ServiceError|timed out", re.IGNORECASE)
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    """The versions that tests run with."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    split = (line.partition("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {normal(name): version.split(";")[0].strip() for name, _, version in split}
+
+
+def direct() -> dict[str, str]:
+    """The dependencies of the package by name, and the extra that brings each ("" for none)."""
+    found: dict[str, str] = {}
+    for line in metadata.distribution(PACKAGE).requires or ():
+        name, extra = _NAME.match(line), _EXTRA.search(line)
+        if name is not None and (extra is None or extra[1] not in _NOT_SHIPPED):
+            found.setdefault(normal(name[0]), extra[1] if extra else "")
+    found.pop(PACKAGE, None)
+    return found
+
+
+def closure() -> Iterator[metadata.Distribution]:
+    """Every installed distribution that the package with all of its extras needs."""
+    pending, seen = sorted(direct()), {PACKAGE}
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # For another platform or version of Python.
+        yield distribution
+        needed = (line for line in distribution.requires or () if _EXTRA.search(line) is None)
+        pending += [normal(match[0]) for line in needed if (match := _NAME.match(line))]
+
+
+def license_of(distribution: metadata.Distribution) -> str:
+    """What a distribution says of its license, in a line."""
+    said = distribution.metadata
+    text = said.get("License-Expression") or next(
+        (c.rpartition(" :: ")[2] for c in said.get_all("Classifier") or () if c.startswith("License ::")), None
+    )
+    return str(text or (said.get("License") or "not said").strip().splitlines()[0])[:60]
+
+
+def bill() -> dict[str, object]:
+    components = [
+        {
+            "type": "library",
+            "name": d.name,
+            "version": d.version,
+            "purl": f"pkg:pypi/{normal(d.name)}@{d.version}",
+            "bom-ref": f"pkg:pypi/{normal(d.name)}@{d.version}",
+            "licenses": [{"license": {"name": license_of(d)}}],
+        }
+        for d in sorted(closure(), key=lambda d: normal(d.name))
+    ]
+    me = {"type": "library", "name": PACKAGE, "version": metadata.version(PACKAGE), "bom-ref": PACKAGE}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
+        "version": 1,
+        "metadata": {"component": me},
+        "components": components,
+    }
+
+
+def audit() -> int:
+    """0 where the pins are installed and nothing is known against them; 1 otherwise. Says what was not checked."""
+    expected = pins()
+    wrong = [d for d in closure() if expected.get(normal(d.name)) != d.version]
+    for d in wrong:
+        print(f"{d.name} {d.version} is installed, constraints.txt pins {expected.get(normal(d.name))}")  # noqa: T201
+    tool = shutil.which("pip-audit")
+    if tool is None:
+        print("SKIPPED: known vulnerabilities, as pip-audit is not installed")  # noqa: T201
+        return bool(wrong)
+    command = [tool, "--no-deps", "--disable-pip", "-r", str(ROOT / "constraints.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and _NO_DATABASE.search(done.stderr):
+        print("SKIPPED: known vulnerabilities, as no database can be reached")  # noqa: T201
+        return bool(wrong)
+    print(done.stdout, done.stderr)  # noqa: T201
+    return bool(wrong or done.returncode)
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["sbom", path]:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(json.dumps(bill(), indent=1) + "\n", encoding="utf-8")
+        case ["licenses"]:
+            for d in sorted(closure(), key=lambda d: normal(d.name)):
+                print(f"{d.name} {d.version}: {license_of(d)}")  # noqa: T201
+        case ["audit"]:
+            return audit()
+        case _:
+            print(__doc__)  # noqa: T201
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
