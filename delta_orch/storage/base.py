@@ -485,3 +485,9 @@ def storage_error(error: OSError, action: str, path: str) -> StorageError:
 def is_passing(error: OSError) -> bool:
     """Whether a failed call may succeed when it is made again, without anybody changing anything."""
     return isinstance(error, TimeoutError | ConnectionError | BlockingIOError) or error.errno in _PASSING
+
+
+def may_pass(error: OSError) -> bool:
+    """As `is_passing`, for calls that may be made again without harm: mounted file systems also answer EIO while their
+    server is away."""
+    return is_passing(error) or error.errno == errno.EIO

@@ -12,10 +12,10 @@ import io
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -36,6 +36,7 @@ from delta_orch.storage.base import (
     ensure_log_file_size,
     ensure_regular_file,
     in_another_store,
+    may_pass,
     os_errors,
     resolve_data_path,
     storage_error,
@@ -44,6 +45,8 @@ from delta_orch.storage.base import (
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
+
+T = TypeVar("T")
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _TEMPORARY_SUFFIX = ".tmp"
@@ -64,24 +67,19 @@ class LocalStore(LogStore):
     def read_bytes(self, path: str) -> bytes:
         full = self._full(path)
         try:
-            # A log may have thousands of small files: no Path and no buffer for each.
-            with io.FileIO(full, opener=_open_at_once) as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    ensure_regular_file(full)
-                if status.st_size > LARGEST_LOG_FILE:
-                    ensure_log_file_size(full, status.st_size)
-                return file.readall()
+            return _read(full)
         except OSError as e:
-            raise storage_error(e, "read", full) from e
+            return _again(e, lambda: _read(full), "read", full)
 
     def open_input(self, path: str) -> pa.NativeFile:
         import pyarrow as pa
 
         full = self._full(path)
         ensure_regular_file(full)
-        with os_errors("open", full):
+        try:
             return pa.OSFile(full, "rb")
+        except OSError as e:
+            return _again(e, lambda: pa.OSFile(full, "rb"), "open", full)
 
     def head(self, path: str) -> FileMeta | None:
         full = self._full(path)
@@ -91,7 +89,7 @@ class LocalStore(LogStore):
             # ValueError: a name that no file can have, such as one with a zero byte.
             return None
         except OSError as e:
-            raise storage_error(e, "look at", full) from e
+            return _again(e, lambda: _file_meta(path, os.stat(full)), "look at", full)
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
         entries = [e for e in self._entries(directory) if e.name >= start_name and not _is_temporary(e.name)]
@@ -153,9 +151,10 @@ class LocalStore(LogStore):
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         full = self._full(directory)
-        with os_errors("list", full), suppress(FileNotFoundError), os.scandir(full) as entries:
-            return list(entries)
-        return []
+        try:
+            return _listed(full)
+        except OSError as e:
+            return _again(e, lambda: _listed(full), "list", full)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         with self.stage(os.path.dirname(path), data) as staged:
@@ -328,8 +327,11 @@ class _LocalOutput(StagedOutput):
 def _write_temporary(directory: str, data: bytes | memoryview) -> tuple[str, os.stat_result]:
     """A new hidden file in `directory` with all of `data`; missing directories are made. Raises StorageError."""
     temporary = _new_temporary(directory)
-    with os_errors("create a file in", directory):
+    try:
         descriptor = _create(temporary)
+    except OSError as e:
+        temporary = _new_temporary(directory)
+        descriptor = _again(e, lambda: _create(temporary), "create a file in", directory)
     try:
         try:
             _write_all(descriptor, data)
@@ -344,6 +346,39 @@ def _write_temporary(directory: str, data: bytes | memoryview) -> tuple[str, os.
 
 def _new_temporary(directory: str) -> str:
     return f"{directory}/.{os.urandom(8).hex()}{_TEMPORARY_SUFFIX}"
+
+
+def _read(full: str) -> bytes:
+    # A log may have thousands of small files: no Path and no buffer for each.
+    with io.FileIO(full, opener=_open_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            ensure_regular_file(full)
+        if status.st_size > LARGEST_LOG_FILE:
+            ensure_log_file_size(full, status.st_size)
+        return file.readall()
+
+
+def _listed(full: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(full) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+
+
+def _again(error: OSError, act: Callable[[], T], action: str, full: str) -> T:
+    """What a call gives that failed and changed nothing. It is made again as long as the failure may pass: the server
+    of a mounted file system is away, or restarts. Raises as `storage_error`."""
+    from delta_orch.storage.patience import Patience
+
+    patience = Patience()
+    while may_pass(error) and patience.wait():
+        try:
+            return act()
+        except OSError as e:
+            error = e
+    raise storage_error(error, action, full) from error
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -393,6 +428,11 @@ def _link(temporary: str, full: str) -> None:
                 cause=f"The file system has no hard links ({e.strerror}): nothing would keep concurrent writers apart",
                 remedy="Keep the table on ext4, XFS, Btrfs, ZFS, APFS or tmpfs, or in an object store",
                 path=full,
+            ) from e
+        if may_pass(e):
+            # The answer of a server may be lost when the work is done.
+            raise StorageOutcomeUnknownError(
+                f"It is unknown whether {full} was created", cause=e.strerror, path=full, errno=e.errno
             ) from e
         raise storage_error(e, "create", full) from e
 
