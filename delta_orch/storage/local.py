@@ -84,12 +84,9 @@ class LocalStore(LogStore):
     def head(self, path: str) -> FileMeta | None:
         full = self._full(path)
         try:
-            return _file_meta(path, os.stat(full))
-        except (FileNotFoundError, ValueError):
-            # ValueError: a name that no file can have, such as one with a zero byte.
-            return None
+            return _looked_up(path, full)
         except OSError as e:
-            return _again(e, lambda: _file_meta(path, os.stat(full)), "look at", full)
+            return _again(e, lambda: _looked_up(path, full), "look at", full)
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
         entries = [e for e in self._entries(directory) if e.name >= start_name and not _is_temporary(e.name)]
@@ -357,6 +354,14 @@ def _read(full: str) -> bytes:
         if status.st_size > LARGEST_LOG_FILE:
             ensure_log_file_size(full, status.st_size)
         return file.readall()
+
+
+def _looked_up(path: str, full: str) -> FileMeta | None:
+    try:
+        return _file_meta(path, os.stat(full))
+    except (FileNotFoundError, ValueError):
+        # ValueError: a name that no file can have, such as one with a zero byte.
+        return None
 
 
 def _listed(full: str) -> list[os.DirEntry[str]]:
