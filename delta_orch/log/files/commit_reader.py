@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from delta_orch.errors import CorruptLogError, DeltaError, FileMissingInStoreError, LogGapError, ProtocolViolationError
+from delta_orch.errors import (
+    CorruptLogError,
+    DeltaError,
+    FileMissingInStoreError,
+    LogGapError,
+    ProtocolViolationError,
+    StorageError,
+)
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from delta_orch.storage.base import LARGEST_LOG_FILE, FileMeta, LogStore, ensure_log_file_size
@@ -299,12 +306,23 @@ def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequenc
     Raises:
         LogGapError: A commit vanished after it was listed.
         CorruptLogError: It is larger than any commit is.
-        StorageError: It cannot be read.
+        StorageError: It cannot be read, or is not as long as the store lists it.
     """
     for meta in commits:
         if meta.size > LARGEST_LOG_FILE:
             ensure_log_file_size(meta.path, meta.size)
-    return read_paths(store, [meta.path for meta in commits], versions)
+    files = read_paths(store, [meta.path for meta in commits], versions)
+    for meta, file in zip(commits, files, strict=True):
+        if meta.size and len(file.data) != meta.size:
+            # Cut at the end of a line, it would read as a commit that did less.
+            raise StorageError(
+                f"The store gave {len(file.data)} bytes of {meta.path}, and lists it with {meta.size}",
+                cause="The answer was cut, or the file was replaced since it was listed",
+                remedy="Try again",
+                path=meta.path,
+                retryable=True,
+            )
+        yield file
 
 
 def read_paths(store: LogStore, paths: Sequence[str], versions: Sequence[int]) -> Iterator[LogFile]:
