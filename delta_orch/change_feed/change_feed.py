@@ -137,8 +137,8 @@ class ChangeFeed:
         """Scans whose rows are the changes. A value that is constant in a file is a partition value of the file, so
         engines know nothing of change feeds. No plan names a file twice."""
         in_file = pc.is_null(self._files.column("change_type"))
-        plans = [self._plan(part, CHANGE_TYPE) for part in _without_repeats(self._files.filter(pc.invert(in_file)))]
-        plans += [self._plan(part, None) for part in _without_repeats(self._files.filter(in_file))]
+        plans = [self._plan(part, CHANGE_TYPE) for part in without_repeats(self._files.filter(pc.invert(in_file)))]
+        plans += [self._plan(part, None) for part in without_repeats(self._files.filter(in_file))]
         return plans or [self._plan(self._files, CHANGE_TYPE)]
 
     def _plan(self, files: pa.Table, constant: StructField | None) -> ScanPlan:
@@ -152,7 +152,7 @@ class ChangeFeed:
         )
 
 
-def _without_repeats(files: pa.Table) -> Iterable[pa.Table]:
+def without_repeats(files: pa.Table) -> Iterable[pa.Table]:
     """The files in as few tables as possible of which none holds a path twice."""
     # Grouping imports Arrow's query engine and with it pandas: only where there is something to group.
     while pc.count_distinct(FileTable(files).path).as_py() < files.num_rows:

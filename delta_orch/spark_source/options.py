@@ -1,9 +1,9 @@
-"""The options of `spark.read.format("delta_orch")`, under the names that other readers of Delta use."""
+"""The options of `read` and `readStream` of the format `delta_orch`, under the names that Delta on Spark has."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -26,6 +26,25 @@ _NAMES = (
     "maxPartitionBytes",
     "storageOptions",
 )
+_OF_STREAMS = (
+    "maxFilesPerTrigger",
+    "maxBytesPerTrigger",
+    "ignoreDeletes",
+    "ignoreChanges",
+    "skipChangeCommits",
+    "allowSourceColumnDrop",
+    "allowSourceColumnRename",
+)
+_STREAM_NAMES = (
+    "path",
+    "startingVersion",
+    "startingTimestamp",
+    "readChangeFeed",
+    *_OF_STREAMS,
+    "maxPartitionBytes",
+    "storageOptions",
+)
+_DEFAULT_FILES = 1000
 _OTHER_NAMES = {"version": "versionAsOf", "timestamp": "timestampAsOf", "readChangeData": "readChangeFeed"}
 _OF_ROWS = ("versionAsOf", "timestampAsOf", "columns", "where", "rowTracking")
 _OF_CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp", "allowOutOfRange")
@@ -74,7 +93,98 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         InvalidRequestError: An option is unknown or given twice, a value does not parse, or an option does not apply
             to what is read.
     """
-    given = _by_known_names(options)
+    given = by_known_names(options, _NAMES, _OTHER_NAMES)
+    _ensure_path(given)
+    is_feed = parse_boolean(given, "readChangeFeed")
+    _ensure_fit(given, is_feed)
+    return ReadOptions(
+        path=given["path"],
+        storage_options=storage_options(given),
+        version=parse_integer(given, "versionAsOf"),
+        timestamp=given.get("timestampAsOf"),
+        columns=parse_names(given, "columns"),
+        where=given.get("where"),
+        row_tracking=parse_boolean(given, "rowTracking"),
+        changes=_changes(given) if is_feed else None,
+        max_partition_bytes=parse_integer(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream reads.
+
+    Attributes:
+        starting_version: A number, or `latest` for what comes from now on; None for the whole table first.
+        starting_timestamp: Alternatively.
+        read_change_feed: Changes instead of rows.
+        max_files, max_bytes: About how much a batch reads; at least one file.
+        ignore_deletes, ignore_changes, skip_change_commits: What to do about commits that do not only add rows.
+        allow_dropped, allow_renamed: Follow such changes of columns when a query is started again.
+    """
+
+    path: str
+    storage_options: Mapping[str, str]
+    starting_version: str | None = None
+    starting_timestamp: str | None = None
+    read_change_feed: bool = False
+    max_files: int = _DEFAULT_FILES
+    max_bytes: int | None = None
+    ignore_deletes: bool = False
+    ignore_changes: bool = False
+    skip_change_commits: bool = False
+    allow_dropped: bool = False
+    allow_renamed: bool = False
+    max_partition_bytes: int = DEFAULT_TASK_BYTES
+
+
+def is_of_stream(options: Mapping[str, str]) -> bool:
+    """Whether only a stream can have these options: Spark asks for the columns before it says what it will do."""
+    given = {name.lower(): value for name, value in options.items()}
+    is_feed = given.get("readchangefeed", given.get("readchangedata", "false")).strip().lower() == "true"
+    if any(name.lower() in given for name in _OF_STREAMS) or given.get("startingversion") == "latest":
+        return True
+    has_start = "startingversion" in given or "startingtimestamp" in given
+    return is_feed != has_start and "endingversion" not in given and "endingtimestamp" not in given
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Parse the options of a stream. Raises as `parse_options`."""
+    given = by_known_names(options, _STREAM_NAMES, {"readChangeData": "readChangeFeed"})
+    _ensure_path(given)
+    version = given.get("startingVersion")
+    if version is not None and "startingTimestamp" in given:
+        raise InvalidRequestError("startingVersion and startingTimestamp exclude each other", remedy="Give one")
+    if version is not None and version.lower() != "latest":
+        version = str(parse_integer(given, "startingVersion"))
+    limits = {name: parse_integer(given, name) for name in ("maxFilesPerTrigger", "maxBytesPerTrigger")}
+    if 0 in limits.values():
+        raise InvalidRequestError("maxFilesPerTrigger and maxBytesPerTrigger must be at least 1")
+    return StreamOptions(
+        path=given["path"],
+        storage_options=storage_options(given),
+        starting_version=None if version is None else version.lower(),
+        starting_timestamp=given.get("startingTimestamp"),
+        read_change_feed=parse_boolean(given, "readChangeFeed"),
+        max_files=limits["maxFilesPerTrigger"] or _DEFAULT_FILES,
+        max_bytes=limits["maxBytesPerTrigger"],
+        ignore_deletes=parse_boolean(given, "ignoreDeletes"),
+        ignore_changes=parse_boolean(given, "ignoreChanges"),
+        skip_change_commits=parse_boolean(given, "skipChangeCommits"),
+        allow_dropped=_always(given, "allowSourceColumnDrop"),
+        allow_renamed=_always(given, "allowSourceColumnRename"),
+        max_partition_bytes=parse_integer(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
+    )
+
+
+def _always(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name)
+    if text is not None and text.strip().lower() != "always":
+        raise InvalidRequestError(f"The option {name} must be always, not {text!r}", option=name)
+    return text is not None
+
+
+def _ensure_path(given: Mapping[str, str]) -> None:
     if "path" not in given:
         raise InvalidRequestError(
             "The path of the table is missing",
@@ -82,23 +192,11 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
             remedy='Give the path: .load("s3://bucket/table"), or CREATE TEMPORARY VIEW … USING delta_orch OPTIONS '
             "(path …)",
         )
-    is_feed = _boolean(given, "readChangeFeed")
-    _ensure_fit(given, is_feed)
-    return ReadOptions(
-        path=given["path"],
-        storage_options=_storage_options(given),
-        version=_integer(given, "versionAsOf"),
-        timestamp=given.get("timestampAsOf"),
-        columns=_columns(given),
-        where=given.get("where"),
-        row_tracking=_boolean(given, "rowTracking"),
-        changes=_changes(given) if is_feed else None,
-        max_partition_bytes=_integer(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
-    )
 
 
-def _by_known_names(options: Mapping[str, str]) -> dict[str, str]:
-    known = {name.lower(): name for name in _NAMES} | {a.lower(): b for a, b in _OTHER_NAMES.items()}
+def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Mapping[str, str]) -> dict[str, str]:
+    """The options under the names of `names`; `others` are further spellings of some. Raises InvalidRequestError."""
+    known = {name.lower(): name for name in names} | {a.lower(): b for a, b in others.items()}
     found: dict[str, str] = {}
     if "provider" in options and "owner" in options:
         raise InvalidRequestError(
@@ -110,7 +208,7 @@ def _by_known_names(options: Mapping[str, str]) -> dict[str, str]:
         canonical = known.get(name.lower())
         if canonical is None:
             raise InvalidRequestError(
-                f'The format "delta_orch" has no option {name!r}', remedy=f"Use {', '.join(_NAMES[1:])}"
+                f'The format "delta_orch" has no option {name!r}', remedy=f"Use {', '.join(names[1:])}"
             )
         if canonical in found:
             raise InvalidRequestError(
@@ -132,15 +230,15 @@ def _ensure_fit(given: Mapping[str, str], is_feed: bool) -> None:
 
 def _changes(given: Mapping[str, str]) -> ChangeRange:
     return {
-        "starting_version": _integer(given, "startingVersion"),
-        "ending_version": _integer(given, "endingVersion"),
+        "starting_version": parse_integer(given, "startingVersion"),
+        "ending_version": parse_integer(given, "endingVersion"),
         "starting_timestamp": given.get("startingTimestamp"),
         "ending_timestamp": given.get("endingTimestamp"),
-        "allow_out_of_range": _boolean(given, "allowOutOfRange"),
+        "allow_out_of_range": parse_boolean(given, "allowOutOfRange"),
     }
 
 
-def _integer(given: Mapping[str, str], name: str) -> int | None:
+def parse_integer(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
@@ -149,26 +247,26 @@ def _integer(given: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _boolean(given: Mapping[str, str], name: str) -> bool:
+def parse_boolean(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "false").strip().lower()
     if text not in ("true", "false"):
         raise InvalidRequestError(f"The option {name} must be true or false, not {text!r}", option=name)
     return text == "true"
 
 
-def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
-    text = given.get("columns")
+def parse_names(given: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    text = given.get(name)
     if text is None:
         return None
     if not text.lstrip().startswith("["):
-        return tuple(name.strip() for name in text.split(","))
-    names = _json(text, "columns")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _not_json("columns", "a JSON list of column names")
+        return tuple(item.strip() for item in text.split(","))
+    names = _json(text, name)
+    if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
+        raise _not_json(name, "a JSON list of column names")
     return tuple(names)
 
 
-def _storage_options(given: Mapping[str, str]) -> Mapping[str, str]:
+def storage_options(given: Mapping[str, str]) -> Mapping[str, str]:
     options = _json(given.get("storageOptions", "{}"), "storageOptions")
     if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
         raise _not_json("storageOptions", "a JSON object with strings as values")

@@ -1,8 +1,8 @@
-"""What Spark calls: `DeltaOrchSource` on the driver, its reader's `read` on executors.
+"""What Spark calls on the driver: `DeltaOrchSource`. What it sends to executors is in `on_workers.py`.
 
-Planning runs once per DataFrame, in a Python process next to the driver, and pins the version. An executor gets a
-pickled `ScanTask` with all it needs to read its files. Rows travel as Arrow. Spark does not prune the columns of a
-Python source, so the option `columns`, or a schema, selects them.
+Planning of a batch read runs once per DataFrame, in a Python process next to the driver, and pins the version. An
+executor gets a pickled `ScanTask` with all it needs to read its files. Rows travel as Arrow. Spark does not prune the
+columns of a Python source, so the option `columns`, or a schema, selects them.
 
 `pushFilters` is not implemented on purpose: Spark 4.1 to 4.3 keep the filters of one query for the next query over the
 same DataFrame, which then lacks rows.
@@ -10,21 +10,26 @@ same DataFrame, which then lacks rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.spark.frames import spark_schema
-from delta_orch.engines.spark.sql_text import plain_schema, same_values, schema_as_sent
-from delta_orch.errors import SchemaMismatchError
-from delta_orch.protocol.schema import parse_schema
+from delta_orch.engines.spark.sql_text import plain_schema, same_values
+from delta_orch.errors import SchemaMismatchError, UnsupportedError
+from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.tasks import ScanTask, split_scan
-from delta_orch.spark_source.options import ReadOptions, parse_options
+from delta_orch.spark_source.on_workers import RowReader, RowStreamReader, TaskPartition
+from delta_orch.spark_source.options import ReadOptions, is_of_stream, parse_options, parse_stream_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkStructType
@@ -34,13 +39,15 @@ if TYPE_CHECKING:
 
 
 class DeltaOrchSource(DataSource):  # type: ignore[misc]
-    """Delta tables, read by the local engine on Spark's executors: every feature it reads, in every kind of session.
+    """Delta tables, read and written by the local engine on Spark's executors, in every kind of session.
 
         spark.read.format("delta_orch").option("versionAsOf", 3).load("/data/flights")
+        df.write.format("delta_orch").mode("append").save("/data/flights")
+        spark.readStream.format("delta_orch").load("/data/flights")
 
-    `DeltaTable(…).snapshot().scan().to_spark(spark)` is several times faster, as Spark reads the files itself. This
-    format is for SQL (`CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path '…')`) and for code that knows only the
-    name of a format. Options: `spark_source.options`.
+    `DeltaTable(…).append(df)` and `scan().to_spark(spark)` are faster, as Spark reads and writes the files itself. This
+    format is for SQL (`CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path '…')`), for streams, and for code that
+    knows only the name of a format. Options: `spark_source.options`, `spark_source.write_options`.
 
     A DataFrame of a classic session stays at the version that was loaded. Spark Connect loads the table again for each
     query; the option `versionAsOf` keeps the version.
@@ -56,14 +63,62 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: SparkStructType) -> DataSourceReader:
         """The reader of the columns that `schema` names: those of the table, or what the user asked for."""
-        return _Reader(self._source(), parse_schema(schema.json()))
+        source, asked = self._source(), parse_schema(schema.json())
+        # A stream's options are no batch's: this says which.
+        parse_options(self.options)
+        _ensure_columns(asked, source.schema)
+        return RowReader(serialize_schema(asked), lambda: [TaskPartition(task) for task in source.tasks(asked.names)])
 
-    def _source(self) -> _Source:
+    def streamReader(self, schema: SparkStructType) -> DataSourceStreamReader:
+        """The reader of a stream, from the version whose columns `schema` told."""
+        from delta_orch.spark_source.stream import Offset, StreamPlanner
+
+        if not hasattr(RowStreamReader, "reportLatestOffset"):
+            raise UnsupportedError(
+                'readStream of the format "delta_orch" needs Spark 4.2 or later',
+                cause="Before it, a Python source is not told where a batch starts",
+                remedy="Use a newer Spark, or poll DeltaTable.changes in a batch job",
+            )
+        known = self.__dict__.get("_pinned")
+        planner = StreamPlanner(parse_stream_options(self.options), None if known is None else known.version)
+        asked = parse_schema(schema.json())
+        _ensure_columns(asked, planner.schema)
+        return RowStreamReader(serialize_schema(asked), planner, Offset.from_json)
+
+    def writer(self, schema: SparkStructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of a batch write, planned now: what cannot be written is refused before a task starts."""
+        from delta_orch.spark_source.write_options import parse_write_options
+        from delta_orch.spark_source.writer import row_writer
+
+        return row_writer(parse_write_options(self.options), schema.json(), overwrite)
+
+    def streamWriter(self, schema: SparkStructType, overwrite: bool) -> DataSourceStreamWriter:
+        """The writer of a stream's batches. Its commits carry `txn(query id, batch id)`: each happens once."""
+        from delta_orch.spark_source.write_options import parse_write_options
+        from delta_orch.spark_source.writer import batch_writer
+
+        return batch_writer(parse_write_options(self.options, is_stream=True), schema.json(), overwrite)
+
+    def _source(self) -> _Source | _Shape:
         # Spark pickles this object after `schema`: the version is part of it from then on.
-        known: _Source | None = self.__dict__.get("_pinned")
+        known: _Source | _Shape | None = self.__dict__.get("_pinned")
         if known is None:
-            known = self.__dict__["_pinned"] = _Source(parse_options(self.options))
+            known = _Shape(self.options) if is_of_stream(self.options) else _Source(parse_options(self.options))
+            self.__dict__["_pinned"] = known
         return known
+
+
+class _Shape:
+    """The version whose columns a stream has."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        from delta_orch.spark_source.stream import StreamPlanner
+
+        planner = StreamPlanner(parse_stream_options(options))
+        self.version, self.schema = planner.version, planner.schema
+
+    def tasks(self, columns: tuple[str, ...]) -> list[ScanTask]:
+        raise AssertionError("a stream has batches")
 
 
 class _Source:
@@ -74,6 +129,14 @@ class _Source:
         self._version: int | None = None
         self._range: tuple[int, int] | None = None
         self.schema: StructType = (self._scan(None) if options.changes is None else self._feed()).schema
+
+    @property
+    def version(self) -> int:
+        """The newest version that is looked at."""
+        if self._range is not None:
+            return max(self._range) if self._range[0] <= self._range[1] else self._range[1]
+        assert self._version is not None
+        return self._version
 
     def tasks(self, columns: tuple[str, ...]) -> list[ScanTask]:
         """The work, cut into pieces; `columns` are some of `schema`."""
@@ -103,36 +166,6 @@ class _Source:
             return feed
         start, end = self._range
         return table.changes(starting_version=start, ending_version=end, allow_out_of_range=start > end)
-
-
-class _Partition(InputPartition):  # type: ignore[misc]
-    """A task. Its text is short: Spark logs it, and a task may hold credentials."""
-
-    def __repr__(self) -> str:
-        return f"<{self.value.num_files} files>"
-
-
-class _Reader(DataSourceReader):  # type: ignore[misc]
-    def __init__(self, source: _Source, schema: StructType) -> None:
-        _ensure_columns(schema, source.schema)
-        self._source: _Source | None = source
-        self._schema = schema
-
-    def __getstate__(self) -> dict[str, object]:
-        # Executors need no more than a task each.
-        return {**self.__dict__, "_source": None}
-
-    def partitions(self) -> list[InputPartition]:
-        assert self._source is not None
-        return [_Partition(task) for task in self._source.tasks(self._schema.names)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Without a partition Spark still makes one, of no value.
-        if partition.value is None:
-            return
-        target = schema_as_sent(self._schema)
-        for batch in partition.value.to_reader():
-            yield conform_batch(batch, target, lossless=True)
 
 
 def _ensure_columns(asked: StructType, known: StructType) -> None:

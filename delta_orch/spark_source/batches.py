@@ -1,0 +1,58 @@
+"""`foreachBatch`: the batches of a stream through a verb, each exactly once, at the speed of Spark's own writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from delta_orch.delta_table import DeltaTable
+from delta_orch.engines.spark.frames import is_connect
+from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.txn import TxnId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BatchVerb = Callable[[DeltaTable, "DataFrame", TxnId], object]
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def write_batches(
+    table: DeltaTable, verb: BatchVerb | None = None, *, txn_app_id: str | None = None
+) -> Callable[[DataFrame, int], None]:
+    """What `writeStream.foreachBatch` takes: each batch becomes one commit with `txn(query id, batch id)`. Spark may
+    give a batch again, after any failure; the table takes it once.
+
+        stream.writeStream.foreachBatch(write_batches(table)).option("checkpointLocation", …).start()
+        write_batches(table, lambda table, rows, txn: table.upsert(rows, ["id"], txn=txn))
+
+    Args:
+        verb: Writes the rows with the given `txn`; by default `append`.
+        txn_app_id: Instead of the query's id. Over Spark Connect it is needed. It must be another for each checkpoint.
+
+    Raises (while a batch is written):
+        InvalidRequestError: The session does not tell the query's id, and no `txn_app_id` is given.
+        Otherwise as the verb. The query stops and goes on from its checkpoint when it is started again.
+    """
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        txn = TxnId(txn_app_id or _query_id(rows), batch_id)
+        if verb is None:
+            table.append(rows, txn=txn)
+        else:
+            verb(table, rows, txn)
+
+    return write
+
+
+def _query_id(rows: DataFrame) -> str:
+    session = rows.sparkSession
+    found = None if is_connect(session) else session.sparkContext.getLocalProperty(_QUERY_ID)
+    if not found:
+        raise InvalidRequestError(
+            "The session does not tell the id of the streaming query",
+            cause="Spark Connect keeps it to itself",
+            remedy='Pass txn_app_id="…", another one for each checkpoint',
+        )
+    return str(found)

@@ -1,0 +1,195 @@
+"""What Spark sends to its Python workers. It travels by value, so that a worker without this package can say so.
+
+Nothing here may need the package before `ensure_package` has answered.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.scan.tasks import ScanTask
+
+
+def ensure_package() -> None:
+    """Raises ImportError, in words, where this package is not installed."""
+    try:
+        import delta_orch._version  # noqa: F401
+    except ImportError as e:
+        raise ImportError(
+            "delta_orch is not installed on the Spark workers. The format delta_orch reads and writes files there. "
+            "Install delta-orch where the executors run Python, or use DeltaTable and to_spark, which do not need it"
+        ) from e
+
+
+class TaskPartition(InputPartition):  # type: ignore[misc]
+    """A `ScanTask`, pickled. Its text is short: Spark logs it, and a task may hold credentials."""
+
+    def __init__(self, task: ScanTask) -> None:
+        import pickle
+
+        super().__init__(pickle.dumps(task))
+        self.num_files = task.num_files
+
+    def __repr__(self) -> str:
+        return f"<{self.num_files} files>"
+
+
+def read_partition(partition: InputPartition, schema_json: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a `TaskPartition`, with the columns that Spark asked for."""
+    # Without a partition Spark still makes one, of no value.
+    if partition.value is None:
+        return
+    ensure_package()
+    import pickle
+
+    from delta_orch.engines.conform import conform_batch
+    from delta_orch.engines.spark.sql_text import schema_as_sent
+    from delta_orch.protocol.schema import parse_schema
+
+    target = schema_as_sent(parse_schema(schema_json))
+    for batch in pickle.loads(partition.value).to_reader():
+        yield conform_batch(batch, target, lossless=True)
+
+
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What a task wrote: `outcome` is an Arrow stream of the files, or a pickled error; `query_id` that of a stream."""
+
+    def __init__(self, outcome: bytes | None, error: bytes | None, spec: bytes | None, query_id: str | None) -> None:
+        self.outcome = outcome
+        self.error = error
+        self.spec = spec
+        self.query_id = query_id
+
+
+def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write the rows of one task by a pickled `WriteSpec`; without one, nothing is left to write."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query_id = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    if spec is None:
+        return Written(None, None, None, query_id)
+    ensure_package()
+    import pickle
+
+    from delta_orch.engines.spark.in_tasks import written_files
+
+    return Written(*written_files(pickle.loads(spec), schema_json, batches), spec, query_id)
+
+
+class RowReader(DataSourceReader):  # type: ignore[misc]
+    """The half of a reader that executors need; the other half plans."""
+
+    def __init__(self, schema_json: str, plan: Callable[[], list[InputPartition]] | None) -> None:
+        self.schema_json = schema_json
+        self.plan = plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "plan": None}
+
+    def partitions(self) -> list[InputPartition]:
+        assert self.plan is not None
+        return self.plan()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self.schema_json)
+
+
+try:
+    # Spark 4.2 and later.
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
+
+    _STREAM_READER: tuple[type, ...] = (DataSourceStreamReader, SupportsTriggerAvailableNow)
+except ImportError:
+    _STREAM_READER = (DataSourceStreamReader,)
+
+
+class RowStreamReader(*_STREAM_READER):  # type: ignore[misc]
+    """The half of a stream's reader that executors need; `planner`, a `StreamPlanner`, stays with the driver."""
+
+    def __init__(self, schema_json: str, planner: Any, offset: Callable[[dict[str, Any]], Any] | None) -> None:
+        self.schema_json = schema_json
+        self.planner = planner
+        self.offset = offset
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "planner": None, "offset": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self.planner.initial().to_json()  # type: ignore[no-any-return]
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        assert self.offset is not None
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        return self.planner.latest(self.offset(start), is_limited=is_limited).to_json()  # type: ignore[no-any-return]
+
+    def getDefaultReadLimit(self) -> Any:
+        return ReadMaxFiles(self.planner.max_files)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.planner.stop_at_newest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        assert self.offset is not None
+        return [TaskPartition(task) for task in self.planner.tasks(self.offset(start), self.offset(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self.schema_json)
+
+
+class RowWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """A batch write. `plan` is a pickled `PlannedWrite`, which only the driver unpickles."""
+
+    def __init__(self, spec: bytes | None, schema_json: str, plan: bytes) -> None:
+        self.spec = spec
+        self.schema_json = schema_json
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_task(self.spec, self.schema_json, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        import pickle
+
+        pickle.loads(self.plan).commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leaves the files to vacuum: no commit names them, or one whose answer was lost does."""
+
+
+class BatchWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """The writes of a stream, one for each of its batches."""
+
+    def __init__(self, spec: bytes | None, schema_json: str, plan: bytes) -> None:
+        self.spec = spec
+        self.schema_json = schema_json
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_task(self.spec, self.schema_json, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        import pickle
+
+        pickle.loads(self.plan).commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leaves the files to vacuum: Spark may call this after a commit that has succeeded."""
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,0 +1,167 @@
+"""`df.write`, `readStream` and `writeStream` with the format `delta_orch`: each row once, whatever Spark repeats."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from delta_orch import DeltaTable, column, identity_column
+from delta_orch.spark_source.batches import write_batches
+from delta_orch.spark_source.source import DeltaOrchSource
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(tmp_path / "my table")
+
+
+def ids(table: DeltaTable) -> list[int]:
+    return sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist())
+
+
+def write(rows: Any, table: DeltaTable, mode: str = "append", **options: Any) -> None:
+    rows.write.format("delta_orch").mode(mode).options(**options).save(table.uri)
+
+
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_batch_writes(request: pytest.FixtureRequest, table: DeltaTable, kind: str) -> None:
+    session = request.getfixturevalue("spark" if kind == "classic" else "spark_connect")
+    session.dataSource.register(DeltaOrchSource)
+    rows = session.range(6).selectExpr("id", "concat('p ', id % 2) AS p")
+    write(
+        rows, table, partitionBy="p", **{"delta.appendOnly": "false"}, txnAppId="job", txnVersion=7, userMetadata="hi"
+    )
+    snapshot = table.snapshot()
+    assert (snapshot.partition_columns, dict(snapshot.txns)) == (("p",), {"job": 7})
+    assert table.history(1)[0].user_metadata == "hi"
+    assert sum(json.loads(f)["numRecords"] for f in snapshot.files(["stats"])["stats"].to_pylist()) == 6
+    # A txn that is recorded is written no second time.
+    write(rows, table, txnAppId="job", txnVersion=7)
+    assert table.version() == 0
+    write(session.range(10, 12).selectExpr("id", "'p 0' AS p"), table, "overwrite", replaceWhere="p = 'p 0'")
+    assert ids(table) == [1, 3, 5, 10, 11]
+    write(session.range(20, 21).selectExpr("id", "'p 1' AS p"), table, "overwrite", partitionOverwriteMode="dynamic")
+    assert ids(table) == [10, 11, 20]
+    write(session.range(30, 31).selectExpr("id", "'p 1' AS p", "array(1.5D) AS more"), table, mergeSchema="true")
+    assert table.snapshot().schema.names == ("id", "p", "more")
+    write(session.range(2), table, "overwrite", overwriteSchema="true", partitionBy="[]")
+    assert (ids(table), table.snapshot().schema.names) == ([0, 1], ("id",))
+
+
+def test_what_the_format_does_not_write(spark: Any, table: DeltaTable) -> None:
+    spark.dataSource.register(DeltaOrchSource)
+    rows = spark.range(3)
+    table.append(rows)
+    table.alter().add_constraint("low", "id < 3").commit()
+    files = len([f for f in table.store.list_recursive() if f.path.endswith(".parquet")])
+    for frame, options, text in (
+        (rows, {"nope": "1"}, "no option 'nope'"),
+        (rows, {"replaceWhere": "id = 1"}, "those of an overwrite"),
+        (rows, {"txnAppId": "a"}, "belong together"),
+        (rows.selectExpr("id", "1 AS more"), {}, "column more is not in the table"),
+        (rows.selectExpr("CAST(id AS STRING) AS id"), {}, "id is string, the table has long"),
+    ):
+        with pytest.raises(Exception, match=text):
+            write(frame, table, **options)
+    assert len([f for f in table.store.list_recursive() if f.path.endswith(".parquet")]) == files
+    with pytest.raises(Exception, match="A row violates CHECK constraint low"):
+        write(spark.range(5), table)
+    with pytest.raises(Exception, match=r"saveAsTable and INSERT INTO need one.*DeltaTable"):
+        rows.write.format("delta_orch").mode("append").saveAsTable("nowhere")
+    assert table.version() == 1
+    numbered = DeltaTable(table.uri.removesuffix("table") + "numbers")
+    numbered.create([identity_column("n"), column("id", "long")])
+    with pytest.raises(Exception, match="writes no identity columns"):
+        write(rows, numbered)
+
+
+def run(stream: Any, table: DeltaTable, checkpoint: Path, *, fails: str | None = None, **options: Any) -> None:
+    writer = stream.writeStream.format("delta_orch").option("checkpointLocation", str(checkpoint)).options(**options)
+    query = writer.trigger(availableNow=True).start(table.uri)
+    if fails is None:
+        query.awaitTermination()
+        return
+    with pytest.raises(Exception, match=fails):
+        query.awaitTermination()
+
+
+def test_a_stream_from_a_table_into_a_table(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
+    spark.dataSource.register(DeltaOrchSource)
+    source, checkpoint = DeltaTable(tmp_path / "source"), tmp_path / "checkpoint"
+    for start in (0, 2, 4):
+        source.append(pa.table({"id": [start, start + 1]}))
+
+    def stream(**options: Any) -> Any:
+        return spark.readStream.format("delta_orch").options(**options).load(source.uri)
+
+    run(stream(maxFilesPerTrigger=1), table, checkpoint)
+    assert ids(table) == [0, 1, 2, 3, 4, 5]
+    # Killed after the commit to the table, before Spark's own: the batch comes again, and is not taken again.
+    commits = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    (checkpoint / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    version = table.version()
+    run(stream(), table, checkpoint)
+    assert (ids(table), table.version()) == ([0, 1, 2, 3, 4, 5], version)
+    # Killed before the commit to the table: the batch is planned, and written when the query runs again.
+    source.append(pa.table({"id": [6]}))
+    table.alter().add_constraint("low", "id < 6").commit()
+    run(stream(), table, checkpoint, fails="A row violates CHECK constraint low")
+    table.alter().drop_constraint("low").commit()
+    run(stream(), table, checkpoint)
+    assert ids(table) == [0, 1, 2, 3, 4, 5, 6]
+    source.delete("id = 3")
+    run(stream(), table, checkpoint, fails="deletes rows that the stream may have read|changes rows")
+
+
+def test_for_each_batch_and_a_complete_result(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
+    spark.dataSource.register(DeltaOrchSource)
+    source = DeltaTable(tmp_path / "source")
+    source.append(pa.table({"id": [1, 2, 2]}), properties={"delta.enableChangeDataFeed": "true"})
+
+    def upsert(table: DeltaTable, rows: Any, txn: Any) -> None:
+        # A batch that fails after its commit is given again.
+        table.upsert(rows.select("id").distinct(), ["id"], txn=txn)
+        if not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise RuntimeError("killed")
+
+    table.create(pa.schema([("id", pa.int64())]))
+    stream = spark.readStream.format("delta_orch").option("readChangeFeed", "true").load(source.uri)
+    for _ in range(2):
+        writer = stream.writeStream.foreachBatch(write_batches(table, upsert))
+        query = writer.option("checkpointLocation", str(tmp_path / "a")).trigger(availableNow=True).start()
+        with suppress(StreamingQueryException):
+            query.awaitTermination()
+    assert (ids(table), table.version()) == ([1, 2], 1)
+
+    counts = DeltaTable(tmp_path / "counts")
+    plain = spark.readStream.format("delta_orch").load(source.uri)
+    for _ in range(2):
+        writer = plain.groupBy("id").count().writeStream.format("delta_orch").outputMode("complete")
+        options = {"checkpointLocation": str(tmp_path / "b")}
+        writer.options(**options).trigger(availableNow=True).start(counts.uri).awaitTermination()
+        source.append(pa.table({"id": [2]}))
+    assert sorted(counts.snapshot().scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "count": 1},
+        {"id": 2, "count": 3},
+    ]
+
+
+def test_credentials_are_in_no_plan(spark: Any, table: DeltaTable) -> None:
+    spark.dataSource.register(DeltaOrchSource)
+    table.append(pa.table({"id": [1]}))
+    options = json.dumps({"aws_secret_access_key": "hush-hush"})
+    frame = spark.read.format("delta_orch").option("storageOptions", options).load(table.uri)
+    assert "hush" not in frame._jdf.queryExecution().toString() + str(frame)
+    assert "hush" not in frame._jdf.queryExecution().explainString(
+        spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended")
+    )
