@@ -16,6 +16,8 @@ from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.table_verbs import TableVerbs
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from delta_orch.change_feed.change_feed import ChangeFeed
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
@@ -209,6 +211,8 @@ class DeltaTable(TableVerbs):
         allow_out_of_range: bool = False,
         require_change_data_feed: bool | None = None,
         schema_version: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | Expression | pc.Expression | None = None,
     ) -> ChangeFeed:
         """What a range of versions changed, both bounds included.
 
@@ -225,6 +229,8 @@ class DeltaTable(TableVerbs):
                 By default, this holds for tables that have a feed or show that they had one. Other tables are read from
                 their data files. False reads every range from the files that exist.
             schema_version: Give the rows the columns of this version instead of those at the end of the range.
+            columns, where: As of `TableSnapshot.scan`, over the columns of the feed, `_change_type`, `_commit_version`
+                and `_commit_timestamp` included. Files and columns that are not asked for are not read.
 
         Raises:
             VersionNotFoundError, TimestampOutOfRangeError, InvalidRequestError: The log does not hold the range.
@@ -246,6 +252,8 @@ class DeltaTable(TableVerbs):
             asked,
             require_change_data_feed=require_change_data_feed,
             schema_version=schema_version,
+            columns=columns,
+            where=where,
         )
 
     # Writing

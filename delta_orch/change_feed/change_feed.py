@@ -19,7 +19,7 @@ from delta_orch.arguments import checked
 from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
 from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
 from delta_orch.engines.base import Engine
-from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.log.files.arrow_building import int64_array, string_map_array
@@ -31,14 +31,18 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import ensure_version, read_adjusted_file_times
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.partition_values import serialize_partition_value
+from delta_orch.protocol.schema_check import RESERVED_NAMES
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, StructType
+from delta_orch.scan.projection import resolve_projection
+from delta_orch.scan.scan import ScanPredicate, resolve_scan_predicate
 from delta_orch.table.column_mapping import physical_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from delta_orch.change_feed.latest import LatestChanges
+    from delta_orch.expressions.nodes import Expression
 
 CHANGE_TYPE = StructField("_change_type", STRING)
 COMMIT_VERSION = StructField("_commit_version", LONG)
@@ -50,14 +54,23 @@ class ChangeFeed:
     """The changes of versions `starting_version` to `ending_version`, both included. No row is read yet.
 
     Attributes:
-        starting_version, ending_version: The range. The start is the greater one only if the feed starts after the
-            newest version.
-        schema: The table's columns as of `ending_version`, or of the version asked for. Then come `_change_type`,
-            `_commit_version` and `_commit_timestamp`. The change types are `insert` and `delete`; change data files
-            also tell `update_preimage` and `update_postimage`.
+        starting_version, ending_version: The range; the former is greater only where the feed starts after the newest
+            version.
+        schema: The table's columns as of `ending_version`, or of the version asked for, then `_change_type` (`insert`,
+            `delete`, and where change data files say so `update_preimage`, `update_postimage`), `_commit_version`,
+            `_commit_timestamp`; or the columns asked for.
+        num_files_skipped: How many files of the range partition values and statistics leave out, which `files` lacks.
     """
 
-    def __init__(self, snapshot: Snapshot, starting_version: int, ending_version: int, changed_files: pa.Table) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        starting_version: int,
+        ending_version: int,
+        changed_files: pa.Table,
+        columns: Sequence[str] | None = None,
+        where: str | Expression | pc.Expression | None = None,
+    ) -> None:
         """Args:
         snapshot: The version whose schema the rows have.
         """
@@ -65,14 +78,23 @@ class ChangeFeed:
         self.ending_version = ending_version
         self.table_schema = snapshot.schema
         self.partition_columns = snapshot.partition_columns
-        self.schema = StructType((*snapshot.schema, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
+        self._schema = StructType((*snapshot.schema, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP))
         self._store = snapshot.store
         self._column_mapping = snapshot.configuration.column_mapping
-        self._files = changed_files
+        self._projection = None if columns is None else resolve_projection(columns, self._schema)
+        self._predicate = resolve_scan_predicate(where, self._schema)
+        self._files = self._that_may_match(changed_files)
+        self.num_files_skipped = changed_files.num_rows - self._files.num_rows
+
+    @property
+    def schema(self) -> StructType:
+        return (
+            self._schema if self._projection is None else output_columns_schema(self._projection.output, self._schema)
+        )
 
     @property
     def is_empty(self) -> bool:
-        """True if no version of the range changed a row."""
+        """Whether no file of the range may hold a change that is asked for."""
         return not self._files.num_rows
 
     def files(self) -> pa.Table:
@@ -131,6 +153,12 @@ class ChangeFeed:
         """
         from delta_orch.change_feed.latest import latest_changes
 
+        if self._projection is not None or self._predicate != ScanPredicate():
+            raise InvalidRequestError(
+                "The latest changes need the whole feed",
+                cause="The last change of a row may be among those that columns or where leave out",
+                remedy="Read the feed without columns and where, and select from what latest gives",
+            )
         return latest_changes(self.schema, self.table_schema, keys, self.to_relation)
 
     def plans(self) -> list[ScanPlan]:
@@ -143,13 +171,32 @@ class ChangeFeed:
 
     def _plan(self, files: pa.Table, constant: StructField | None) -> ScanPlan:
         names = [f.name for f in (constant, COMMIT_VERSION, COMMIT_TIMESTAMP) if f is not None]
+        projection = self._projection
         return ScanPlan(
             store=self._store,
-            schema=self.schema,
+            schema=self._schema,
             partition_columns=(*self.partition_columns, *names),
             files=_with_constants(files, with_change_type=constant is not None),
+            columns=None if projection is None else projection.columns,
+            where=self._predicate.where,
             column_mapping=self._column_mapping,
+            arrow_filter=self._predicate.arrow_filter,
+            output=projection.output if projection is not None and projection.is_nested else None,
         )
+
+    def _that_may_match(self, files: pa.Table) -> pa.Table:
+        where = self._predicate.where
+        if where is None or not files.num_rows:
+            return files
+        from delta_orch.log.read.skipping.data_skipping import match_files
+
+        in_file = pc.is_null(files.column("change_type"))
+        kept = []
+        for constant in (CHANGE_TYPE, None):
+            part = files.filter(in_file if constant is None else pc.invert(in_file))
+            plan = self._plan(part, constant)
+            kept.append(part.filter(match_files(plan.files, where, plan.schema, plan.partition_columns).may_match))
+        return pa.concat_tables(kept)
 
 
 def without_repeats(files: pa.Table) -> Iterable[pa.Table]:
@@ -180,6 +227,7 @@ def _with_constants(files: pa.Table, *, with_change_type: bool) -> pa.Table:
         "path": FileTable(files).path,
         "partition_values": string_map_array(maps),
         "size": FileTable(files).size,
+        "stats": FileTable(files).stats,
         "modification_time": files.column("commit_timestamp_ms"),
         "deletion_vector": FileTable(files).deletion_vector,
     }
@@ -199,6 +247,8 @@ def read_changes(
     *,
     require_change_data_feed: bool | None = None,
     schema_version: int | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | Expression | pc.Expression | None = None,
 ) -> ChangeFeed:
     """The changes of a range of versions.
 
@@ -206,12 +256,14 @@ def read_changes(
     before. A renamed column has its new name, a widened one its wider type.
 
     Args:
-        require_change_data_feed: True refuses versions that were written while `delta.enableChangeDataFeed` was off.
-            Only change data files tell an update from a delete and an insert. Without them, rows that a rewrite copied
-            appear as deleted and inserted. False allows such versions. None refuses them if the table has or had a
-            feed: the property is true anywhere in the range, or the newest version has the property (even as false) or
-            the table feature changeDataFeed. Any other table is read from its data files.
-        schema_version: The rows have the columns of this version instead. Other columns are left out.
+        require_change_data_feed: Refuse versions written while `delta.enableChangeDataFeed` was off. Only change data
+            files tell an update from a delete and an insert; without them rows that a rewrite merely copied appear as
+            deleted and inserted. None refuses them where the table has or had a feed: the property is true anywhere in
+            the range, or the newest version has it (also as false) or names the table feature changeDataFeed. A table
+            that knows of none is read from its files.
+        schema_version: Give the rows the columns of this version instead; those it does not have are left out.
+        columns, where: As of `TableSnapshot.scan`, over the columns of the feed. Files are left out by partition
+            values, statistics, and the version, time and kind of their changes. An update may leave one image only.
 
     Raises:
         InvalidRequestError: The range is empty or malformed. Or a version was written without the feed, and
@@ -220,19 +272,28 @@ def read_changes(
             were cleaned up.
         UnsupportedFeatureError: The schema changed in the range in a way that the schema of the rows cannot follow.
     """
+    own = [name for name in latest.schema.names if name.lower() in RESERVED_NAMES]
+    if own:
+        raise InvalidRequestError(
+            f"The table has columns of its own that a change feed has, too: {', '.join(own)}",
+            cause="It stores changes of another table",
+            remedy="Read its rows, or rename these columns first",
+            columns=own,
+        )
     if schema_version is not None:
         ensure_version(schema_version, "schema_version")
     start, end = resolve_change_range(table_log, latest, asked)
     shape = end if schema_version is None else schema_version
     snapshot = latest if shape == latest.version else table_log.snapshot(shape)
     if start > end:
-        return ChangeFeed(snapshot, start, end, pa.Table.from_batches([], CHANGED_FILE_SCHEMA))
+        return ChangeFeed(snapshot, start, end, pa.Table.from_batches([], CHANGED_FILE_SCHEMA), columns, where)
     commits = _with_adjusted_times(table_log, list(table_log.commits(start, end)))
     if require_change_data_feed is not False:
         _ensure_feed_enabled(table_log, latest, commits, always=bool(require_change_data_feed))
     _ensure_one_schema(table_log, snapshot, commits, is_chosen=schema_version is not None)
     parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
-    return ChangeFeed(snapshot, start, end, pa.concat_tables([pa.Table.from_batches([], CHANGED_FILE_SCHEMA), *parts]))
+    files = pa.concat_tables([pa.Table.from_batches([], CHANGED_FILE_SCHEMA), *parts])
+    return ChangeFeed(snapshot, start, end, files, columns, where)
 
 
 def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Commit]:

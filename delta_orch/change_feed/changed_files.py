@@ -72,6 +72,7 @@ CHANGED_FILE_SCHEMA = pa.schema(
         pa.field("path", pa.string(), nullable=False),
         pa.field("partition_values", STRING_MAP),
         pa.field("size", pa.int64()),
+        pa.field("stats", pa.string()),
         pa.field("deletion_vector", DELETION_VECTOR_TYPE),
         pa.field("change_type", pa.string()),
         pa.field("commit_version", pa.int64(), nullable=False),
@@ -159,6 +160,7 @@ def _changed(commit: Commit, files: pa.Table, change_type: str | None) -> pa.Tab
         FileTable(files).path,
         FileTable(files).partition_values,
         FileTable(files).size,
+        FileTable(files).stats if "stats" in files.column_names else pa.nulls(count, pa.string()),
         FileTable(files).deletion_vector
         if "deletion_vector" in files.column_names
         else pa.nulls(count, DELETION_VECTOR_TYPE),

@@ -24,7 +24,9 @@ from delta_orch.protocol.types import (
     is_variant_storage,
 )
 
-_RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+"""The columns that a change data feed has beside those of its table."""
+
 _INTEGER_DIGITS = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 20}
 _LOSSLESS: dict[DataType, frozenset[DataType]] = {
     BYTE: frozenset({SHORT, INTEGER, LONG, FLOAT, DOUBLE}),
@@ -125,11 +127,13 @@ def ensure_valid_table_schema(
     partition_columns: Sequence[str],
     *,
     any_characters: bool = False,
+    has_feed: bool = True,
     known: StructType | None = None,
 ) -> None:
     """Check the schema of a table to be created or changed.
 
     Args:
+        has_feed: The table has a change data feed, whose own columns need their names.
         any_characters: Names may hold all characters, as column mapping keeps them out of data files.
         known: The table's columns so far: their names are not judged again.
 
@@ -142,7 +146,8 @@ def ensure_valid_table_schema(
     if not schema.fields:
         raise SchemaMismatchError("A table needs at least one column", remedy="Name its columns")
     ensure_distinct_names(schema)
-    _ensure_valid_names(schema, "", any_characters, known)
+    reserved = RESERVED_NAMES if has_feed else frozenset[str]()
+    _ensure_valid_names(schema, "", any_characters, reserved, known)
     wanted = [c.lower() for c in partition_columns]
     if len(set(wanted)) != len(wanted):
         raise SchemaMismatchError("A partition column is named twice", cause=", ".join(partition_columns))
@@ -185,13 +190,17 @@ def ensure_distinct_names(schema: StructType, prefix: str = "") -> None:
             ensure_distinct_names(nested, f"{prefix}{f.name}.")
 
 
-def _ensure_valid_names(schema: StructType, prefix: str, any_characters: bool, known: StructType | None) -> None:
+def _ensure_valid_names(
+    schema: StructType, prefix: str, any_characters: bool, reserved: frozenset[str], known: StructType | None
+) -> None:
     for f in schema:
         same = None if known is None else known.find(f.name)
         is_new = same is None or same.name != f.name
-        if is_new and not prefix and f.name.lower() in _RESERVED_NAMES:
+        if is_new and not prefix and f.name.lower() in reserved:
             raise SchemaMismatchError(
-                f"The column name {f.name!r} is reserved for the change data feed", remedy="Rename it", column=f.name
+                f"The column name {f.name!r} is reserved for the change data feed",
+                remedy="Rename it, or set delta.enableChangeDataFeed to false for this table",
+                column=f.name,
             )
         if is_new and (not f.name or (not any_characters and any(c in f.name for c in " ,;{}()\n\t="))):
             raise SchemaMismatchError(
@@ -201,7 +210,7 @@ def _ensure_valid_names(schema: StructType, prefix: str, any_characters: bool, k
             )
         inside = iter(() if same is None or is_new else _structs_in(same.data_type))
         for nested in _structs_in(f.data_type):
-            _ensure_valid_names(nested, f"{prefix}{f.name}.", any_characters, next(inside, None))
+            _ensure_valid_names(nested, f"{prefix}{f.name}.", any_characters, reserved, next(inside, None))
 
 
 def _structs_in(data_type: DataType) -> Iterator[StructType]:

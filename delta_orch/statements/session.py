@@ -75,7 +75,7 @@ class Session:
 
     def relation(self, engine: Engine, value: object) -> Relation:
         """Rows by any of the names."""
-        from delta_orch.verbs.merge.sources import open_source
+        from delta_orch.writing.sources import open_source
 
         return open_source(engine, value.snapshot() if isinstance(value, DeltaTable) else value)
 

@@ -146,6 +146,7 @@ def _ensure_schema(before: TableConfiguration | None, settled: TableConfiguratio
         settled.schema,
         partition_columns,
         any_characters=requested_mapping(settled) is not ColumnMappingMode.NONE,
+        has_feed=settled.properties.enable_change_data_feed,
         known=known,
     )
 

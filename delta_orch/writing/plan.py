@@ -78,6 +78,14 @@ class Source:
     data: object
     schema_mode: SchemaMode | None = None
 
+    def open(self, engine: Engine) -> Relation:
+        """The rows. Raises InvalidRequestError: The value is none that can be written."""
+        if engine.accepts(self.data):
+            return engine.relation(self.data)
+        from delta_orch.writing.sources import open_source
+
+        return open_source(engine, self.data)
+
     def as_table(self, schema: StructType) -> StructType:
         """The schema of a table that these rows create."""
         return as_created_from_data(schema, keeps_not_null=not is_spark_value(self.data))
@@ -180,7 +188,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     relation = None
     if snapshot is None:
         assert source is not None
-        relation = engine.relation(source.data)
+        relation = source.open(engine)
         target = new_target(log.store, source.as_table(engine.schema(relation)), definition)
     else:
         # Where the schema is overwritten, so may be the partitioning.
@@ -275,7 +283,7 @@ class Write:
         if self.snapshot is None:
             self.target.stage_metadata(self.transaction)
         else:
-            relation = self.engine.relation(source.data)
+            relation = source.open(self.engine)
         self._rows, schema = relation, self.engine.schema(relation)
         if self.snapshot is not None:
             before = self.target

@@ -52,7 +52,7 @@ def test_commit_info_comes_first_and_says_everything(table: DeltaTable) -> None:
         operation="WRITE",
         operation_parameters={"mode": "Append", "partitionBy": ["day"]},
         user_metadata="by hand",
-        commit_info={"dagster": {"run_id": "r1"}, "operation": "not mine to set"},
+        commit_info={"dagster": {"run_id": "r1"}},
     )
     transaction.add_files(day_files("2"))
     transaction.set_operation_metrics({"numFiles": 1})
@@ -285,17 +285,20 @@ def test_what_a_caller_adds_to_commit_info_must_be_json(table: DeltaTable) -> No
     snapshot = create_table(table, "1")
     with pytest.raises(InvalidRequestError, match="JSON"):
         begin(table, snapshot, operation="TEST", commit_info={"when": object()})
+    for not_a_number in ({"n": float("nan")}, {"n": [{"deep": (1.0, float("-inf"))}]}):
+        with pytest.raises(InvalidRequestError, match="JSON"):
+            begin(table, snapshot, operation="TEST", commit_info=not_a_number)
+    # What cannot be kept is refused; it was left out before.
+    for taken in ("operation", "readVersion", "timestamp", "inCommitTimestamp", "engineInfo", "userMetadata"):
+        with pytest.raises(InvalidRequestError, match=taken):
+            begin(table, snapshot, operation="TEST", commit_info={taken: 9, "mine": 1})
     transaction = begin(
-        table,
-        snapshot,
-        operation="TEST",
-        operation_parameters={"huge": 2**70, "odd": {1, 2}},
-        commit_info={"readVersion": 9},
+        table, snapshot, operation="TEST", operation_parameters={"huge": 2**70, "odd": {1, 2}}, commit_info={"n": 1.5}
     )
     transaction.commit()
     info = lines(table, 1)[0]["commitInfo"]
     assert info["operationParameters"]["huge"] == str(2**70)
-    assert info["readVersion"] == 0
+    assert (info["readVersion"], info["n"]) == (0, 1.5)
 
 
 def test_a_version_of_the_past_is_never_written_again(table: DeltaTable) -> None:

@@ -136,16 +136,6 @@ def test_enabling_them_notes_since_when(store: FaultStore, table: DeltaTable, ri
     assert metadata_in(table, version + 1) == {**since, "mine": "1"}
 
 
-def test_a_caller_cannot_make_up_the_time(table: DeltaTable) -> None:
-    snapshot = create_table(table, "1")
-    transaction = begin(table, snapshot, operation="TEST", commit_info={"inCommitTimestamp": 5, "mine": 1})
-    transaction.add_files(day_files("1"))
-    transaction.commit()
-    info = info_of(table, 1)
-    assert "inCommitTimestamp" not in info
-    assert info["mine"] == 1
-
-
 def test_a_lost_answer_tells_the_time_of_the_commit_that_took_effect(store: FaultStore, table: DeltaTable) -> None:
     snapshot = create_table(table, "1", properties=TIMES)
     store.at(Moment.COMMIT_PUT, "after", do=store.lose_answer)

@@ -6,8 +6,9 @@ Single actions are spelled by `protocol.action_json`; here is the same spelling 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from math import isfinite
 
 import orjson
 import pyarrow as pa
@@ -56,6 +57,9 @@ def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
     known = dict(ensure_mapping(values, what))
     try:
         orjson.dumps(known)
+        # `dumps` makes null of them.
+        if not all(map(isfinite, _floats(known))):
+            raise TypeError("NaN and infinity are no numbers of JSON")
     except TypeError as e:
         raise InvalidRequestError(
             f"{what} holds something that JSON cannot",
@@ -63,6 +67,14 @@ def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
             remedy="Pass names with text, numbers, or lists and dicts of such",
         ) from None
     return known
+
+
+def _floats(value: object) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _floats(inner)
 
 
 def ensure_mapping(values: object, what: str) -> JsonObject:

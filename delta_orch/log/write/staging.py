@@ -44,14 +44,15 @@ class Provenance:
 
     Attributes:
         operation, parameters: As given; `parameters` become strings.
-        user_metadata, more: The caller's own. They never replace a key of this package.
+        user_metadata, more: The caller's own. `more` has no key of this package, but may have further `tags`.
         own_metrics: Operation metrics of the caller; `metrics` of the same name win.
         metrics: Operation metrics of the verb.
         rows_preserved: False where rows were copied without their ids and commit versions.
         txn_id: Identifies the commit, even if the answer to the request that wrote it was lost.
 
     Raises:
-        InvalidRequestError: JSON cannot hold `more` or `own_metrics`, or `user_metadata` is not text.
+        InvalidRequestError: JSON cannot hold `more` or `own_metrics`, `more` has a key that the commit gives itself, or
+            `user_metadata` is not text.
     """
 
     operation: str
@@ -71,6 +72,16 @@ class Provenance:
             )
         ensure_json({"userMetadata": self.user_metadata}, "user_metadata")
         self.more = ensure_json(self.more, "commit_info")
+        taken = sorted(_OWN_KEYS & self.more.keys())
+        if not isinstance(self.more.get("tags", {}), dict):
+            taken.append("tags")
+        if taken:
+            raise InvalidRequestError(
+                f"commit_info cannot have {', '.join(taken)}",
+                cause="The commit itself says what these are",
+                remedy="Use names of your own; texts go into user_metadata, figures into operation_metrics",
+                keys=taken,
+            )
         self.own_metrics = dict(ensure_mapping(self.own_metrics, "operation_metrics"))
         ensure_json(json_parameters(self.own_metrics), "operation_metrics")
         self.parameters = json_parameters(self.parameters)
@@ -104,14 +115,29 @@ class Provenance:
             "tags": self._tags() if tracks_rows else None,
             "txnId": self.txn_id,
         }
-        # A time that the caller made up would be taken for the commit's.
-        more = {key: value for key, value in self.more.items() if key != "inCommitTimestamp"}
-        return CommitInfo({**more, **{key: value for key, value in own.items() if value is not None}})
+        return CommitInfo({**self.more, **{key: value for key, value in own.items() if value is not None}})
 
     def _tags(self) -> dict[str, object]:
         tags = self.more.get("tags")
         own = {PRESERVED_TAG: "true" if self.rows_preserved else "false"}
         return {**(tags if isinstance(tags, dict) else {}), **own}
+
+
+_OWN_KEYS = frozenset(
+    {
+        "inCommitTimestamp",
+        "timestamp",
+        "operation",
+        "operationParameters",
+        "operationMetrics",
+        "readVersion",
+        "isolationLevel",
+        "isBlindAppend",
+        "engineInfo",
+        "userMetadata",
+        "txnId",
+    }
+)
 
 
 class Staging:

@@ -38,11 +38,12 @@ from delta_orch.verbs.merge.classification import (
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
 from delta_orch.verbs.merge.new_rows import clause_rows, value_types
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names
-from delta_orch.verbs.merge.sources import open_source, settled
+from delta_orch.verbs.merge.sources import settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
 from delta_orch.writing.metrics import Metrics
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
+from delta_orch.writing.sources import open_source
 from delta_orch.writing.target import WriteTarget, evolve_target
 
 _MOST_KEYS = 5

@@ -10,34 +10,11 @@ import pyarrow as pa
 from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.change_feed.latest import LatestChanges
 from delta_orch.engines.base import Engine, Relation
-from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.scan.scan import Scan
 
 _SETTLED = {"pandas.DataFrame", "polars.DataFrame"}
-
-
-def open_source(engine: Engine, source: object) -> Relation:
-    """The source's rows, lazily: data as an append takes it, a table, a version of one, a scan, or a change feed.
-
-    Raises:
-        InvalidRequestError: Another value.
-    """
-    log = getattr(source, "log", None)
-    if isinstance(log, TableLog):
-        source = log.snapshot()
-    if isinstance(source, Snapshot):
-        source = Scan(source, None, None)
-    if isinstance(source, Scan | ChangeFeed | LatestChanges):
-        return source.to_relation(engine)
-    if not engine.accepts(source):
-        raise InvalidRequestError(
-            f"A {type(source).__name__} is no source of a merge",
-            remedy="Pass an Arrow table or reader, a DataFrame of Spark, pandas or Polars, a table or a change feed",
-            type=type(source).__name__,
-        )
-    return engine.relation(source)
 
 
 @contextmanager
