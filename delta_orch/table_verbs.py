@@ -126,6 +126,35 @@ class TableVerbs:
             options=options,
         )
 
+    def add_files(
+        self,
+        paths: Sequence[str | PathLike[str]],
+        *,
+        partition_values: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """Commit Parquet files that another program wrote, as they are, with the statistics of their footers. See
+        `verbs.add_files.add_files`.
+
+        Args:
+            paths: Files in the table's directory, relative to it, absolute, or as URIs; or elsewhere in the table's
+                store, where `external_paths` allows. Vacuum deletes no file outside the directory.
+            partition_values: The values of the partition columns, of all files or of each; None takes them from
+                directories `name=value` in the paths.
+
+        Raises:
+            InvalidRequestError: A file is named twice, is or was in the table, is no Parquet file or has no place for
+                data; or the partition values do not fit.
+            SchemaMismatchError: A file does not have the table's columns, by name and type.
+            ConstraintViolationError: A row breaks NOT NULL or a rule of the table.
+            MissingFileError, UnsupportedStoreError: A file is not there, or the table may not read it.
+            UnsupportedFeatureError: The table's files are more than their columns: column mapping by id, Iceberg.
+            ConflictError: Another writer changed what this relies on. Of all of these: the table is unchanged.
+        """
+        from delta_orch.verbs.add_files import add_files
+
+        return add_files(self.log, self.snapshot(options.get("read_version")), paths, partition_values, options)
+
     # Maintenance
 
     def optimize(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import unquote
 
 import orjson
 
 from delta_orch.errors import (
     InvalidPropertyError,
     InvalidRequestError,
-    ProtocolViolationError,
     SchemaMismatchError,
     TableExistsError,
 )
@@ -21,15 +18,20 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import SERIALIZABLE, parse_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.partition_values import HIVE_NULL, parse_partition_value, serialize_partition_value
-from delta_orch.protocol.paths import LOG_DIRECTORY
+from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.create import parse_schema_argument
-from delta_orch.verbs.found_files import Progress, described_files, merged_schema, read_schemas
+from delta_orch.verbs.found_files import (
+    Progress,
+    described_files,
+    merged_schema,
+    partition_values_of,
+    read_schemas,
+)
 from delta_orch.writing.target import TableDefinition, WriteOptions, new_target, split_options
 
 _MOST_NAMED = 5
@@ -65,10 +67,10 @@ def convert(
         _ensure_joins(newest, partition_columns)
         return Transaction(log, newest, operation="CONVERT", **commit).skip()
     store = log.store
-    files = sorted(_listed(store))
+    files = [file._replace(path=encode_path(file.path)) for file in sorted(_listed(store))]
     if not files:
         raise InvalidRequestError(f"There are no Parquet files at {store.uri}", remedy="Give their directory")
-    partitions = _partition_values(files, partition_columns)
+    partitions = partition_values_of(files, partition_columns)
     schema = merged_schema(read_schemas(store, files, progress))
     for column in partition_columns:
         if schema.find(column.name) is not None:
@@ -177,57 +179,6 @@ def _listed(store: LogStore) -> list[FileMeta]:
 
 def _is_hidden(directory: str) -> bool:
     return directory.startswith(".") or (directory.startswith("_") and "=" not in directory)
-
-
-def _partition_values(files: Sequence[FileMeta], columns: Sequence[StructField]) -> list[dict[str, str | None]]:
-    known: dict[str, dict[str, str | None]] = {}
-    for file in files:
-        directory = posixpath.dirname(file.path)
-        if directory not in known:
-            known[directory] = _values_of(directory, columns, file.path)
-    return [known[posixpath.dirname(file.path)] for file in files]
-
-
-def _values_of(directory: str, columns: Sequence[StructField], path: str) -> dict[str, str | None]:
-    """The partition values of a directory, as the log spells them."""
-    parts = directory.split("/") if directory else []
-    pairs = [part.partition("=") for part in parts]
-    named = [unquote(name) for name, separator, _ in pairs if separator]
-    if [name.lower() for name in named] != [column.name.lower() for column in columns]:
-        wanted = ", ".join(column.name for column in columns) or "no column"
-        types = ", ".join(f'"{name}": "string"' for name in named)
-        raise InvalidRequestError(
-            f"The directories of {path} do not name the partition columns",
-            cause=f"partition_schema has {wanted}, and the directories name {', '.join(named) or 'none'}",
-            remedy=f"Give their names with types, for example partition_schema={{{types}}}"
-            if named
-            else "Leave partition_schema out, or move the file",
-            path=path,
-        )
-    texts = [text for _, separator, text in pairs if separator]
-    return {column.name: _value(column, text, path) for column, text in zip(columns, texts, strict=True)}
-
-
-def _value(column: StructField, escaped: str, path: str) -> str | None:
-    if escaped == HIVE_NULL:
-        return None
-    text = unquote(escaped, errors="strict") if "%" in escaped else escaped
-    try:
-        value = parse_partition_value(text, column.data_type)
-    except ProtocolViolationError as e:
-        value, cause = None, str(e)
-    else:
-        cause = "An empty text is null in a table"
-    if value is None:
-        raise InvalidRequestError(
-            f"The directory of {path} gives {text!r} for the partition column {column.name}, "
-            f"which is no {column.data_type}",
-            cause=cause,
-            remedy="Give another type in partition_schema, or rename the directory",
-            path=path,
-            column=column.name,
-        )
-    return serialize_partition_value(value, column.data_type)
 
 
 def progress_of(given: object) -> Progress | None:

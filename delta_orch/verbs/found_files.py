@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,11 +15,18 @@ import pyarrow.parquet as pq
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.footer_statistics import serialize_footer_statistics, statistics_of_files
 from delta_orch.engines.prefetch import map_ahead
-from delta_orch.errors import InvalidRequestError, MissingFileError, SchemaMismatchError, StorageError
+from delta_orch.errors import (
+    InvalidRequestError,
+    MissingFileError,
+    ProtocolViolationError,
+    SchemaMismatchError,
+    StorageError,
+)
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_from_arrow
-from delta_orch.protocol.paths import encode_path
+from delta_orch.protocol.partition_values import HIVE_NULL, parse_partition_value, serialize_partition_value
+from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
@@ -43,7 +52,7 @@ Progress = Callable[[int, int], None]
 T = TypeVar("T")
 _THREADS = 16
 # Parquet stores all of them as 32 bits: a reader that expects a wider one needs no history of the type.
-_OF_32_BITS = (BYTE, SHORT, INTEGER)
+OF_32_BITS = (BYTE, SHORT, INTEGER)
 _CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
@@ -58,6 +67,9 @@ class FoundSchema:
 def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress | None = None) -> list[FoundSchema]:
     """The distinct schemas of files, in the order in which they are first found.
 
+    Args:
+        files: `path` as the log spells it.
+
     Raises:
         InvalidRequestError: One is no Parquet file.
         SchemaMismatchError: One has a column of a type that a Delta table cannot have.
@@ -65,7 +77,7 @@ def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress 
     """
     found: dict[StructType, str] = {}
     for done, (file, schema) in enumerate(_footers(store, files, _schema_of), 1):
-        found.setdefault(schema, file.path)
+        found.setdefault(schema, decode_path(file.path))
         if progress is not None:
             progress(done, len(files))
     return [FoundSchema(schema, path) for schema, path in found.items()]
@@ -74,24 +86,25 @@ def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress 
 def _footers(
     store: LogStore, files: Sequence[FileMeta], look: Callable[[pq.FileMetaData, str], T]
 ) -> Iterator[tuple[FileMeta, T]]:
-    filesystem, root = store.data_filesystem()
+    filesystem = store.data_filesystem()[0]
 
     def read(file: FileMeta) -> T:
+        path = decode_path(file.path)
         try:
-            with filesystem.open_input_file(f"{root}/{file.path}") as source:
+            with filesystem.open_input_file(store.resolve(file.path)) as source:
                 metadata = read_footer(source).metadata
         except FileNotFoundError as e:
-            raise MissingFileError(f"The file {file.path} is not there", cause=str(e), path=file.path) from e
+            raise MissingFileError(f"The file {path} is not there", cause=str(e), path=path) from e
         except pa.ArrowException as e:
             raise InvalidRequestError(
-                f"{file.path} is not a Parquet file",
+                f"{path} is not a Parquet file",
                 cause=str(e),
                 remedy="Move it away, or give it a name that begins with _ or a dot",
-                path=file.path,
+                path=path,
             ) from e
         except OSError as e:
-            raise StorageError(f"The footer of {file.path} cannot be read", cause=str(e), path=file.path) from e
-        return look(metadata, file.path)
+            raise StorageError(f"The footer of {path} cannot be read", cause=str(e), path=path) from e
+        return look(metadata, path)
 
     yield from map_ahead(read, files, _THREADS)
 
@@ -219,13 +232,81 @@ def _widest(typed: Sequence[_Typed], column: str, place: str, changes: list[_Cha
                 column=column,
                 paths=[examples[first], examples[second]],
             )
-        if not (before in _OF_32_BITS and after in _OF_32_BITS):
+        if not (before in OF_32_BITS and after in OF_32_BITS):
             changes.append((before, after, place))
     return ordered[-1]
 
 
 def _becomes(source: DataType, target: DataType) -> bool:
     return source != target and is_widening(source, target)
+
+
+# Partitions by directories
+
+
+def partition_values_of(
+    files: Sequence[FileMeta], columns: Sequence[StructField], remedy: str | None = None
+) -> list[dict[str, str | None]]:
+    """The partition values of each file by the directories `name=value` above it, as the log spells them.
+
+    Args:
+        files: `path` as the log spells it.
+        remedy: What to do where they name others than the partition columns.
+
+    Raises:
+        InvalidRequestError: They do, or a value does not fit its column.
+    """
+    known: dict[str, dict[str, str | None]] = {}
+    directories = [posixpath.dirname(decode_path(file.path)) for file in files]
+    for file, directory in zip(files, directories, strict=True):
+        if directory not in known:
+            known[directory] = _values_of(directory, columns, decode_path(file.path), remedy)
+    return [known[directory] for directory in directories]
+
+
+def _values_of(directory: str, columns: Sequence[StructField], path: str, remedy: str | None) -> dict[str, str | None]:
+    """The partition values of a directory, as the log spells them."""
+    parts = directory.split("/") if directory else []
+    pairs = [part.partition("=") for part in parts]
+    named = [unquote(name) for name, separator, _ in pairs if separator]
+    if [name.lower() for name in named] != [column.name.lower() for column in columns]:
+        wanted = ", ".join(column.name for column in columns) or "no column"
+        types = ", ".join(f'"{name}": "string"' for name in named)
+        raise InvalidRequestError(
+            f"The directories of {path} do not name the partition columns",
+            cause=f"The partition columns are {wanted}, and the directories name {', '.join(named) or 'none'}",
+            remedy=remedy
+            or (
+                f"Give their names with types, for example partition_schema={{{types}}}"
+                if named
+                else "Leave partition_schema out, or move the file"
+            ),
+            path=path,
+        )
+    texts = [text for _, separator, text in pairs if separator]
+    return {column.name: _value(column, text, path) for column, text in zip(columns, texts, strict=True)}
+
+
+def _value(column: StructField, escaped: str, path: str) -> str | None:
+    if escaped == HIVE_NULL:
+        return None
+    text = unquote(escaped, errors="strict") if "%" in escaped else escaped
+    try:
+        value = parse_partition_value(text, column.data_type)
+    except ProtocolViolationError as e:
+        value, cause = None, str(e)
+    else:
+        cause = "An empty text is null in a table"
+    if value is None:
+        raise InvalidRequestError(
+            f"The directory of {path} gives {text!r} for the partition column {column.name}, "
+            f"which is no {column.data_type}",
+            cause=cause,
+            remedy="Give the column another type, or rename the directory",
+            path=path,
+            column=column.name,
+        )
+    return serialize_partition_value(value, column.data_type)
 
 
 # Files of a log
@@ -244,8 +325,8 @@ def described_files(
     of old calendars, unsigned numbers.
 
     Args:
-        files: Below the table's root, not URL-encoded.
-        partitions: The partition values of each, as the log spells them.
+        files: `path` as the log spells it.
+        partitions: The partition values of each, as the log has them.
     """
     columns = statistics_of_files(spec)
     plain = tuple(column for column in columns if column.data_type not in _CALENDAR_TYPES)
@@ -260,7 +341,7 @@ def described_files(
         if progress is not None:
             progress(done, len(files))
     given = {
-        "path": string_array([encode_path(file.path) for file in files]),
+        "path": string_array([file.path for file in files]),
         "partition_values": string_map_array(list(partitions)),
         "size": int64_array([file.size for file in files]),
         "modification_time": int64_array([file.modification_time_ms for file in files]),

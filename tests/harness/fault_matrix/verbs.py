@@ -95,6 +95,13 @@ def _convert(table: DeltaTable) -> Any:
     return convert(table.log, newest, {"day": "string"}, None, {})
 
 
+def _add_files(table: DeltaTable) -> Any:
+    filesystem, root = table.store.data_filesystem()
+    with os_errors("write", root):
+        pq.write_table(rows("a", 78).select(["id"]), f"{root}/day=a/added.parquet", filesystem=filesystem)
+    return table.add_files(["day=a/added.parquet"], txn=TXN)
+
+
 def _history(table: DeltaTable) -> list[Any]:
     return [(entry.version, entry.operation) for entry in table.history()]
 
@@ -186,6 +193,7 @@ VERBS = (
     _commit("clone onto, shallow", "plain", lambda t: _clone_onto(t, shallow=True)),
     _commit("clone onto, deep", "marked", lambda t: _clone_onto(t, shallow=False)),
     Verb("convert", "none", _convert),
+    _commit("add files", "plain", _add_files),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),

@@ -1,0 +1,346 @@
+"""`add_files`: Parquet files that another program wrote become files of the table, as they are."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.select import local_engine
+from delta_orch.errors import (
+    InvalidRequestError,
+    MissingFileError,
+    ProtocolViolationError,
+    SchemaMismatchError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from delta_orch.log.files.arrow_building import string_array
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.partition_columns import file_partition_strings
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions, parse_txns
+from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
+from delta_orch.protocol.paths import decode_path, encode_path, is_absolute
+from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, is_variant_storage
+from delta_orch.scan.scan import scan_of_files
+from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.table.column_mapping import ColumnMappingMode, physical_name, to_physical
+from delta_orch.table.type_widening import is_widening
+from delta_orch.verbs.found_files import OF_32_BITS, FoundSchema, described_files, partition_values_of, read_schemas
+from delta_orch.writing.target import RowShape, WriteTarget, existing_target
+
+_MOST_NAMED = 5
+PartitionValues = Mapping[str, object]
+
+
+def add_files(
+    log: TableLog,
+    snapshot: Snapshot,
+    paths: Sequence[str | PathLike[str]],
+    partition_values: PartitionValues | Sequence[PartitionValues] | None,
+    options: CommitOptions,
+) -> CommitResult:
+    """Commit Parquet files that are there already. None is moved, copied or changed.
+
+    Statistics come from the footers. A table that has rules for its rows (NOT NULL, constraints, generated columns,
+    lengths) has the rows of the files read and checked. A file may lack columns that may be null and have no default.
+
+    Two commits that add files to the same partitions conflict: both might add the same file.
+
+    Raises as `DeltaTable.add_files`.
+    """
+    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
+        raise InvalidRequestError("Files are added to the whole table", remedy="Pass transaction ids without scope")
+    transaction = Transaction(
+        log, snapshot, operation="ADD FILES", operation_parameters={"numFiles": len(paths)}, **options
+    )
+    if transaction.stale_txns():
+        return transaction.commit()
+    transaction.ensure_follows()
+    target = existing_target(snapshot)
+    _ensure_takes_files(target)
+    files = _found(snapshot.store, [_log_path(snapshot.store, path) for path in paths])
+    _ensure_new(snapshot, files)
+    columns = [field for field in target.schema if field.name in target.partition_columns]
+    columns.sort(key=lambda field: target.partition_columns.index(field.name))
+    values = _values(files, columns, partition_values)
+    schemas = read_schemas(snapshot.store, files)
+    _ensure_schemas_fit(schemas, target)
+    shapes = [_shape(found, target, columns) for found in schemas]
+    adds = described_files(snapshot.store, files, values, target.write_spec())
+    for shape in shapes:
+        _ensure_rows_fit(snapshot, adds, target.write_spec(), shape)
+    if target.partition_columns:
+        partitions = file_partition_strings(adds, target.schema, target.partition_columns)
+        transaction.read_partitions(partitions.group_by(list(target.partition_columns)).aggregate([]))
+    else:
+        transaction.read_whole_table()
+    outside = pa.array([is_absolute(file.path) for file in files], pa.bool_())
+    transaction.add_files(adds.filter(pc.invert(outside)), just_written=True)
+    transaction.add_files(adds.filter(outside))
+    transaction.set_operation_metrics({"numFiles": len(files), "numOutputBytes": sum(file.size for file in files)})
+    return transaction.commit()
+
+
+def _ensure_takes_files(target: WriteTarget) -> None:
+    """Refuse tables whose files are more than their columns under the names that the files have."""
+    cause = None
+    if target.table.column_mapping is ColumnMappingMode.ID:
+        cause = "Its files know their columns by ids (column mapping by id)"
+    elif target.table.properties.is_iceberg_compatible:
+        cause = "Its files have ids for Iceberg"
+    elif target.write_spec().keep_partition_columns:
+        cause = "Its files hold the partition columns, too"
+    if cause is not None:
+        raise UnsupportedFeatureError(
+            "Files cannot be added to this table as they are", cause=cause, remedy="Append their rows", features=[]
+        )
+
+
+# Which files
+
+
+def _log_path(store: LogStore, given: str | PathLike[str]) -> str:
+    """A path as the log spells it: relative below the root, otherwise absolute.
+
+    Raises:
+        InvalidRequestError: It is none, or leaves the table's directory, or one that no data file has.
+        UnsupportedStoreError: It lies where the table may not read.
+    """
+    text = fspath(given)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise InvalidRequestError(f"{given!r} is not the path of a file", remedy="Pass paths or URIs")
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidRequestError(f"The name {text!a} is not valid Unicode", cause=str(e), remedy="Rename it") from None
+    scheme, separator, rest = text.partition("://")
+    if text.startswith("file:"):
+        spelled = text
+    elif separator:
+        spelled = f"{scheme}://{quote(rest, safe='/@:!$&()*+,;=~-._')}"
+    elif text.startswith("/"):
+        spelled = f"file://{encode_path(posixpath.normpath(text))}"
+    else:
+        spelled = encode_path(posixpath.normpath(text))
+    try:
+        place = posixpath.normpath(store.resolve(spelled))
+    except ProtocolViolationError as e:
+        raise InvalidRequestError(f"{text!r} is not the path of a file", cause=e.problem) from e
+    root = store.data_filesystem()[1].rstrip("/") + "/"
+    if not place.startswith(root):
+        return spelled
+    inside = place[len(root) :]
+    if any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in inside.split("/")):
+        raise InvalidRequestError(
+            f"{inside} is not the place of a data file",
+            cause="Names that begin with _ or a dot are those of logs, change data and deletion vectors",
+            remedy="Move the file, or give it another name",
+            path=inside,
+        )
+    return encode_path(inside)
+
+
+def _found(store: LogStore, paths: Sequence[str]) -> list[FileMeta]:
+    """The files, `path` as the log spells it. Raises MissingFileError, InvalidRequestError, StorageError."""
+    if not paths:
+        raise InvalidRequestError("No file is named", remedy="Pass at least one path")
+    places = [store.resolve(path) for path in paths]
+    _refuse_twice(paths, [posixpath.normpath(place) for place in places])
+    store.ensure_regular(places)
+    try:
+        infos = store.data_filesystem()[0].get_file_info(places)
+    except OSError as e:
+        raise StorageError("Cannot look up the files", cause=str(e), errno=e.errno) from e
+    missing = [decode_path(p) for p, i in zip(paths, infos, strict=True) if i.type != pafs.FileType.File]
+    if missing:
+        raise MissingFileError(
+            f"{len(missing)} of the files are not there, or are no files", cause=", ".join(missing[:_MOST_NAMED])
+        )
+    return [FileMeta(p, i.size, (i.mtime_ns or 0) // 1_000_000) for p, i in zip(paths, infos, strict=True)]
+
+
+def _refuse_twice(paths: Sequence[str], places: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for path, place in zip(paths, places, strict=True):
+        if place in seen:
+            raise InvalidRequestError(f"The file {decode_path(path)} is named twice", remedy="Name each file once")
+        seen.add(place)
+
+
+def _ensure_new(snapshot: Snapshot, files: Sequence[FileMeta]) -> None:
+    """Refuse files that the log knows, live or removed, by whatever spelling of their paths."""
+    store = snapshot.store
+    places = {posixpath.normpath(store.resolve(file.path)): decode_path(file.path) for file in files}
+    names = [posixpath.basename(place) for place in places]
+    known = string_array(sorted({*names, *map(encode_path, names)}))
+    for described, what in ((snapshot.files(["path"]), "in the table"), (snapshot.tombstones(["path"]), "removed")):
+        spelled = FileTable(described).path
+        # Few have such a name, and only those are spelled out.
+        last = pc.replace_substring_regex(spelled, "^.*/", "")
+        alike = spelled.filter(pc.or_(pc.is_in(last, value_set=known), pc.match_substring(last, "%")))
+        again = sorted(places.keys() & {posixpath.normpath(p) for p in _resolved(store, alike.to_pylist())})
+        if again:
+            raise InvalidRequestError(
+                f"{len(again)} of the files are files of the table already",
+                cause=", ".join(places[place] for place in again[:_MOST_NAMED]),
+                remedy="Leave them out"
+                if what == "in the table"
+                else "They were removed, and vacuum may delete them: restore that version, or copy them first",
+                paths=[places[place] for place in again[:_MOST_NAMED]],
+            )
+
+
+def _resolved(store: LogStore, paths: Sequence[str]) -> Iterator[str]:
+    return map(store.resolve, paths)
+
+
+# Their partitions
+
+
+def _values(
+    files: Sequence[FileMeta],
+    columns: Sequence[StructField],
+    given: PartitionValues | Sequence[PartitionValues] | None,
+) -> list[dict[str, str | None]]:
+    """The partition values of each file, as the log has them: by physical names."""
+    if given is None:
+        logical = partition_values_of(files, columns, "Pass partition_values=…")
+    elif isinstance(given, Mapping):
+        logical = [_given(given, columns)] * len(files)
+    elif isinstance(given, Sequence) and not isinstance(given, str) and len(given) == len(files):
+        logical = [_given(one, columns) for one in given]
+    else:
+        raise InvalidRequestError(
+            "partition_values are values for all files, or a list with those of each file",
+            remedy=f"Pass a dict, or {len(files)} of them",
+        )
+    return [{physical_name(column): values[column.name] for column in columns} for values in logical]
+
+
+def _given(given: PartitionValues, columns: Sequence[StructField]) -> dict[str, str | None]:
+    names = {column.name.lower() for column in columns}
+    if not isinstance(given, Mapping) or {str(name).lower() for name in given} != names or len(given) != len(names):
+        raise InvalidRequestError(
+            f"{given!r:.200} are not the values of the partition columns",
+            remedy=f"Give {', '.join(column.name for column in columns) or 'no value'}",
+        )
+    folded = {name.lower(): value for name, value in given.items()}
+    return {column.name: _spelled(folded[column.name.lower()], column) for column in columns}
+
+
+def _spelled(value: object, column: StructField) -> str | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            typed = parse_partition_value(value, column.data_type)
+        else:
+            typed = pa.scalar(value, type_to_arrow(column.data_type)).as_py()
+            if typed != value:
+                raise ValueError(f"It would become {typed!r}")
+        spelled = serialize_partition_value(typed, column.data_type)
+    except (pa.ArrowException, ProtocolViolationError, TypeError, ValueError, OverflowError) as e:
+        typed, cause = None, str(e)
+    else:
+        cause = "An empty text is null in a table"
+    if typed is None:
+        raise InvalidRequestError(
+            f"{value!r:.200} is no value of the partition column {column.name}, a {column.data_type}",
+            cause=cause,
+            column=column.name,
+        )
+    return spelled
+
+
+# Their columns and rows
+
+
+def _ensure_schemas_fit(schemas: Sequence[FoundSchema], target: WriteTarget) -> None:
+    """A reader takes a file's columns for the table's without a cast: names and types must be the table's."""
+    table = to_physical(target.schema, target.table.column_mapping)
+    physical = {
+        physical_name(f) if target.table.column_mapping is not ColumnMappingMode.NONE else f.name
+        for f in target.schema
+        if f.name in target.partition_columns
+    }
+    in_files = StructType(tuple(field for field in table if field.name not in physical))
+    for found in schemas:
+        problems = list(_misfits(found.schema, in_files, ""))
+        if problems:
+            mapped = target.table.column_mapping is not ColumnMappingMode.NONE
+            raise SchemaMismatchError(
+                f"The file {found.path} does not have the table's columns",
+                cause="; ".join(problems),
+                remedy="Append its rows instead: append maps columns and casts"
+                if mapped
+                else "Write the file again with the names and types of the table, or append its rows",
+                problems=problems,
+                path=found.path,
+            )
+
+
+def _misfits(found: DataType, wanted: DataType, path: str) -> Iterator[str]:
+    match found, wanted:
+        case StructType(), StructType():
+            known = {field.name: field for field in wanted}
+            for field in found:
+                here = f"{path}{field.name}"
+                if field.name not in known:
+                    yield f"column {here} is not a column of the table's files"
+                else:
+                    yield from _misfits(field.data_type, known[field.name].data_type, f"{here}.")
+        case ArrayType(), ArrayType():
+            yield from _misfits(found.element_type, wanted.element_type, f"{path}element.")
+        case MapType(), MapType():
+            yield from _misfits(found.key_type, wanted.key_type, f"{path}key.")
+            yield from _misfits(found.value_type, wanted.value_type, f"{path}value.")
+        case _ if wanted == VARIANT and is_variant_storage(found):
+            return
+        case _ if found != wanted and not (found in OF_32_BITS and wanted in OF_32_BITS and is_widening(found, wanted)):
+            yield f"column {path.removesuffix('.')} is {found}, the table has {wanted}"
+
+
+def _shape(found: FoundSchema, target: WriteTarget, partition_columns: Sequence[StructField]) -> RowShape:
+    """What the rows of a file must satisfy. Raises SchemaMismatchError where the table would fill a column of it."""
+    if not target.table.has_rules:
+        return RowShape()
+    from delta_orch.writing.row_rules import shape_rows
+
+    is_mapped = target.table.column_mapping is not ColumnMappingMode.NONE
+    names = {*found.schema.names, *(physical_name(c) if is_mapped else c.name for c in partition_columns)}
+    there = tuple(f for f in target.schema if (physical_name(f) if is_mapped else f.name) in names)
+    shape = shape_rows(StructType(there), target, fill_nulls=True)
+    filled = [column.name for column in (*shape.defaults, *shape.generated)]
+    filled += [values.name for values in shape.identities]
+    if filled:
+        raise SchemaMismatchError(
+            f"The file {found.path} lacks columns that the table fills: {', '.join(filled)}",
+            cause="They have a default, are generated or are identity columns, and a file that is there has none",
+            remedy="Append its rows instead",
+            path=found.path,
+        )
+    return shape
+
+
+def _ensure_rows_fit(snapshot: Snapshot, adds: pa.Table, spec: WriteSpec, shape: RowShape) -> None:
+    """Read and check the rows where the table has rules for them."""
+    from delta_orch.engines.local.row_checks import batch_checks
+
+    checks = batch_checks(spec.schema, shape.checks, shape.lengths)
+    if checks:
+        engine = local_engine()
+        for batch in engine.to_reader(engine.scan(scan_of_files(snapshot, adds))):
+            for check in checks:
+                check(batch)
