@@ -30,7 +30,7 @@ _MODULES = {
     "Read rows": ("row", "show read explain changes"),
     "Change rows": ("change", "delete update merge sql"),
     "Change a table": ("", "alter domain"),
-    "Look after a table": ("upkeep", "optimize vacuum checkpoint compact-log checksum cleanup-log"),
+    "Look after a table": ("upkeep", "optimize vacuum repair checkpoint compact-log checksum cleanup-log"),
     "Go back, copy, convert": ("whole_table", "restore clone convert purge"),
     "See it work": ("", "demo"),
 }

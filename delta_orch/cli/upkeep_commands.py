@@ -1,5 +1,5 @@
-"""Commands that look after a table and its log: `optimize`, `vacuum`, `checkpoint`, `compact-log`, `checksum`,
-`cleanup-log`. Rows do not change."""
+"""Commands that look after a table and its log: `optimize`, `vacuum`, `repair`, `checkpoint`, `compact-log`,
+`checksum`, `cleanup-log`. Only `repair` changes rows."""
 
 from __future__ import annotations
 
@@ -74,12 +74,18 @@ def _size_bytes(text: str) -> int:
     take.flag("--dry-run", "List what would be deleted, and delete nothing."),
     take.argument("--retention-hours", "H", "Keep files younger than this.", type=float),
     take.flag("--force", "Allow a retention below the table's. Nobody may be using the table."),
+    take.flag("--lite", "List nothing: look only for files that the log says were removed."),
+    take.argument("--keep-version", "N", "A version to keep readable, repeatable.", type=int, action="append"),
 )
-def vacuum(at: Target, dry_run: bool, retention_hours: float | None, force: bool) -> None:
+def vacuum(
+    at: Target, dry_run: bool, retention_hours: float | None, force: bool, lite: bool, keep_version: list[int] | None
+) -> None:
     """Delete files that no version within the retention needs."""
     table = at.table()
     with out.working("Looking for files nobody needs" if dry_run else "Deleting files nobody needs"):
-        result = table.vacuum(retention_hours, dry_run, enforce_retention=not force)
+        result = table.vacuum(
+            retention_hours, dry_run, enforce_retention=not force, full=not lite, keep_versions=keep_version or ()
+        )
     if at.json:
         out.print_json(out.attributes(result, "dry_run num_files size_bytes retention_ms paths"))
         return
@@ -88,6 +94,24 @@ def vacuum(at: Target, dry_run: bool, retention_hours: float | None, force: bool
             out.print_line(path)
     verb = "would be deleted" if dry_run else "deleted"
     out.print_line(f"{result.num_files:,} files ({text_of_bytes(result.size_bytes)}) {verb}")
+
+
+@COMMANDS.add(take.DRY_RUN)
+def repair(at: Target, dry_run: bool) -> None:
+    """Remove data files that are gone from the table. Their rows are lost."""
+    with out.working("Looking up data files"):
+        result = at.table().repair(dry_run=dry_run)
+    gone = result.operation_metrics.get("numMissingFiles", 0)
+    if result.preview is not None and not at.json:
+        for files in result.preview.removes:
+            for path in files["path"].to_pylist():
+                out.print_line(path)
+    out.report_commit(
+        result,
+        done=f"Version {result.version}: {gone} files left the table",
+        nothing="No file is gone",
+        as_json=at.json,
+    )
 
 
 @COMMANDS.add(

@@ -93,12 +93,13 @@ def schema_to_arrow(schema: StructType) -> pa.Schema:
 def schema_from_arrow(schema: pa.Schema) -> StructType:
     """The Delta schema that holds every value of an Arrow schema.
 
-    Unsigned integers become the next wider signed type, nanoseconds become microseconds only at write time and only
+    Unsigned integers become the next wider signed type, those of 64 bits long; larger values are refused when they are
+    written. Nanoseconds become microseconds only at write time and only
     where nothing is lost; a timestamp with any time zone is an instant and becomes `timestamp`. A struct of `metadata`
     and `value` is a variant where its extension type says so, `arrow.parquet.variant`.
 
     Raises:
-        SchemaMismatchError: A column's type has no counterpart (interval, time of day, uint64, wide decimal, union), or
+        SchemaMismatchError: A column's type has no counterpart (interval, time of day, wide decimal, union), or
             a variant is shredded.
     """
     return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
@@ -158,7 +159,7 @@ def _simple_type_from_arrow(t: pa.DataType) -> DataType | None:
     types = pa.types
     for data_type, tests in (
         (STRING, (types.is_string, types.is_large_string, types.is_string_view)),
-        (LONG, (types.is_int64, types.is_uint32)),
+        (LONG, (types.is_int64, types.is_uint32, types.is_uint64)),
         (INTEGER, (types.is_int32, types.is_uint16)),
         (DOUBLE, (types.is_float64,)),
         (BOOLEAN, (types.is_boolean,)),

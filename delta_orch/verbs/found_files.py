@@ -141,11 +141,11 @@ def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], 
     leaf = metadata.schema.column(next(leaves))
     if leaf.physical_type == "INT96":
         return field.with_type(pa.timestamp("us", "UTC"))
-    if pa.types.is_float16(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
+    if pa.types.is_float16(kind) or pa.types.is_uint64(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
         raise SchemaMismatchError(
             f"The file {path} does not fit a Delta table",
             cause=f"Column {leaf.path} has the type {kind}, which other clients cannot read",
-            remedy="Write the file again, with float or with timestamps in microseconds",
+            remedy="Write the file again, with float, long or timestamps in microseconds",
             path=path,
             column=leaf.path,
         )

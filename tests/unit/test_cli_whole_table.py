@@ -1,4 +1,4 @@
-"""The commands restore, clone, convert and purge."""
+"""The commands restore, clone, convert, purge and repair."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.cli.main import run
+from delta_orch.errors import MissingFileError
 
 
 def call(*arguments: object) -> int | str | None:
@@ -46,3 +47,24 @@ def test_from_files_to_a_clone_and_back(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Nothing to purge" in capsys.readouterr().out
     assert call("optimize", copy, "--zorder-by", "id") == 0
     assert call("optimize", copy, "--full") == 1
+
+
+def test_files_that_are_gone_and_versions_to_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "t"
+    table = DeltaTable(root)
+    table.append(pa.table({"id": [1]}))
+    table.append(pa.table({"id": [2]}))
+    table.overwrite(pa.table({"id": [3]}))
+    table.overwrite(pa.table({"id": [4]}))
+    hours = ("--retention-hours", 0, "--force")
+    assert call("vacuum", root, *hours, "--lite", "--keep-version", 1, "--keep-version", 7) == 1
+    assert call("vacuum", root, *hours, "--lite", "--keep-version", 1) == 0
+    assert table.snapshot(1).scan().to_arrow().num_rows == 2
+    with pytest.raises(MissingFileError):
+        table.snapshot(2).scan().to_arrow()
+    assert call("repair", root) == 0 and "No file is gone" in capsys.readouterr().out
+    [gone] = table.snapshot().files(["path"])["path"].to_pylist()
+    (root / gone).unlink()
+    assert call("repair", root, "--dry-run") == 0 and gone in capsys.readouterr().out
+    assert call("repair", root) == 0 and "1 files left" in capsys.readouterr().out
+    assert ids(root) == []

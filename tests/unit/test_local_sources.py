@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.engines.local.engine import LocalEngine
-from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import DeltaError, InvalidRequestError, SchemaMismatchError
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
 ENGINE = LocalEngine()
@@ -149,3 +152,35 @@ def test_union_of_relations() -> None:
 def test_a_single_column_is_not_a_stream_of_rows() -> None:
     with pytest.raises(InvalidRequestError, match="not a stream of rows"):
         ENGINE.relation(pa.chunked_array([[1, 2]]))
+
+
+class TestWideNumbers:
+    def test_unsigned_numbers_that_fit(self, tmp_path: Path) -> None:
+        table = DeltaTable(tmp_path / "t")
+        nested = pa.list_(pa.struct([("u", pa.uint64())]))
+        table.append(
+            pa.table({"u": pa.array([0, 2**63 - 1, None], pa.uint64()), "n": pa.array([[{"u": 7}]] * 3, nested)})
+        )
+        assert table.snapshot().scan().to_arrow().to_pylist()[1] == {"u": 2**63 - 1, "n": [{"u": 7}]}
+        with pytest.raises(SchemaMismatchError, match=str(2**63)):
+            table.append(pa.table({"u": pa.array([2**63], pa.uint64()), "n": pa.nulls(1, nested)}))
+        with pytest.raises(SchemaMismatchError, match=str(2**64 - 1)):
+            table.append(pa.table({"u": pa.nulls(1, pa.uint64()), "n": pa.array([[{"u": 2**64 - 1}]], nested)}))
+        assert table.version() == 0
+
+    def test_polars_has_numbers_of_128_bits(self, tmp_path: Path) -> None:
+        pl = pytest.importorskip("polars")
+        table = DeltaTable(tmp_path / "t")
+        frame = pl.DataFrame({"n": pl.Series([10**38 - 1, -5, None], dtype=pl.Int128)})
+        for made in (frame, frame.lazy()):
+            table.append(made)
+        assert table.snapshot().scan().to_arrow()["n"].to_pylist()[:3] == [Decimal(10**38 - 1), Decimal(-5), None]
+        for broken in (pl.DataFrame({"n": pl.Series([2**127 - 1], dtype=pl.Int128)}),):
+            for made in (broken, broken.lazy()):
+                with pytest.raises(DeltaError):
+                    table.append(made)
+        with pytest.raises(SchemaMismatchError, match="objects"):
+            table.append(pl.DataFrame({"n": pl.Series([object()], dtype=pl.Object)}), schema_mode="merge")
+        with pytest.raises(DeltaError):
+            table.append(frame.lazy().select(pl.col("n").cast(pl.Int8)))
+        assert table.version() == 1

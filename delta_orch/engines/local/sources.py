@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.arrow_types import schema_from_arrow
 
 Data = Any
@@ -47,10 +47,10 @@ def relation_of(data: Data) -> LocalRelation:
     if _is_a(data, "pandas", "DataFrame"):
         return relation_of(_from_pandas(data))
     if _is_a(data, "polars", "LazyFrame") or _is_a(data, "polars", "DataFrame"):
-        data = _with_texts(data)
+        data = _polars(lambda: _with_delta_types(data))
     if _is_a(data, "polars", "LazyFrame"):
         schema = pa.table(data.collect_schema().to_frame()).schema
-        return _relation(schema, lambda: _stream(data.collect()))
+        return _relation(schema, lambda: _stream(_polars(data.collect)))
     if _is_a(data, "pyarrow._dataset", "Dataset"):
         return _relation(data.schema, lambda: data.scanner().to_reader())
     if accepts_value(data):
@@ -119,25 +119,51 @@ def _from_pandas(frame: Data) -> pa.Table:
         ) from e
 
 
-def _with_texts(frame: Data) -> Data:
-    """A Polars frame whose Categorical and Enum columns, at any depth, hold their texts: Delta has no such type."""
+def _with_delta_types(frame: Data) -> Data:
+    """A Polars frame whose columns, at any depth, have types that Arrow and Delta know: Categorical and Enum become
+    their texts, integers of 128 bits decimal(38, 0).
+
+    Raises SchemaMismatchError: A number has more digits, or a column holds Python objects.
+    """
     schema = frame.collect_schema()
-    changed = {name: plain for name, dtype in schema.items() if (plain := _text_type(dtype)) != dtype}
+    changed = {name: known for name, dtype in schema.items() if (known := _known_type(dtype, name)) != dtype}
     return frame.cast(changed) if changed else frame
 
 
-def _text_type(dtype: Data) -> Data:
+def _known_type(dtype: Data, path: str) -> Data:
     import polars as pl
 
     if dtype == pl.Categorical or dtype == pl.Enum:
         return pl.String()
+    if dtype == pl.Int128 or dtype == getattr(pl, "UInt128", None):
+        return pl.Decimal(38, 0)
+    if dtype == pl.Object:
+        raise SchemaMismatchError(
+            f"Column {path} holds Python objects, which Delta has no type for",
+            remedy="Cast the column before writing",
+            column=path,
+        )
     if isinstance(dtype, pl.List):
-        return pl.List(_text_type(dtype.inner))
+        return pl.List(_known_type(dtype.inner, f"{path}.element"))
     if isinstance(dtype, pl.Array):
-        return pl.Array(_text_type(dtype.inner), dtype.size)
+        return pl.Array(_known_type(dtype.inner, f"{path}.element"), dtype.size)
     if isinstance(dtype, pl.Struct):
-        return pl.Struct([pl.Field(field.name, _text_type(field.dtype)) for field in dtype.fields])
+        return pl.Struct([pl.Field(f.name, _known_type(f.dtype, f"{path}.{f.name}")) for f in dtype.fields])
     return dtype
+
+
+def _polars(make: Callable[[], Data]) -> Data:
+    """What Polars makes of it. Raises SchemaMismatchError, InvalidRequestError: Polars cannot."""
+    from polars.exceptions import InvalidOperationError, PolarsError
+
+    try:
+        return make()
+    except InvalidOperationError as e:
+        raise SchemaMismatchError(
+            "A column of the Polars frame cannot be converted", cause=str(e), remedy="Cast the column before writing"
+        ) from e
+    except PolarsError as e:
+        raise InvalidRequestError("The Polars query failed", cause=str(e), remedy="Collect it first") from e
 
 
 def _is_a(data: object, package: str, name: str) -> bool:
