@@ -38,6 +38,7 @@ from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name, to_physical
 from delta_orch.table.type_widening import is_widening
 from delta_orch.verbs.found_files import OF_32_BITS, FoundSchema, described_files, partition_values_of, read_schemas
+from delta_orch.verbs.vacuum import ensure_none_runs
 from delta_orch.writing.target import RowShape, WriteTarget, existing_target
 
 _MOST_NAMED = 5
@@ -70,6 +71,9 @@ def add_files(
     transaction.ensure_follows()
     target = existing_target(snapshot)
     _ensure_takes_files(target)
+    # Before the files are looked up: a vacuum that has ended has deleted.
+    ensure_none_runs(log)
+    transaction.relies_on_unnamed_files()
     files = _found(snapshot.store, [_log_path(snapshot.store, path) for path in paths])
     _ensure_new(snapshot, files)
     columns = [field for field in target.schema if field.name in target.partition_columns]

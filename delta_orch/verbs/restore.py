@@ -23,6 +23,7 @@ from delta_orch.table.column_mapping import MAX_COLUMN_ID
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN, parse_high_water_mark, serialize_high_water_mark
 from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
 from delta_orch.verbs.fsck import FILE_CHECK_COLUMNS, check_data_files, check_deletion_vectors
+from delta_orch.verbs.vacuum import ensure_none_runs
 from delta_orch.writing.identity import with_marks_kept
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 
@@ -75,6 +76,10 @@ def restore(
         )
     past.configuration.for_writing()
     adds, removes = _difference(past, snapshot)
+    if adds.num_rows:
+        # Vacuum may be about to delete them. Looked at before the files are: one that has ended has deleted.
+        ensure_none_runs(log)
+        transaction.relies_on_unnamed_files()
     if not ignore_missing_files:
         ensure_files_there(
             past, adds, "restored", "Restore a newer version, bring the files back, or pass ignore_missing_files=True"

@@ -15,12 +15,18 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError, StorageError, UnsupportedStoreError
+from delta_orch.errors import (
+    ConflictError,
+    InvalidRequestError,
+    ProtocolViolationError,
+    StorageError,
+    UnsupportedStoreError,
+)
 from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, CommitOptions
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
 from delta_orch.storage.base import LogStore
@@ -34,6 +40,8 @@ _HOUR_MS = 60 * 60 * 1000
 _MOST_HOURS = 87_600_000
 _DELETE_THREADS = 8
 _MOST_NAMED = 100
+_LONGEST_RUN_MS = 24 * _HOUR_MS
+_COMMITS_LOOKED_AT = 200
 # Escapes, schemes, absolute paths, detours: everything else is the path below the root as it stands.
 _MAY_BE_SPELLED_OTHERWISE = r"[%:]|^/|//|(?:^|/)\.{1,2}(?:/|$)"
 _INNER_LOG = f"/{LOG_DIRECTORY}/"
@@ -82,8 +90,9 @@ def vacuum(
     directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
     directories themselves stay. Staged writes (`StagedWrite`) go with their files. Two commits, `VACUUM START` and
     `VACUUM END`, record it; a run that finds nothing commits nothing. Neither conflicts with any writer. On a full disk
-    files are deleted first and recorded afterwards. Symbolic links are not followed, and a file that a version needs by
-    another name (through a link, a mount, a hard link) stays.
+    files are deleted first and recorded afterwards. A `restore` or `add_files` that commits meanwhile keeps its
+    files or conflicts. Symbolic links are not followed, and a file that a version needs by another name (through a
+    link, a mount, a hard link) stays.
 
     Args:
         retention_hours: None takes `delta.deletedFileRetentionDuration`.
@@ -119,7 +128,7 @@ def vacuum(
         "specifiedRetentionMillis": str(retention_ms),
     }
     metrics = {"numFilesToDelete": result.num_files, "sizeOfDataToDelete": result.size_bytes}
-    start = partial(record, "VACUUM START", parameters, metrics)
+    start = partial(record, VACUUM_START, parameters, metrics)
     try:
         start()
         is_started = True
@@ -129,13 +138,14 @@ def vacuum(
         # Whoever cleans up because the disk is full needs the room first. The list of files is certain by now.
         logger.warning("vacuum of %s begins without VACUUM START in the log: %s", store.uri, e)
         is_started = False
+    result = _without_named(table_log, snapshot, result, expired_ms)
     failures = delete_files(store, result.paths)
     num_deleted = result.num_files - len(failures)
     logger.info("vacuum of %s deleted %d of %d files", store.uri, num_deleted, result.num_files)
     try:
         if not is_started:
             start()
-        record("VACUUM END", {"status": "FAILED" if failures else "COMPLETED"}, {"numDeletedFiles": num_deleted})
+        record(VACUUM_END, {"status": "FAILED" if failures else "COMPLETED"}, {"numDeletedFiles": num_deleted})
         is_recorded = True
     except StorageError as e:
         if not _is_full(e) and not failures:
@@ -145,6 +155,44 @@ def vacuum(
     if failures:
         raise _failed(store, failures, num_deleted) from next(iter(failures.values()))
     return replace(result, is_recorded=is_recorded)
+
+
+def _without_named(table_log: TableLog, snapshot: Snapshot, result: VacuumResult, expired_ms: int) -> VacuumResult:
+    """Without the files that another commit has named since the snapshot, such as a `restore`. What is named from here
+    on conflicts with the start of this vacuum (`Transaction.relies_on_unnamed_files`)."""
+    newest = table_log.advance(snapshot)
+    if newest.version <= snapshot.version + 1:
+        return result
+    needed, foreign_names, _ = _needed_paths(newest, (), table_log.store, expired_ms)
+    paths = string_array(result.paths)
+    names = pc.replace_substring_regex(paths, "^.*/", "")
+    is_named = pc.or_(pc.is_in(paths, value_set=needed), pc.is_in(names, value_set=foreign_names))
+    return replace(result, paths=tuple(paths.filter(pc.invert(is_named)).to_pylist()))
+
+
+def ensure_none_runs(table_log: TableLog) -> None:
+    """Check that no vacuum runs that began before: it may delete files that no version names.
+
+    One that has not ended after a day is taken for dead. Of the newest commits 200 are looked at.
+
+    Raises ConflictError: One does. Nothing was written.
+    """
+    since_ms = time.time_ns() // 1_000_000 - _LONGEST_RUN_MS
+    num_ended = 0
+    for entry in table_log.history(_COMMITS_LOOKED_AT):
+        if entry.timestamp_ms <= since_ms:
+            return
+        if entry.operation == VACUUM_END:
+            num_ended += 1
+        elif entry.operation == VACUUM_START and num_ended:
+            num_ended -= 1
+        elif entry.operation == VACUUM_START:
+            raise ConflictError(
+                f"A vacuum is running since version {entry.version}",
+                cause="It may delete files that this commit would add",
+                remedy="Run the operation again when VACUUM END is in the history",
+                winning_version=entry.version,
+            )
 
 
 def _is_full(error: StorageError) -> bool:

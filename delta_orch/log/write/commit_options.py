@@ -17,6 +17,8 @@ TxnArgument = TxnId | tuple[str, int] | Sequence[TxnId | tuple[str, int]]
 
 SERIALIZABLE = "Serializable"
 WRITE_SERIALIZABLE = "WriteSerializable"
+VACUUM_START, VACUUM_END = "VACUUM START", "VACUUM END"
+"""Operations between which files are deleted that no version within a retention names."""
 SNAPSHOT_ISOLATION = "SnapshotIsolation"
 ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE, SNAPSHOT_ISOLATION)
 """What a transaction may ask for; a table (`delta.isolationLevel`) may ask for the first two."""

@@ -31,7 +31,7 @@ from delta_orch.errors import (
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys
-from delta_orch.log.write.commit_options import SNAPSHOT_ISOLATION
+from delta_orch.log.write.commit_options import SNAPSHOT_ISOLATION, VACUUM_START
 from delta_orch.log.write.intent import (
     FileChanges,
     Intent,
@@ -65,6 +65,9 @@ def ensure_no_conflict(
     _ensure_other_identifiers(intent, winner)
     if intent.begins_to_track_rows:
         _ensure_row_ids(winner)
+    if intent.reads.unnamed_files and (winner.commit_info or {}).get("operation") == VACUUM_START:
+        cause = "a vacuum began, which may delete files that this commit adds"
+        raise conflict_error(ConcurrentDeleteReadError, winner, cause)
     if intent.reads.is_empty and not len(intent.removed_keys):
         return
     changes = FileChanges(winner.adds, winner.removes)

@@ -47,6 +47,7 @@ class ReadSet:
         looked_at: Canonical paths of files of which every row was looked at, whatever else names them: the transaction
             depends on the `rows` of them, and on those that it deletes.
         rows: Positions of such rows, by canonical path.
+        unnamed_files: It adds files that the log does not name, or no longer, and that a vacuum may delete.
         look: Tells which of some files has a row that was read, or would have been, where only the statistics of the
             files let one of the predicates match.
     """
@@ -58,6 +59,7 @@ class ReadSet:
     moved: list[pa.Array] = field(default_factory=list)
     looked_at: list[pa.Array] = field(default_factory=list)
     rows: dict[str, BitMap64] = field(default_factory=dict)
+    unnamed_files: bool = False
     look: RowLook | None = None
 
     @property

@@ -197,6 +197,11 @@ class Staging:
                 if rows:
                     self._reads.rows[path] = self._reads.rows.get(path, rows) | rows
 
+    def relies_on_unnamed_files(self) -> None:
+        """The change adds files that were there before, and that the log did not name. A vacuum that begins before the
+        commit may delete them: it is a conflict. One that begins later finds them named."""
+        self._reads.unnamed_files = True
+
     def look_by(self, look: RowLook) -> None:
         """How to tell whether rows that another commit has added, or deleted, should have been read, or were.
 
