@@ -155,6 +155,28 @@ class TableVerbs:
 
         return add_files(self.log, self.snapshot(options.get("read_version")), paths, partition_values, options)
 
+    def generate(self, mode: str = "symlink_format_manifest") -> tuple[str, ...]:
+        """Write manifests that let engines without Delta read the newest version's files: one a partition, below
+        `_symlink_format_manifest`, with an absolute path a line. Manifests of partitions without files are deleted.
+
+        Later commits leave them as they are, unless `delta.compatibility.symlinkFormatManifest.enabled` is true.
+
+        Args:
+            mode: `symlink_format_manifest`, the only one there is.
+
+        Returns: The paths of the manifests.
+
+        Raises:
+            InvalidRequestError: There is no such mode.
+            UnsupportedFeatureError: A file has a deletion vector, or columns are mapped. Nothing was written.
+            StorageError: Some are not written. Run it again.
+        """
+        from delta_orch.log.upkeep.manifest_writer import write_manifests
+
+        if mode != "symlink_format_manifest":
+            raise InvalidRequestError(f"There is no mode {mode!r}", remedy='Use "symlink_format_manifest"')
+        return write_manifests(self.snapshot())
+
     # Maintenance
 
     def optimize(

@@ -188,6 +188,7 @@ class TableProperties:
     )
     row_tracking_suspended: bool = _property("delta.rowTrackingSuspended", parse_boolean, False)
     set_transaction_retention_ms: int | None = _property("delta.setTransactionRetentionDuration", parse_interval_ms)
+    symlink_manifests: bool = _property("delta.compatibility.symlinkFormatManifest.enabled", parse_boolean, False)
     target_file_size_bytes: int | None = _property("delta.targetFileSize", parse_size_bytes)
     write_partition_columns_to_parquet: bool = _property("delta.writePartitionColumnsToParquet", parse_boolean, False)
     _invalid: Mapping[str, InvalidPropertyError] = field(default_factory=dict, repr=False, compare=False)
@@ -243,7 +244,6 @@ _PROPERTIES: Mapping[str, _Property] = {
     **{f.metadata["key"]: _Property(f.name, f.metadata["parse"]) for f in fields(TableProperties) if f.metadata},
     "delta.autoOptimize.autoCompact": _Property(None, _one_of("true", "false", "auto", "legacy")),
     "delta.columnMapping.maxColumnId": _Property(None, _at_least(0)),
-    "delta.compatibility.symlinkFormatManifest.enabled": _Property(None, parse_boolean),
     "delta.minReaderVersion": _Property(None, _positive),
     "delta.minWriterVersion": _Property(None, _positive),
     "delta.rowTracking.materializedRowIdColumnName": _Property(None, str),

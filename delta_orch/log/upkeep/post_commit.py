@@ -68,6 +68,10 @@ def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     store, version = log.store, commit.version
     if _is_near(store):
         _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
+    if commit.table.properties.symlink_manifests:
+        from delta_orch.log.upkeep.manifest_writer import keep_manifests
+
+        _attempt(log, version, "write the symlink manifests", lambda: keep_manifests(log, read, commit))
     if version:
         _attempt(log, version, "write the checkpoint", lambda: _do_or_defer(log, read, commit))
 

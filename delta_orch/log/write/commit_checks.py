@@ -56,6 +56,7 @@ def ensure_may_commit(
     ensure_may_remove(staged, before)
     ensure_vectors_have_counts(staged.adds)
     ensure_iceberg_kept(staged.adds, result)
+    ensure_manifests_true(result)
     ensure_domains_supported(staged, result)
     if snapshot is not None and begins_to_track_rows(before, result):
         ensure_every_row_has_an_id(snapshot, staged)
@@ -199,6 +200,20 @@ def ensure_iceberg_kept(adds: Sequence[pa.Table], result: TableConfiguration) ->
                 "The table is compatible with Iceberg, but a new file is not",
                 cause="It has a deletion vector" if has_vector else "Its statistics lack numRecords",
             )
+
+
+def ensure_manifests_true(result: TableConfiguration) -> None:
+    """Raise InvalidRequestError where symlink manifests would show readers other rows than the table has."""
+    if not result.properties.symlink_manifests:
+        return
+    problems = [name for name in ("deletionVectors", "columnMapping") if result.enables(name)]
+    if problems:
+        raise InvalidRequestError(
+            f"A table with symlink manifests cannot have {' or '.join(problems)}",
+            cause="Those who read its files by the manifests would see deleted rows, or columns by other names",
+            remedy="Set delta.compatibility.symlinkFormatManifest.enabled or the property of the feature to false",
+            features=problems,
+        )
 
 
 PHYSICAL_NAMES = "physical names of columns"
