@@ -325,7 +325,7 @@ def _shape(found: FoundSchema, target: WriteTarget, partition_columns: Sequence[
     is_mapped = target.table.column_mapping is not ColumnMappingMode.NONE
     names = {*found.schema.names, *(physical_name(c) if is_mapped else c.name for c in partition_columns)}
     there = tuple(f for f in target.schema if (physical_name(f) if is_mapped else f.name) in names)
-    shape = shape_rows(StructType(there), target, fill_nulls=True)
+    shape = shape_rows(StructType(there), target)
     filled = [column.name for column in (*shape.defaults, *shape.generated)]
     filled += [values.name for values in shape.identities]
     if filled:
