@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.column_names import resolve_column_names
+from delta_orch.expressions.column_names import free_name, resolve_column_names
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.types import LONG, STRING, StructType
@@ -44,23 +44,24 @@ class LatestChanges:
     def to_relation(self, engine: Engine) -> Relation:
         """The rows as a relation of any engine. Raises as `ChangeFeed.to_relation`."""
         names = self.schema.names
+        rank, is_there = free_name(_RANK, names), free_name(_IS_THERE, names)
         mentioned = (Column(("_commit_version",)), Column(("_change_type",)))
         rows = engine.project(
             self._rows(engine),
             [
                 *(ComputedColumn(name, Column((name,))) for name in names),
-                ComputedColumn(_RANK, Opaque(_RANK_SQL, mentioned)),
-                ComputedColumn(_IS_THERE, Opaque(_THERE_SQL, mentioned[1:])),
+                ComputedColumn(rank, Opaque(_RANK_SQL, mentioned)),
+                ComputedColumn(is_there, Opaque(_THERE_SQL, mentioned[1:])),
             ],
         )
         keys = [ComputedColumn(key, Column((key,))) for key in self.keys]
-        last = engine.aggregate(rows, keys, [Measure(_RANK, "max", Column((_RANK,)))])
+        last = engine.aggregate(rows, keys, [Measure(rank, "max", Column((rank,)))])
         same: list[Expression] = [Comparison("<=>", Column(("a", key)), Column(("b", key))) for key in self.keys]
-        is_last = conjunction(*same, Comparison("=", Column(("a", _RANK)), Column(("b", _RANK))))
-        taken = [ComputedColumn(name, Column(("a", name))) for name in (*names, _IS_THERE)]
+        is_last = conjunction(*same, Comparison("=", Column(("a", rank)), Column(("b", rank))))
+        taken = [ComputedColumn(name, Column(("a", name))) for name in (*names, is_there)]
         found = engine.join(JoinSide("a", rows), JoinSide("b", last), is_last, "semi", taken)
         there, gone = (
-            engine.filter(found, Comparison("=", Column((_IS_THERE,)), Literal(number, LONG))) for number in (1, 0)
+            engine.filter(found, Comparison("=", Column((is_there,)), Literal(number, LONG))) for number in (1, 0)
         )
         of_commit = [Measure(name, "max", Column((name,))) for name in ("_commit_version", "_commit_timestamp")]
         once = engine.aggregate(gone, keys, of_commit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
 from delta_orch.protocol.types import StructField, StructType
@@ -29,6 +29,14 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
             )
         resolved.append(found.name)
     return tuple(resolved)
+
+
+def free_name(wanted: str, taken: Iterable[str]) -> str:
+    """A name for a column of ours beside those of the user, which may have any."""
+    folded = {name.lower() for name in taken}
+    while wanted in folded:
+        wanted += "_"
+    return wanted
 
 
 def ensure_sequence_of_names(names: Sequence[str], what: str) -> None:

@@ -331,3 +331,19 @@ def test_what_another_writer_changed_since_a_snapshot_is_a_conflict(table: Delta
     assert content(table) == upserted((2, "theirs"))
     table.snapshot().merge(table, "target.id = source.id").when_matched_update({"v": "'x'"}, "source.id = 3").execute()
     assert content(table) == upserted((2, "theirs"), (3, "x"))
+
+
+@pytest.mark.parametrize(
+    "name", ["_delta_orch_present", "_DELTA_ORCH_Present", "_delta_orch_is_there", "_delta_orch_rank"]
+)
+def test_columns_called_like_those_of_a_merge(tmp_path: Path, name: str) -> None:
+    source, copy = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "copy")
+    for table in (source, copy):
+        table.append(pa.table({name: [1, 2, 3], "v": [1, 2, 3]}), properties={"delta.enableChangeDataFeed": "true"})
+    source.update({name: "9"}, f"{name} = 2")
+    builder = copy.merge(source.changes(starting_version=1).latest([name]), f"target.{name} = source.{name}")
+    builder = builder.when_matched_delete("source._change_type = 'delete'")
+    builder = builder.when_not_matched_insert({name: f"source.{name}", "v": "source.v"})
+    builder.when_not_matched_by_source_update({"v": "v + 10"}).execute()
+    rows = copy.snapshot().scan([name, "v"]).to_arrow().to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [(1, 11), (3, 13), (9, 2)]

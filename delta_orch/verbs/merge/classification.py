@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Relation
+from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Choice, Column, Expression, IsNull, Literal, Not
 from delta_orch.expressions.renaming import NewName
 from delta_orch.expressions.tree import columns_of, conjunction
@@ -127,11 +128,12 @@ def classify(
         rows = engine.join(JoinSide(SOURCE, source), JoinSide(TARGET, target), on, "anti", [*passed, number])
     else:
         by_source = bool(clauses.of(Kind.NOT_MATCHED_BY_SOURCE))
+        names = engine.schema(source).names
+        present = free_name(_PRESENT, names)
         if by_source:
-            names = engine.schema(source).names
             columns = [ComputedColumn(name, Column((name,))) for name in names]
-            source = engine.project(source, [*columns, ComputedColumn(_PRESENT, Literal(True, BOOLEAN))])
-        number = ComputedColumn(CLAUSE, _number(clauses))
+            source = engine.project(source, [*columns, ComputedColumn(present, Literal(True, BOOLEAN))])
+        number = ComputedColumn(CLAUSE, _number(clauses, present))
         addresses = [ComputedColumn(name, Column((TARGET, name))) for name in address_columns]
         kind = _join_kind(by_source, bool(clauses.of(Kind.NOT_MATCHED)))
         rows = engine.join(JoinSide(TARGET, target), JoinSide(SOURCE, source), on, kind, [*addresses, *passed, number])
@@ -144,10 +146,10 @@ def _join_kind(by_source: bool, inserts: bool) -> JoinKind:
     return "right" if inserts else "inner"
 
 
-def _number(clauses: Clauses) -> Expression:
+def _number(clauses: Clauses, present: str) -> Expression:
     in_table = Not(IsNull(Column((TARGET, ADDRESS.file_number))))
     by_source = clauses.of(Kind.NOT_MATCHED_BY_SOURCE)
-    matched = conjunction(in_table, Not(IsNull(Column((SOURCE, _PRESENT))))) if by_source else in_table
+    matched = conjunction(in_table, Not(IsNull(Column((SOURCE, present))))) if by_source else in_table
     pairs = _choices(clauses.of(Kind.MATCHED))
     if clauses.counts_every_match:
         pairs.append((Literal(True, BOOLEAN), Literal(NO_CLAUSE, INTEGER)))
