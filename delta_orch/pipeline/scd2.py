@@ -54,7 +54,8 @@ def apply_scd2(
         Otherwise as `DeltaTable.merge`.
     """
     from delta_orch.engines.select import select_engine
-    from delta_orch.verbs.merge.sources import open_source, settled
+    from delta_orch.verbs.merge.sources import settled
+    from delta_orch.writing.sources import open_source
 
     chosen = select_engine(data, engine)
     opened = open_source(chosen, data)
@@ -101,7 +102,7 @@ class _Versions:
 
             empty = schema_to_arrow(scd2_schema(self._schema, self._sequence)).empty_table()
             return self._engine.relation(empty if columns is None else empty.select(list(columns)))
-        from delta_orch.verbs.merge.sources import open_source
+        from delta_orch.writing.sources import open_source
 
         return open_source(self._engine, self._before.scan(columns, where))
 
