@@ -149,8 +149,9 @@ class ScanPlan:
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
             `schema` then has no more of a struct than is wanted of it.
         prune: For an engine that learns of more predicates when the scan runs: gives, for one that is resolved against
-            the table's schema, the `path` of each file of the snapshot that may hold rows for which it is true. Raises
-            as `Snapshot.files`. It stays in its process: a plan that was pickled has none.
+            the table's schema, the `path` of each file of the snapshot that may hold rows for which it is true; for
+            None the `path` of each file and its `num_rows`, int64, null where statistics do not say. Raises as
+            `Snapshot.files`. It stays in its process: a plan that was pickled has none.
     """
 
     store: LogStore
@@ -163,7 +164,7 @@ class ScanPlan:
     row_tracking: RowTracking | None = None
     arrow_filter: pc.Expression | None = None
     output: tuple[OutputColumn, ...] | None = None
-    prune: Callable[[Expression], pa.Table] | None = field(default=None, compare=False, repr=False)
+    prune: Callable[[Expression | None], pa.Table] | None = field(default=None, compare=False, repr=False)
     row_addresses: RowAddresses | None = None
     opened: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
 

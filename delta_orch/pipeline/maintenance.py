@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import int32_array, int64_array
+from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS as ROW_COUNT_COLUMNS  # its users import both
+from delta_orch.log.read.skipping.record_counts import live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
 
@@ -129,10 +131,6 @@ ALWAYS = MaintenancePolicy(min_compactable_files=2, max_commits_since_checkpoint
 """Do whatever there is to do."""
 
 
-ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
-"""What `count_rows` needs of a file table."""
-
-
 def count_rows(files: pa.Table) -> int | None:
     """The rows in live files: `numRecords` without those that deletion vectors mark.
 
@@ -141,33 +139,5 @@ def count_rows(files: pa.Table) -> int | None:
 
     Returns: None where a file carries no statistics: then nobody knows without reading it.
     """
-    if files.num_rows == 0:
-        return 0
-    stats = FileTable(files).stats
-    if stats.null_count:
-        return None
-    total = 0
-    for chunk in stats.chunks:
-        counts = _num_records(chunk)
-        if counts is None or len(counts) != len(chunk) or counts.null_count:
-            return None
-        total += pc.sum(counts).as_py() or 0
-    deleted = pc.sum(pc.struct_field(FileTable(files).deletion_vector, "cardinality")).as_py() or 0
-    return total - int(deleted)
-
-
-def _num_records(stats: pa.StringArray) -> pa.ChunkedArray | None:
-    if len(stats) == 0:
-        return pa.chunked_array([], pa.int64())
-    from pyarrow import json as pa_json
-
-    # One JSON document a line, all in one buffer: no Python object a file.
-    whole = pa.ListArray.from_arrays(int32_array([0, len(stats)]), stats)
-    lines = pc.binary_join(whole, "\n")[0].as_buffer()
-    schema = pa.schema([("numRecords", pa.int64())])
-    parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    read = pa_json.ReadOptions(block_size=lines.size + 1)
-    try:
-        return pa_json.read_json(pa.BufferReader(lines), read, parse).column("numRecords")
-    except pa.ArrowInvalid:
-        return None
+    counts = live_row_counts(files)
+    return None if counts.null_count else int(pc.sum(counts).as_py() or 0)

@@ -147,6 +147,13 @@ class Scan:
         engine = local_engine()
         return engine.to_arrow(engine.scan(self.plan()))
 
+    def count(self) -> int:
+        """The number of rows. Statistics answer for files without `where`, and where `where` names partition columns
+        alone; of other files rows are read, without columns."""
+        from delta_orch.scan.counting import count_rows
+
+        return count_rows(self._snapshot, self.plan())
+
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream in bounded memory, in the types of `to_arrow`. An error of a file is raised when its
         rows are pulled."""
@@ -223,7 +230,7 @@ def _plan(
         column_mapping=snapshot.configuration.column_mapping,
         row_tracking=row_tracking,
         arrow_filter=predicate.arrow_filter,
-        prune=SnapshotPruning(snapshot),
+        prune=SnapshotPruning.of(snapshot),
     )
 
 
@@ -271,14 +278,20 @@ class SnapshotPruning:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._lock = threading.Lock()
-        self._answers: dict[Expression, pa.Table] = {}
+        self._answers: dict[Expression | None, pa.Table] = {}
 
-    def __call__(self, where: Expression) -> pa.Table:
-        """The `path` of each file that may hold rows for which `where` is true. Raises as `Snapshot.files`."""
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> SnapshotPruning:
+        """That of the snapshot, made once: engines keep what belongs to a version by it."""
+        made: SnapshotPruning = snapshot.__dict__.setdefault("_pruning", cls(snapshot))
+        return made
+
+    def __call__(self, where: Expression | None) -> pa.Table:
+        """See `ScanPlan.prune`. Raises as `Snapshot.files`."""
         with self._lock:
             answer = self._answers.pop(where, None)
             if answer is None:
-                answer = self._snapshot.files(["path"], where)
+                answer = _with_row_counts(self._snapshot) if where is None else self._snapshot.files(["path"], where)
             self._answers[where] = answer
             while len(self._answers) > _REMEMBERED:
                 del self._answers[next(iter(self._answers))]
@@ -286,6 +299,13 @@ class SnapshotPruning:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_nothing, ())
+
+
+def _with_row_counts(snapshot: Snapshot) -> pa.Table:
+    from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS, live_row_counts
+
+    files = snapshot.files(["path", *ROW_COUNT_COLUMNS])
+    return files.select(["path"]).append_column("num_rows", live_row_counts(files))
 
 
 def _nothing() -> None:

@@ -45,7 +45,7 @@ def schema(prefix: str) -> StructType:
 
 
 def filters(*paths: str, kept: tuple[str, ...] = ()) -> PushedFilters:
-    def prune(_: Expression) -> pa.Table:
+    def prune(_: Expression | None) -> pa.Table:
         return pa.table({"path": pa.array(kept, pa.string())})
 
     return PushedFilters("memory://t", prune, pa.chunked_array([pa.array(paths)]), schema("col-"), schema(""))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.spark.frames import with_position
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost, read_options
-from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
+from delta_orch.engines.spark.scan_files import NUMBER_COLUMN, ScanFiles, hadoop_root
 from delta_orch.log.files.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.schema import serialize_schema
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 # The class moved between releases of Spark: 4.1 and later first, then 4.0.
 _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
+
+_KEPT_INDEXES = 8
+"""Of one version: of its filters, and of files with and without deletion vectors."""
 
 _bridges: WeakKeyDictionary[JavaGateway, Bridge] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -50,19 +53,37 @@ class Bridge:
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         filters = self._compile("FilterText", loader)
         self._index_class = self._compile("LogFileIndex", filters.getClassLoader())
+        self._planning = self._new(self._compile("LogPlanning", self._index_class.getClassLoader()))
         self._bridge_class = self._compile("Bridge", loader)
+        self._indexes: WeakKeyDictionary[object, dict[tuple[object, ...], JavaObject]] = WeakKeyDictionary()
 
     def new_java(self) -> JavaObject:
         """An instance of `Bridge.java` for one session; it keeps that session's clones."""
         return self._new(self._bridge_class)
 
+    def plan_by_log(self, java_session: JavaObject) -> None:
+        """Let the optimizer of a session ask the log; see `LogPlanning.java`."""
+        self._planning.install(java_session)
+
     def file_index(self, files: ScanFiles) -> JavaObject:
-        """A Spark `FileIndex` of the files of one scan."""
+        """A Spark `FileIndex` of the files of one scan; one for all scans of a version that have the same files."""
+        if files.pushed is None:
+            return self._new_file_index(files)
+        with _lock:
+            known = self._indexes.setdefault(files.pushed.prune, {})
+            if files.key not in known:
+                while len(known) >= _KEPT_INDEXES:
+                    del known[next(iter(known))]
+                known[files.key] = self._new_file_index(files)
+            return known[files.key]
+
+    def _new_file_index(self, files: ScanFiles) -> JavaObject:
         from pyspark.java_gateway import ensure_callback_server_started
 
         partition_schema = self.struct_type(files.partition_schema)
+        is_marked = NUMBER_COLUMN in files.partition_schema.names
         texts = _partition_rows(files), _file_rows(files)
-        index = self._new(self._index_class, files.root_uri, partition_schema, *texts)
+        index = self._new(self._index_class, files.root_uri, partition_schema, *texts, is_marked)
         if files.pushed is not None:
             # pyspark starts the same server for `foreachBatch`, once per gateway.
             ensure_callback_server_started(self._gateway)
@@ -138,6 +159,7 @@ class ClassicHost(SparkHost):
         self.session = session
         self._bridge = bridge
         self._java = bridge.new_java()
+        bridge.plan_by_log(session._jsparkSession)
 
     def pinned(self, rows: DataFrame, settings: Mapping[str, str]) -> DataFrame:
         return self._rehome(rows, self._pinned_session(settings))

@@ -36,7 +36,7 @@ from delta_orch.protocol.types import (
 
 logger = logging.getLogger(__name__)
 
-Prune = Callable[[Expression], pa.Table]
+Prune = Callable[[Expression | None], pa.Table]
 
 FilterNode = Any
 """JSON, one array per node; see `FilterText.java`."""
@@ -71,9 +71,10 @@ class PushedFilters:
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
 
     def apply(self, text: str) -> bytes | None:
-        """As `kept`; None too if the log can no longer be read, e.g. because a checkpoint was cleaned up."""
+        """As `kept`, or `row_counts` for empty text; None too if the log can no longer be read, e.g. because a
+        checkpoint was cleaned up."""
         try:
-            return self.kept(text)
+            return self.kept(text) if text else self.row_counts()
         except DeltaError as e:
             logger.warning("Reading all files of %s: its log can no longer be read: %s", self.uri, e)
             return None
@@ -95,6 +96,16 @@ class PushedFilters:
         if count == len(self.paths):
             return None
         return np.packbits(kept.to_numpy(), bitorder="little").tobytes()
+
+    def row_counts(self) -> bytes | None:
+        """The rows of each file, eight bytes each, -1 where nobody knows; None if the log names a file twice."""
+        answer = self.prune(None)
+        paths = FileTable(answer).path
+        if pc.count_distinct(paths).as_py() < len(paths):
+            return None
+        counts = answer.column("num_rows").take(pc.index_in(self.paths, value_set=paths))
+        numbers: bytes = pc.fill_null(counts, -1).to_numpy().astype("<i8").tobytes()
+        return numbers
 
     def parse(self, text: str) -> Expression | None:
         """The filters over the table's columns; None if none of them is understood."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,6 +56,8 @@ class ScanFiles:
     partition_index: pa.Array
     files: pa.Table
     pushed: PushedFilters | None = None
+    key: tuple[object, ...] = ()
+    """Of all scans of a snapshot, those with the same key have the same files."""
 
 
 def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -> ScanFiles:
@@ -92,7 +95,14 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
         pushed=None
         if plan.prune is None
         else PushedFilters(plan.store.uri, plan.prune, FileTable(plan.files).path, names, plan.schema),
+        key=(names, partition_schema, plan.schema, _digest(plan.files)),
     )
+
+
+def _digest(files: pa.Table) -> bytes:
+    """Which files these are: a scan may have been cut into tasks."""
+    paths = pa.RecordBatch.from_arrays([one_chunk(FileTable(files).path)], names=["path"])
+    return blake2b(paths.serialize()).digest()
 
 
 def _file_constants(plan: ScanPlan, numbered: bool) -> dict[str, pa.Array | pa.ChunkedArray]:

@@ -38,14 +38,21 @@ import py4j.Py4JNetworkException;
 public final class LogFileIndex implements FileIndex {
   private static final String NULL_FIELD = "\\N";
 
+  /** What `skipWith`'s function answers with the rows of each file, eight bytes each. */
+  private static final String COUNTS = "";
+
   /** As in `paths.py`: `time=03:06/x` begins with no scheme. */
   private static final java.util.regex.Pattern SCHEME = java.util.regex.Pattern.compile("[A-Za-z][A-Za-z0-9+.-]*:");
 
   private final Path root;
   private final StructType partitionSchema;
   private final InternalRow[] partitions;
-  private final FileStatus[][] files;
-  private final int[][] ordinals;
+  private final byte[] text;
+  private final int[] starts;
+  private final int[] partitionOf;
+  private final long[] sizes;
+  private final LogFileIndex whole;
+  private final boolean isMarked;
   private Function skipping;
   private final long sizeInBytes;
 
@@ -53,50 +60,86 @@ public final class LogFileIndex implements FileIndex {
    * @param rootUri the table's directory, URI-encoded
    * @param partitionRows one line a partition: the values in Catalyst's own representation, separated by tabs, with
    *     backslash escapes and \N for null
+   * @param isMarked whether deletion vectors mark rows of the files: an anti-join leaves them out
    * @param fileRows one line a file: index of its partition, size, modification time, path as in the log, tab-separated
    */
-  public LogFileIndex(String rootUri, StructType partitionSchema, String partitionRows, String fileRows)
+  public LogFileIndex(String rootUri, StructType partitionSchema, String partitionRows, String fileRows, Boolean isMarked)
       throws Exception {
     this.root = new Path(new URI(rootUri));
     this.partitionSchema = partitionSchema;
     this.partitions = parsePartitions(partitionRows, partitionSchema);
-    List[] found = new List[partitions.length];
-    List[] numbers = new List[partitions.length];
-    int number = 0;
+    this.text = fileRows.getBytes(StandardCharsets.UTF_8);
+    int count = 0;
+    for (int i = 0; i < text.length; i++) {
+      count += text[i] == '\n' ? 1 : 0;
+    }
+    int numFiles = text.length == 0 ? 0 : count + 1;
+    this.starts = new int[numFiles + 1];
+    this.partitionOf = new int[numFiles];
+    this.sizes = new long[numFiles];
     long total = 0;
-    int start = 0;
-    while (start < fileRows.length()) {
-      int end = fileRows.indexOf('\n', start);
-      if (end < 0) {
-        end = fileRows.length();
-      }
-      int first = fileRows.indexOf('\t', start);
-      int second = fileRows.indexOf('\t', first + 1);
-      int third = fileRows.indexOf('\t', second + 1);
-      int partition = Integer.parseInt(fileRows.substring(start, first));
-      long size = Long.parseLong(fileRows.substring(first + 1, second));
-      long modificationTime = Long.parseLong(fileRows.substring(second + 1, third));
-      Path path = resolve(fileRows.substring(third + 1, end));
-      if (found[partition] == null) {
-        found[partition] = new ArrayList();
-        numbers[partition] = new ArrayList();
-      }
-      numbers[partition].add(Integer.valueOf(number++));
-      found[partition].add(new FileStatus(size, false, 1, 128L << 20, modificationTime, path));
-      total += size;
-      start = end + 1;
+    int at = 0;
+    for (int i = 0; i < numFiles; i++) {
+      starts[i] = at;
+      int tab = indexOf('\t', at);
+      int next = indexOf('\t', tab + 1);
+      partitionOf[i] = Integer.parseInt(text(at, tab));
+      sizes[i] = Long.parseLong(text(tab + 1, next));
+      total += sizes[i];
+      at = indexOf('\n', next) + 1;
     }
-    this.files = new FileStatus[partitions.length][];
-    this.ordinals = new int[partitions.length][];
-    for (int i = 0; i < partitions.length; i++) {
-      List some = found[i] == null ? new ArrayList() : found[i];
-      this.files[i] = (FileStatus[]) some.toArray(new FileStatus[0]);
-      this.ordinals[i] = new int[some.size()];
-      for (int j = 0; j < some.size(); j++) {
-        this.ordinals[i][j] = ((Integer) numbers[i].get(j)).intValue();
-      }
-    }
+    starts[numFiles] = text.length + 1;
     this.sizeInBytes = total;
+    this.whole = this;
+    this.isMarked = isMarked.booleanValue();
+  }
+
+  /** The same files, of which a query reads so many bytes. */
+  private LogFileIndex(LogFileIndex whole, long sizeInBytes) {
+    this.root = whole.root;
+    this.partitionSchema = whole.partitionSchema;
+    this.partitions = whole.partitions;
+    this.text = whole.text;
+    this.starts = whole.starts;
+    this.partitionOf = whole.partitionOf;
+    this.sizes = whole.sizes;
+    this.skipping = whole.skipping;
+    this.isMarked = whole.isMarked;
+    this.whole = whole;
+    this.sizeInBytes = sizeInBytes;
+  }
+
+  /** Two scans of the same files may share what they read. */
+  public boolean equals(Object other) {
+    return other instanceof LogFileIndex
+        && ((LogFileIndex) other).whole == whole
+        && ((LogFileIndex) other).sizeInBytes == sizeInBytes;
+  }
+
+  public int hashCode() {
+    return System.identityHashCode(whole);
+  }
+
+  private int indexOf(char c, int from) {
+    int at = from;
+    while (at < text.length && text[at] != c) {
+      at++;
+    }
+    return at;
+  }
+
+  private String text(int start, int end) {
+    return new String(text, start, end - start, StandardCharsets.UTF_8);
+  }
+
+  /** Only what a query reads becomes an object. */
+  private FileStatus status(int file) throws Exception {
+    int size = indexOf('\t', starts[file]) + 1;
+    int time = indexOf('\t', size) + 1;
+    int path = indexOf('\t', time) + 1;
+    long modificationTime = Long.parseLong(text(time, path - 1));
+    Path resolved = resolve(text(path, starts[file + 1] - 1));
+    return new FileStatus(sizes[file], false, 1, 128L << 20, modificationTime, resolved);
   }
 
   /**
@@ -222,18 +265,89 @@ public final class LogFileIndex implements FileIndex {
 
   public scala.collection.immutable.Seq listFiles(
       scala.collection.immutable.Seq partitionFilters, scala.collection.immutable.Seq dataFilters) {
-    InterpretedPredicate[] predicates = bind(partitionFilters);
+    boolean[] wanted = wantedPartitions(partitionFilters);
     byte[] kept = keptFiles(dataFilters);
+    List[] found = new List[partitions.length];
+    try {
+      for (int i = 0; i < sizes.length; i++) {
+        if (isKept(wanted, kept, i)) {
+          if (found[partitionOf[i]] == null) {
+            found[partitionOf[i]] = new ArrayList();
+          }
+          found[partitionOf[i]].add(status(i));
+        }
+      }
+    } catch (Exception e) {
+      throw e instanceof RuntimeException ? (RuntimeException) e : new RuntimeException(e);
+    }
     List directories = new ArrayList();
     for (int i = 0; i < partitions.length; i++) {
-      if (files[i].length > 0 && keeps(predicates, partitions[i])) {
-        List some = keptOf(i, kept);
-        if (!some.isEmpty()) {
-          directories.add(new PartitionDirectory(partitions[i], withMetadata(some)));
-        }
+      if (found[i] != null) {
+        directories.add(new PartitionDirectory(partitions[i], withMetadata(found[i])));
       }
     }
     return toSeq(directories);
+  }
+
+  private boolean isKept(boolean[] wanted, byte[] kept, int file) {
+    return wanted[partitionOf[file]] && (kept == null || (kept[file >> 3] >> (file & 7) & 1) == 1);
+  }
+
+  private boolean[] wantedPartitions(scala.collection.immutable.Seq partitionFilters) {
+    InterpretedPredicate[] predicates = bind(partitionFilters);
+    boolean[] wanted = new boolean[partitions.length];
+    for (int i = 0; i < partitions.length; i++) {
+      wanted[i] = keeps(predicates, partitions[i]);
+    }
+    return wanted;
+  }
+
+  public boolean isMarked() {
+    return isMarked;
+  }
+
+  /** For the planner: the same files, with the size of those that a query with these filters reads. */
+  public LogFileIndex narrowed(
+      scala.collection.immutable.Seq partitionFilters, scala.collection.immutable.Seq dataFilters) {
+    if (whole != this) {
+      return this;
+    }
+    boolean[] wanted = wantedPartitions(partitionFilters);
+    byte[] kept = keptFiles(dataFilters);
+    long total = 0;
+    for (int i = 0; i < sizes.length; i++) {
+      total += isKept(wanted, kept, i) ? sizes[i] : 0;
+    }
+    return total == sizeInBytes ? this : new LogFileIndex(this, total);
+  }
+
+  /** The rows in the partitions for which the filters are true, without those marked as deleted; -1 if unknown. */
+  public long countRows(scala.collection.immutable.Seq partitionFilters) {
+    if (skipping == null) {
+      return -1;
+    }
+    byte[] counts;
+    try {
+      counts = (byte[]) skipping.apply(COUNTS);
+    } catch (Py4JNetworkException e) {
+      return -1;
+    }
+    if (counts == null) {
+      return -1;
+    }
+    boolean[] wanted = wantedPartitions(partitionFilters);
+    java.nio.LongBuffer numbers =
+        java.nio.ByteBuffer.wrap(counts).order(java.nio.ByteOrder.LITTLE_ENDIAN).asLongBuffer();
+    long total = 0;
+    for (int i = 0; i < sizes.length; i++) {
+      if (wanted[partitionOf[i]]) {
+        if (numbers.get(i) < 0) {
+          return -1;
+        }
+        total += numbers.get(i);
+      }
+    }
+    return total;
   }
 
   /** One bit a file; null where all are to be read. */
@@ -251,17 +365,6 @@ public final class LogFileIndex implements FileIndex {
     } catch (Exception e) {
       throw e instanceof RuntimeException ? (RuntimeException) e : new RuntimeException(e);
     }
-  }
-
-  private List keptOf(int partition, byte[] kept) {
-    List some = new ArrayList();
-    for (int j = 0; j < files[partition].length; j++) {
-      int ordinal = ordinals[partition][j];
-      if (kept == null || (kept[ordinal >> 3] >> (ordinal & 7) & 1) == 1) {
-        some.add(files[partition][j]);
-      }
-    }
-    return some;
   }
 
   private static boolean keeps(InterpretedPredicate[] predicates, InternalRow row) {
@@ -333,13 +436,15 @@ public final class LogFileIndex implements FileIndex {
   }
 
   public String[] inputFiles() {
-    List names = new ArrayList();
-    for (int i = 0; i < files.length; i++) {
-      for (int j = 0; j < files[i].length; j++) {
-        names.add(files[i][j].getPath().toUri().toString());
+    String[] names = new String[sizes.length];
+    try {
+      for (int i = 0; i < names.length; i++) {
+        names[i] = status(i).getPath().toUri().toString();
       }
+    } catch (Exception e) {
+      throw new RuntimeException(e);
     }
-    return (String[]) names.toArray(new String[0]);
+    return names;
   }
 
   public void refresh() {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from delta_orch.log.files.arrow_building import int64_array
+from delta_orch.log.files.arrow_building import int64_array, one_chunk
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.actions import JsonValue
@@ -22,6 +23,17 @@ def record_counts(files: pa.Table) -> pa.Array:
     column = FileTable(files).stats
     counts = [_counts(chunk) for chunk in column.chunks if len(chunk)]
     return pa.concat_arrays(counts) if counts else int64_array([])
+
+
+ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
+"""What `live_row_counts` needs of a file table."""
+
+
+def live_row_counts(files: pa.Table) -> pa.Array:
+    """The rows of each file without those that its deletion vector marks; null where statistics do not say."""
+    marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
+    counts = pc.subtract(record_counts(files), pc.coalesce(marked, int64_array([0])[0]))
+    return pc.if_else(pc.greater_equal(counts, int64_array([0])[0]), counts, pa.nulls(1, pa.int64())[0])
 
 
 def _counts(stats: pa.StringArray) -> pa.Array:

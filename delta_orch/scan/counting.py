@@ -1,0 +1,48 @@
+"""How many rows a scan has, from statistics where they say so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.engines.select import local_engine
+from delta_orch.expressions.tree import columns_of
+from delta_orch.log.files.arrow_building import one_chunk
+from delta_orch.log.files.partition_columns import typed_partitions
+from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS, live_row_counts
+from delta_orch.log.read.snapshot import Snapshot
+
+_COUNT = "delta_orch_num_rows"
+
+
+def count_rows(snapshot: Snapshot, plan: ScanPlan) -> int:
+    """See `Scan.count`."""
+    if plan.arrow_filter is not None or not _is_of_partitions(plan):
+        return _read(plan)
+    counts = live_row_counts(snapshot.files(["path", *ROW_COUNT_COLUMNS], plan.where))
+    unknown = plan.files.filter(counts.is_null())
+    counted = 0 if not unknown.num_rows else _read(replace(plan, files=unknown))
+    known = plan.files.filter(counts.is_valid())
+    return counted + _counted(snapshot, replace(plan, files=known), counts.drop_null())
+
+
+def _is_of_partitions(plan: ScanPlan) -> bool:
+    columns = () if plan.where is None else columns_of(plan.where)
+    return all(len(column.path) == 1 and column.path[0] in plan.partition_columns for column in columns)
+
+
+def _counted(snapshot: Snapshot, plan: ScanPlan, counts: pa.Array) -> int:
+    if plan.where is not None:
+        # Each file stands for its rows: their partition values are the same.
+        values = typed_partitions(plan.files, snapshot.schema, plan.partition_columns).append_column(_COUNT, counts)
+        engine = local_engine()
+        counts = one_chunk(engine.to_arrow(engine.filter(engine.relation(values), plan.where)).column(_COUNT))
+    return int(pc.sum(counts).as_py() or 0)
+
+
+def _read(plan: ScanPlan) -> int:
+    engine = local_engine()
+    return sum(batch.num_rows for batch in engine.to_reader(engine.scan(replace(plan, columns=(), output=None))))
