@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.errors import InvalidExpressionError
+from delta_orch.errors import DeltaError, InvalidExpressionError
 from delta_orch.expressions.bounds import MAX_DEPTH, ensure_shallow, too_deep
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
 from delta_orch.expressions.parse_literals import Tree, parse_literal
@@ -44,6 +44,8 @@ _AS_WRITTEN = frozenset({
     "UNIX_DATE", "UNIX_TIMESTAMP", "WEEKDAY", "WEEKOFYEAR",
 })  # fmt: skip
 """Functions that keep their names and arguments: sqlglot's own nodes of them translate patterns, or add to them."""
+_OF_THE_PARSER = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What sqlglot raises for functions that lack arguments, besides errors of its own."""
 _OPENING = frozenset({"L_PAREN", "L_BRACKET", "L_BRACE", "CASE"})
 _CLOSING = frozenset({"R_PAREN", "R_BRACKET", "R_BRACE", "END"})
 _OPERATORS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
@@ -57,16 +59,18 @@ def parse_predicate(text: str) -> Expression:
         text.encode()
         text = _merge_doubled_quotes(text, _tokenize(text))
         return _Splitter(text, _tokenize(text)).parse()
-    except SqlglotError as error:
+    except DeltaError:
+        raise
+    except UnicodeEncodeError as error:
+        shown = ascii(_shorten(text))
+        raise InvalidExpressionError(f"The expression {shown} is not valid Unicode", cause=str(error)) from None
+    except (SqlglotError, *_OF_THE_PARSER) as error:
         raise InvalidExpressionError(
             f"Cannot read the expression {_shorten(text)}",
             cause=_explain(error),
             remedy="Write one predicate in Spark SQL, such as: day >= '2013-01-01' AND carrier IN ('AA', 'UA')",
             expression=text,
         ) from error
-    except UnicodeEncodeError as error:
-        shown = ascii(_shorten(text))
-        raise InvalidExpressionError(f"The expression {shown} is not valid Unicode", cause=str(error)) from None
     except RecursionError:
         raise InvalidExpressionError(
             f"The expression {_shorten(text)} is nested too deeply",
@@ -81,8 +85,10 @@ def parse_spark_statement(text: str) -> Tree:
     from sqlglot.errors import SqlglotError
 
     try:
-        return sqlglot.parse_one(_merge_doubled_quotes(text, _tokenize(text)), dialect=_dialect())
-    except (SqlglotError, RecursionError) as error:
+        return _whole(sqlglot.parse_one(_merge_doubled_quotes(text, _tokenize(text)), dialect=_dialect()))
+    except DeltaError:
+        raise
+    except (SqlglotError, RecursionError, *_OF_THE_PARSER) as error:
         raise InvalidExpressionError(
             f"Cannot read the query {_shorten(text)}",
             cause=_explain(error),
@@ -130,7 +136,9 @@ def _parse(text: str) -> Tree:
 
     try:
         return _syntax_tree(text)
-    except (SqlglotError, RecursionError) as error:
+    except DeltaError:
+        raise
+    except (SqlglotError, RecursionError, *_OF_THE_PARSER) as error:
         raise InvalidExpressionError(
             f"Cannot read the expression {_shorten(text)}", cause=_explain(error), expression=text
         ) from error
@@ -141,7 +149,18 @@ def _syntax_tree(text: str) -> Tree:
     from sqlglot import exp
 
     ensure_shallow(text)
-    return exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect=_dialect())
+    return _whole(exp.maybe_parse(_merge_doubled_quotes(text, _tokenize(text)), into=exp.Condition, dialect=_dialect()))
+
+
+def _whole(tree: Tree) -> Tree:
+    """The tree. Raises ParseError for a function without what it takes: sqlglot lets some of them pass."""
+    from sqlglot import exp
+    from sqlglot.errors import ParseError
+
+    for node in tree.find_all(exp.Func):
+        if problems := node.error_messages():
+            raise ParseError(problems[0])
+    return tree
 
 
 @lru_cache(maxsize=1)

@@ -108,9 +108,9 @@ class _Printer:
             case Not(child):
                 return f"NOT ({self.print(child)})"
             case And(children):
-                return _chain(" AND ", [f"({self.print(child)})" for child in children]) or "TRUE"
+                return chain(" AND ", [f"({self.print(child)})" for child in children]) or "TRUE"
             case Or(children):
-                return _chain(" OR ", [f"({self.print(child)})" for child in children]) or "FALSE"
+                return chain(" OR ", [f"({self.print(child)})" for child in children]) or "FALSE"
             case Cast() | Choice() | MakeStruct() | Opaque() | Coerced() if self._evaluate is not None:
                 return self._evaluate(node)
             case Opaque(sql, _):
@@ -132,7 +132,7 @@ class _Printer:
         return text if isinstance(node, Column | Literal) else f"({text})"
 
 
-def _chain(operator: str, parts: list[str]) -> str:
+def chain(operator: str, parts: list[str]) -> str:
     """The operands in groups of groups: a parser makes one deep tree of a long chain."""
     while len(parts) > _CHAIN:
         parts = [f"({operator.join(parts[start : start + _CHAIN])})" for start in range(0, len(parts), _CHAIN)]

@@ -170,3 +170,22 @@ def test_results_have_the_declared_types() -> None:
     relation = ENGINE.sql("SELECT count(*) AS c, sum(n) AS s, max(name) AS m FROM t", {"t": ENGINE.relation(ROWS)})
     assert str(ENGINE.schema(relation)) == "struct<c:long,s:double,m:string>"
     assert ENGINE.to_arrow(relation).schema.types == [pa.int64(), pa.float64(), pa.string()]
+
+
+@pytest.mark.parametrize("call", ["ceil()", "date_trunc()", "datediff(name)", "day()", "map(name)", "substring(name)"])
+def test_a_function_without_its_arguments_is_refused(call: str) -> None:
+    with pytest.raises((InvalidExpressionError, UnsupportedExpressionError)):
+        run(f"SELECT {call} AS c FROM t")
+    with pytest.raises((InvalidExpressionError, UnsupportedExpressionError)):
+        filtered(f"{call} = 1")
+
+
+def test_an_operand_that_may_raise_is_not_evaluated_where_another_decides() -> None:
+    rows = pa.table({"id": list(range(100_000)), "s": [str(i) if i % 2 else "x" for i in range(100_000)]})
+    for where, count in (
+        ("s <> 'x' AND s >= 5", 49_998),
+        ("NOT (s = 'x' OR s < 5)", 49_998),
+        ("id % 2 <> 0 AND 1 / (id % 2) = 1", 50_000),
+        ("size(split(s, '9')) = 1 OR split(s, '9')[1] IS NOT NULL", 100_000),
+    ):
+        assert run(f"SELECT count(*) AS n FROM t WHERE {where}", t=rows) == [{"n": count}]

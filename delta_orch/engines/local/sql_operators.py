@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from delta_orch.engines.local.sql_casts import (
     null_of,
     widen,
@@ -20,6 +23,7 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.parse_literals import Tree
 from delta_orch.expressions.spark_literals import MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import (
+    chain,
     duckdb_type,
     print_duckdb,
 )
@@ -99,3 +103,27 @@ def ensure_valid_pattern(pattern: str, escape: str) -> None:
                 f"The LIKE pattern {pattern!r} is invalid",
                 cause=f"The escape character {escape!r} must stand before %, _ or itself",
             )
+
+
+_CONSTANT_CAST = re.compile(r"CAST\('(?:[^']|'')*' AS \w+(?:\(\d+,\d+\))?\)|CAST\(NULL AS \w+\)")
+_MAX_GROUPS = 50
+_MAY_RAISE = re.compile(r"\b(?:error|CAST|add|subtract|multiply|abs|make_date|make_timestamp)\(")
+
+
+def in_order(operator: str, parts: Sequence[str]) -> str:
+    """AND or OR. An operand that may raise is not evaluated where those before it decide, as in Spark: DuckDB orders
+    operands by what they cost."""
+    groups: list[list[str]] = []
+    for part in parts:
+        if not groups or _MAY_RAISE.search(_CONSTANT_CAST.sub("", part)):
+            groups.append([])
+        groups[-1].append(part)
+    if len(groups) > _MAX_GROUPS:
+        groups = [list(parts)]
+    chained = [chain(f" {operator} ", group) for group in groups]
+    found = chained.pop()
+    while chained:
+        before = f"({chained.pop()})"
+        decides, answer = (f"{before} IS FALSE", "FALSE") if operator == "AND" else (before, "TRUE")
+        found = f"CASE WHEN {decides} THEN {answer} ELSE {before} {operator} ({found}) END"
+    return f"({found})"

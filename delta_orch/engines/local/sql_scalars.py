@@ -26,6 +26,7 @@ from delta_orch.engines.local.sql_operators import (
     decimal_arithmetic,
     ensure_valid_pattern,
     guarded,
+    in_order,
 )
 from delta_orch.engines.local.sql_types import (
     Typed,
@@ -39,6 +40,7 @@ from delta_orch.engines.local.sql_types import (
 )
 from delta_orch.expressions.bounds import too_deep
 from delta_orch.expressions.nodes import (
+    And,
     Cast,
     Choice,
     Coerced,
@@ -48,7 +50,9 @@ from delta_orch.expressions.nodes import (
     In,
     Literal,
     MakeStruct,
+    Not,
     Opaque,
+    Or,
     StartsWith,
 )
 from delta_orch.expressions.parse_literals import Tree, parse_literal
@@ -60,6 +64,7 @@ from delta_orch.expressions.to_sql import (
     quote_duckdb_string,
     to_spark_sql,
 )
+from delta_orch.expressions.tree import is_opaque
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -97,6 +102,10 @@ class Scalars:
 
     def predicate(self, node: Expression) -> str:
         """A resolved predicate, in parentheses. Raises UnsupportedExpressionError outside the allow-list."""
+        if isinstance(node, Not) and is_opaque(node):
+            return f"(NOT {self.predicate(node.child)})"
+        if isinstance(node, And | Or) and is_opaque(node):
+            return in_order("AND" if isinstance(node, And) else "OR", [self.predicate(part) for part in node.children])
         return f"({print_duckdb(node, lambda column: self._columns.find(column.path).sql, self._evaluated)})"
 
     def _evaluated(self, node: Cast | Choice | MakeStruct | Opaque | Coerced) -> str:
@@ -135,6 +144,8 @@ class Scalars:
 
     def scalar(self, tree: Tree) -> Typed:
         """Tree expression. Raises UnsupportedExpressionError outside the allow-list."""
+        if tree is None:
+            raise unsupported("a function that lacks an argument")
         tree = tree.unnest()
         literal = parse_literal(tree)
         if literal is not None:
@@ -178,7 +189,7 @@ class Scalars:
 
     def logical(self, tree: Tree) -> Typed:
         operator = type(tree).__name__.upper()
-        return Typed(f"({self.boolean(tree.this)} {operator} {self.boolean(tree.expression)})", BOOLEAN)
+        return Typed(in_order(operator, [self.boolean(tree.this), self.boolean(tree.expression)]), BOOLEAN)
 
     def negation(self, tree: Tree) -> Typed:
         return Typed(f"(NOT {self.boolean(tree.this)})", BOOLEAN)
@@ -372,7 +383,7 @@ class Scalars:
     def substring(self, tree: Tree) -> Typed:
         text = self.text(tree.this)
         numbers = [self.scalar(tree.args[key]) for key in ("start", "length") if tree.args.get(key) is not None]
-        if any(number.data_type not in INTEGRAL_RANGES for number in numbers):
+        if not numbers or any(number.data_type not in INTEGRAL_RANGES for number in numbers):
             raise unsupported(f"{describe(tree)}: positions that are no integers")
         start, *length = [widen(number, LONG).sql for number in numbers]
         # From the end where it is negative; what lies before the first character counts, too.

@@ -137,6 +137,10 @@ def spark_errors(
         translated = _translate(e, action, checks, is_analysis, needs_package)
         if translated is None and is_query and type(e).__name__ in _VALUE_ERRORS and type(e).__module__ in _PYSPARK:
             translated = InvalidExpressionError(f"Spark could not {action}", cause=_first_line(str(e)))
+        if translated is None and is_query and type(e).__module__.startswith("py4j"):
+            _, sign, problem = _full_text(e).partition("java.util.regex.PatternSyntaxException: ")
+            if sign:
+                translated = InvalidExpressionError(f"Spark could not {action}", cause=_first_line(problem))
         if translated is None:
             raise
         raise translated from e
