@@ -3,10 +3,10 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave sbom audit dagster airflow clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave sbom audit dagster airflow airflow-scenarios clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
 setup: ## Create .venv and install the package with all it needs
 	@scripts/setup.sh
@@ -40,6 +40,9 @@ fuzz: setup ## Damage tables and read them all, pass every wrong argument (FUZZ=
 
 scenarios: setup ## Random pipelines on a Dagster instance against a plain model (SCENARIOS="--cases 20 --seed 7")
 	@$(BIN)/python -m tests.dagster.scenarios $(SCENARIOS)
+
+airflow-scenarios: setup ## Ways to write and fates of tasks under a real Airflow (WAYS="append,days" FATES="late_day")
+	@$(BIN)/python -m tests.airflow.scheduler $(if $(WAYS),--ways $(WAYS)) $(if $(FATES),--fates $(FATES))
 
 torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on S3 (TORTURE="--seconds 60")
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)

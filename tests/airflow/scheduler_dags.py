@@ -1,0 +1,106 @@
+"""The DAGs of `tests.airflow.scheduler`: one for each way to write and each fate of its task."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from airflow.sdk import DAG
+
+from delta_orch.airflow import (
+    DeltaIncrementalOperator,
+    DeltaMergeOperator,
+    DeltaTableVersionSensor,
+    DeltaWriteOperator,
+    delta_write_audit_publish,
+)
+
+HOME = Path(os.environ["SCHEDULER_TABLES"])
+WAYS = ("append", "overwrite", "days", "merge", "incremental", "publish", "once", "local_sql")
+FATES = ("clean", "dies_before", "dies_after", "terminated", "unacknowledged", "cleared", "two_days", "late_day")
+"""What happens to the task, or to the runs: see `scheduler.expected`."""
+
+
+def place(way: str, fate: str) -> Path:
+    return HOME / f"{way}-{fate}"
+
+
+def rows(fate: str, context: Any) -> pa.Table:
+    """One row: the day of the run, and the try that wrote it."""
+    ti = context["ti"]
+    if ti.try_number == 1 and fate == "dies_before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ti.try_number == 1 and fate == "terminated":
+        os.kill(os.getpid(), signal.SIGTERM)
+    day = context["dag_run"].logical_date
+    return pa.table({"day": [f"{day:%Y-%m-%d}"], "try": pa.array([ti.try_number], pa.int64())})
+
+
+def after(fate: str) -> Any:
+    def die(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return {"post_execute": die} if fate in ("dies_after", "unacknowledged") else {}
+
+
+def make(way: str, fate: str) -> DAG:
+    retries = 0 if fate in ("unacknowledged", "cleared") else 2
+    common: dict[str, Any] = {
+        "table_uri": place(way, fate), "retries": retries, "retry_delay": timedelta(0), **after(fate)
+    }  # fmt: skip
+
+    def write(**context: Any) -> pa.Table:
+        return rows(fate, context)
+
+    def read(batch: Any, **context: Any) -> pa.Table:
+        rows(fate, context)
+        return batch.scan().to_arrow()
+
+    with DAG(f"{way}-{fate}", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False) as dag:
+        if way == "merge":
+            task = DeltaMergeOperator(task_id="write", keys=["day"], python_callable=write, **common)
+        elif way == "incremental":
+            place_of = {"target": common.pop("table_uri"), "source": HOME / "source"}
+            task = DeltaIncrementalOperator(task_id="write", mode="append", python_callable=read, **place_of, **common)
+        elif way == "publish":
+            hooks = common.pop("post_execute", None)
+            shared = {name: common.pop(name) for name in ("retries", "retry_delay")}
+            group = delta_write_audit_publish(
+                "wap", python_callable=write, checks={"rows": {"min_rows": 1}}, default_args=shared, **common
+            )
+            task = group.children["wap.publish"]
+            if hooks:
+                task._post_execute_hook = hooks
+        elif way == "local_sql":
+            sql = "SELECT '{{ dag_run.logical_date | ds }}' AS day, CAST({{ ti.try_number }} AS BIGINT) AS try"
+            if fate in ("dies_before", "terminated"):
+                return dag  # A query has no code of its own to die in.
+            task = DeltaWriteOperator(task_id="write", sql=sql, engine="local", **common)
+        elif way == "days":
+            task = DeltaWriteOperator(
+                task_id="write",
+                python_callable=write,
+                mode="overwrite",
+                replace_where=DAY,
+                partition_by=["day"],
+                **common,
+            )
+        elif way == "once":
+            task = DeltaWriteOperator(task_id="write", python_callable=write, idempotency="partition", **common)
+        else:
+            task = DeltaWriteOperator(task_id="write", python_callable=write, mode=way, **common)
+        DeltaTableVersionSensor(
+            task_id="there", table_uri=place(way, fate), after_version=-1, deferrable=True, poke_interval=1, timeout=120
+        )
+        task >> DeltaTableVersionSensor(
+            task_id="seen", table_uri=place(way, fate), after_version=-1, poke_interval=1, timeout=120
+        )
+    return dag
+
+
+DAY = "day = '{{ dag_run.logical_date | ds }}'"

@@ -1,0 +1,69 @@
+"""Both orchestrators on one table: a commit by Dagster is an event in Airflow, whose cursor a Dagster sensor awaits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pyarrow as pa
+from airflow.sdk import DAG
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaIncrementalOperator, DeltaTxnSensor
+from delta_orch.dagster import DeltaLakeIOManager
+from delta_orch.pipeline.run_identity import cdc_app_id
+from tests.airflow.test_airflow_watching import StateStore, events_of, trigger_of
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+
+def test_a_handshake_there_and_back(runs: Runs, tmp_path: Path) -> None:
+    silver, gold = DeltaTable(tmp_path / "silver"), DeltaTable(tmp_path / "gold")
+
+    @dg.asset(name="silver")
+    def made() -> pa.Table:
+        return pa.table({"i": [1, 2, 3]})
+
+    def materialize() -> None:
+        resources = {"io_manager": DeltaLakeIOManager(root_uri=str(tmp_path))}
+        assert dg.materialize([made], instance=dg.DagsterInstance.ephemeral(), resources=resources).success
+
+    def by_dagster() -> None:
+        # Dagster has event loops of its own.
+        other = Thread(target=materialize)
+        other.start()
+        other.join()
+
+    # What the triggerer does for a watched asset.
+    (event,) = events_of(trigger_of(tmp_path / "silver", StateStore()), 1, by_dagster)
+    assert (event["table_uri"], event["version"]) == (silver.uri, silver.version())
+
+    cursor = cdc_app_id("gold", silver.snapshot().metadata.id)
+
+    @dg.sensor(name="gold_is_there", job_name="report")
+    def gold_is_there(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        done = gold.txns().get(cursor, -1) if gold.exists() else -1
+        if done < silver.version():
+            return dg.SkipReason("Airflow has not come so far")
+        return dg.RunRequest(run_key=str(done))
+
+    def asked() -> Any:
+        return gold_is_there(dg.build_sensor_context())
+
+    assert isinstance(asked(), dg.SkipReason)
+    with DAG("gold", schedule=None) as dag:
+        step = DeltaIncrementalOperator(
+            task_id="gold", source=event["table_uri"], target=tmp_path / "gold", mode="append",
+            python_callable=lambda batch: batch.scan().to_arrow(),
+        )  # fmt: skip
+        step >> DeltaTxnSensor(
+            task_id="done", table_uri=tmp_path / "gold", app_id=cursor, min_version=event["version"], timeout=60
+        )
+    assert str(runs.run(dag).state) == "success"
+    assert sorted(gold.snapshot().scan().to_arrow()["i"].to_pylist()) == [1, 2, 3]
+    request = asked()
+    assert isinstance(request, dg.RunRequest)
+    assert request.run_key == str(event["version"])
