@@ -75,7 +75,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, st.booleans())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_versions_are_those_of_a_plain_model(batches: list[list[Row]], vectors: bool) -> None:
     model = Model()
     with tempfile.TemporaryDirectory() as folder:
