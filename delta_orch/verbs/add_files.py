@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
@@ -143,6 +144,14 @@ def _log_path(store: LogStore, given: str | PathLike[str]) -> str:
     except ProtocolViolationError as e:
         raise InvalidRequestError(f"{text!r} is not the path of a file", cause=e.problem) from e
     root = store.data_filesystem()[1].rstrip("/") + "/"
+    if store.uri.startswith("file:"):
+        # By two names, one file would be in the table twice. The root itself may be a link.
+        real = os.path.realpath(place)
+        base = root if place.startswith(root) else "/"
+        if real != os.path.realpath(base).rstrip("/") + "/" + place[len(base) :]:
+            raise InvalidRequestError(
+                f"{text} is reached through a link", cause=f"It is {real}", remedy="Name the file itself", path=text
+            )
     if not place.startswith(root):
         return spelled
     inside = place[len(root) :]

@@ -181,6 +181,13 @@ class TestRefused:
         for spelling in (name, f"{plain.uri}/a%20b.parquet", f"/{plain.uri.removeprefix('file:///')}/{name}"):
             with pytest.raises(InvalidRequestError, match="already"):
                 plain.add_files([spelling])
+        # One file by two names.
+        root = Path(plain.uri.removeprefix("file://"))
+        (root / "link.parquet").symlink_to(root / name)
+        (root / "sub").symlink_to(root)
+        for linked in ("link.parquet", f"sub/{name}"):
+            with pytest.raises(InvalidRequestError, match="link"):
+                plain.add_files([linked])
         plain.overwrite(ROWS)
         with pytest.raises(InvalidRequestError, match="vacuum"):
             plain.add_files([name])
