@@ -7,6 +7,7 @@ line prints.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _HIDDEN = "***"
 _SHORTEST = 8
@@ -56,3 +57,22 @@ def redacted(text: str) -> str:
     text = _USER.sub(rf"\1{_HIDDEN}@", text)
     text = _QUERY.sub(rf"\1?{_HIDDEN}", text)
     return _NAMED.sub(rf"\1{_HIDDEN}", text)
+
+
+def kept(value: Any) -> Any:
+    """A value of JSON that a commit may keep: as `redacted`, but queries without a signature, key or token stay."""
+    if isinstance(value, str):
+        text = without_secrets(value, _SHORTEST) if _SECRETS else value
+        return _NAMED.sub(rf"\1{_HIDDEN}", _USER.sub(rf"\1{_HIDDEN}@", text)) if _MAY_HOLD.search(text) else text
+    if isinstance(value, dict):
+        return {key: kept(item) for key, item in value.items()}
+    return [kept(item) for item in value] if isinstance(value, list) else value
+
+
+def secrets_in(uri: str) -> list[str]:
+    """What `redacted` cuts out of a URI, piece by piece, where it is long enough to be told from a word."""
+    shown = redacted(uri)
+    if shown == uri:
+        return []
+    pieces = re.split(r"[/?#&;=@:]+", uri)
+    return [piece for piece in dict.fromkeys(pieces) if len(piece) >= _SHORTEST and piece not in shown]

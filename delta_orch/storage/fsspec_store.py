@@ -19,6 +19,7 @@ from delta_orch.errors import (
     StorageError,
     UnsupportedStoreError,
 )
+from delta_orch.redaction import secrets_in
 from delta_orch.storage.base import FileMeta, LogStore, in_another_store, is_passing, resolve_data_path
 from delta_orch.storage.external_paths import lies_in, outside, place_of
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
@@ -51,7 +52,7 @@ class FsspecStore(LogStore):
         options = dict(storage_options or {})
         self._single_writer = str(options.pop(SINGLE_WRITER_OPTION, "false")).lower() == "true"
         self._options = options
-        hide_in_logs(secret_texts(options))
+        hide_in_logs([*secret_texts(options), *secrets_in(uri)])
         self._protocol = uri.partition("://")[0]
         # A query may hold a signature: it is part of where the table is, and not of what it is called.
         self.uri = public_uri(uri).rstrip("/")

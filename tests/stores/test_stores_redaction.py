@@ -139,3 +139,35 @@ def test_commits_hold_no_secret(tmp_path: Path) -> None:
     table = DeltaTable(f"file://{tmp_path}/t")
     table.append(pa.table({"id": [1]}))
     assert "sig=" not in table.store.read_bytes("_delta_log/00000000000000000000.json").decode()
+
+
+SECRET = "SuperSecretKey1234567890"
+ONE = pa.table({"id": [1]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://h/x?a=1&sig={}", "s3://AK:{}@bucket/x", "abfss://c@a/x?sv=1&sig={}", "AccountKey={};b=2", "jdbc:x://u:{}@h/d"],
+)  # fmt: skip
+def test_a_commit_keeps_no_secret_of_its_caller(tmp_path: Path, text: str) -> None:
+    given = text.format(SECRET)
+    table = DeltaTable(tmp_path / "t")
+    table.append(ONE, user_metadata=f"loaded from {given}", commit_info={"source": given, "more": [{"deep": given}]})
+    table.delete(f"'{given}' = 'x'")
+    table.alter().set_properties({"owner": "me"}).commit(user_metadata=given)
+    for file in (tmp_path / "t" / "_delta_log").iterdir():
+        assert SECRET not in file.read_text(errors="replace"), file.name
+    table.append(ONE, user_metadata="https://dagster/runs?id=5#logs a@b.c")
+    assert next(iter(table.history())).user_metadata == "https://dagster/runs?id=5#logs a@b.c"
+
+
+def test_a_signed_address_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    delta_orch.configure(retry_seconds=0)
+    for uri in (f"http://127.0.0.1:9/x?sig={SECRET}", f"http://u:{SECRET}@127.0.0.1:9/x"):
+        for act in (lambda uri=uri: DeltaTable(uri).version(), lambda uri=uri: DeltaTable(uri).append(ONE)):
+            with pytest.raises(DeltaError) as caught:
+                act()
+            assert SECRET not in "".join(traceback.format_exception(caught.value))
+    delta_orch.configure(retry_seconds=None)
+    assert SECRET not in caplog.text

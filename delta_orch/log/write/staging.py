@@ -25,6 +25,7 @@ from delta_orch.log.write.commit_checks import (
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, ensure_file_table, keys_of
 from delta_orch.protocol.actions import CommitInfo, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
 from delta_orch.protocol.paths import canonical_paths
+from delta_orch.redaction import kept
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import PRESERVED_TAG
 
@@ -71,7 +72,8 @@ class Provenance:
                 remedy="Serialize it, for example as JSON",
             )
         ensure_json({"userMetadata": self.user_metadata}, "user_metadata")
-        self.more = ensure_json(self.more, "commit_info")
+        self.user_metadata = kept(self.user_metadata)
+        self.more = kept(ensure_json(self.more, "commit_info"))
         taken = sorted(_OWN_KEYS & self.more.keys())
         if not isinstance(self.more.get("tags", {}), dict):
             taken.append("tags")
@@ -84,7 +86,7 @@ class Provenance:
             )
         self.own_metrics = dict(ensure_mapping(self.own_metrics, "operation_metrics"))
         ensure_json(json_parameters(self.own_metrics), "operation_metrics")
-        self.parameters = json_parameters(self.parameters)
+        self.parameters = kept(json_parameters(self.parameters))
 
     @property
     def all_metrics(self) -> dict[str, int | str]:
