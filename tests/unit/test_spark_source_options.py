@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.txn import TxnId
 from delta_orch.spark_source.options import parse_options
+from delta_orch.spark_source.write_options import parse_write_options
 
 
 def test_rows() -> None:
@@ -59,3 +61,30 @@ def test_what_does_not_fit(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidRequestError, match=text) as raised:
         parse_options(options)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "saveAsTable and INSERT INTO need one"),
+        ({"path": "/t", "nope": "1"}, "no option 'nope'"),
+        ({"path": "/t", "txnAppId": "a"}, "belong together"),
+        ({"path": "/t", "mergeSchema": "true", "overwriteSchema": "true"}, "exclude each other"),
+    ],
+    ids=["empty", "unknown", "half_txn", "schemas"],
+)
+def test_writes_that_do_not_fit(options: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=text):
+        parse_write_options(options)
+
+
+def test_writes() -> None:
+    given = {"PATH": "/t", "partitionby": "a, b", "delta.appendOnly": "true", "TXNAPPID": "x", "txnversion": "3"}
+    request = parse_write_options(given)
+    assert dict(request.definition) == {"partition_by": ("a", "b"), "properties": {"delta.appendOnly": "true"}}
+    assert request.txn == TxnId("x", 3)
+    with pytest.raises(InvalidRequestError, match="batch id"):
+        parse_write_options({"path": "/t", "txnVersion": "1"}, is_stream=True)
+    for option in ({"replaceWhere": "a = 1"}, {"partitionOverwriteMode": "DYNAMIC"}, {"overwriteSchema": "true"}):
+        with pytest.raises(InvalidRequestError, match="those of an overwrite"):
+            parse_write_options({"path": "/t", **option}).ensure_fits(is_overwrite=False)
