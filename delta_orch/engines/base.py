@@ -172,10 +172,15 @@ class WriteSpec:
 
 @dataclass(frozen=True, slots=True)
 class JoinSide:
-    """One side of a join: its rows, and the name they have in the join's expressions."""
+    """One side of a join: its rows, and the name they have in the join's expressions.
+
+    Attributes:
+        num_rows: About how many; None where nobody knows. An engine that knows it of both sides holds the smaller one.
+    """
 
     alias: str
     relation: Relation
+    num_rows: int | None = None
 
 
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]

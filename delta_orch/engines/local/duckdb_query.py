@@ -42,11 +42,13 @@ class DuckDBQuery:
     Attributes:
         schema: What it returns.
         inputs: Where relations are read, by DuckDB's name of the place.
+        keeps_sides: It is a join whose right side DuckDB is to hold. Of streams it knows no size, and takes either.
     """
 
     sql: str
     schema: StructType
     inputs: Mapping[str, QueryInput]
+    keeps_sides: bool = False
 
 
 def query_relation(query: DuckDBQuery) -> LocalRelation:
@@ -113,6 +115,8 @@ def _batches(
     target = schema_to_arrow(query.schema)
     try:
         with _errors_of(streams):
+            if query.keeps_sides:
+                connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
             for label, relation in inputs.items():
                 if label in native and relation.plan is not None:
                     rows = register_native(connection, native[label], relation.plan)

@@ -14,6 +14,7 @@ from delta_orch.engines.local.sql_scalars import Scalars
 from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, unsupported
 from delta_orch.engines.scan_plan import ensure_distinct
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _INPUT = "input_0"
+_FOUND = "_delta_orch_found"
+_FLIPPED = {"inner": "INNER", "left": "RIGHT", "right": "LEFT", "full": "FULL", "anti": "RIGHT"}
 
 
 def filtered(relation: LocalRelation, where: Expression, schema: StructType) -> LocalRelation:
@@ -91,10 +94,21 @@ def joined(
     condition = scalars.predicate(on)
     selected, schema = _selected(Scalars(_Sides(sources[:1])) if kind in ("semi", "anti") else scalars, columns)
     names = [quote_duckdb_identifier(side.alias) for side in (left, right)]
-    sql = f"SELECT {selected} FROM input_0 AS {names[0]} {kind.upper()} JOIN input_1 AS {names[1]} ON {condition}"
     sides = zip((left, right), sources, strict=True)
     inputs = {f"input_{i}": QueryInput(side.relation, source.used) for i, (side, source) in enumerate(sides)}
-    return query_relation(DuckDBQuery(sql, schema, inputs))
+    is_known = left.num_rows is not None and right.num_rows is not None and kind != "semi"
+    if is_known and (left.num_rows or 0) < (right.num_rows or 0):
+        rows, kept = f"input_1 AS {names[1]}", ""
+        if kind == "anti":
+            # Rows without a partner are those whose partner is not there: so the left side is the one in memory.
+            rows, kept = (
+                f"(SELECT *, TRUE AS {_FOUND} FROM input_1) AS {names[1]}",
+                f" WHERE {names[1]}.{_FOUND} IS NULL",
+            )
+        sql = f"{rows} {_FLIPPED[kind]} JOIN input_0 AS {names[0]} ON {condition}{kept}"
+    else:
+        sql = f"input_0 AS {names[0]} {kind.upper()} JOIN input_1 AS {names[1]} ON {condition}"
+    return query_relation(DuckDBQuery(f"SELECT {selected} FROM {sql}", schema, inputs, keeps_sides=is_known))
 
 
 def aggregated(relation: LocalRelation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> LocalRelation:

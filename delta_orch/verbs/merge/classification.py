@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Relation
 from delta_orch.expressions.column_names import free_name
@@ -107,8 +107,8 @@ def condition_columns(on: Expression, clauses: Clauses) -> dict[Column, None]:
 
 def classify(
     engine: Engine,
-    target: Relation,
-    source: Relation,
+    target: JoinSide,
+    source: JoinSide,
     on: Expression,
     clauses: Clauses,
     needed: Sequence[Column],
@@ -125,18 +125,19 @@ def classify(
     passed = [ComputedColumn(_flat(column, sides), column) for column in needed]
     if clauses.inserts_only:
         number = ComputedColumn(CLAUSE, Choice(tuple(_choices(clauses.all))))
-        rows = engine.join(JoinSide(SOURCE, source), JoinSide(TARGET, target), on, "anti", [*passed, number])
+        rows = engine.join(source, target, on, "anti", [*passed, number])
     else:
         by_source = bool(clauses.of(Kind.NOT_MATCHED_BY_SOURCE))
-        names = engine.schema(source).names
+        names = engine.schema(source.relation).names
         present = free_name(_PRESENT, names)
         if by_source:
             columns = [ComputedColumn(name, Column((name,))) for name in names]
-            source = engine.project(source, [*columns, ComputedColumn(present, Literal(True, BOOLEAN))])
+            marked = [*columns, ComputedColumn(present, Literal(True, BOOLEAN))]
+            source = replace(source, relation=engine.project(source.relation, marked))
         number = ComputedColumn(CLAUSE, _number(clauses, present))
         addresses = [ComputedColumn(name, Column((TARGET, name))) for name in address_columns]
         kind = _join_kind(by_source, bool(clauses.of(Kind.NOT_MATCHED)))
-        rows = engine.join(JoinSide(TARGET, target), JoinSide(SOURCE, source), on, kind, [*addresses, *passed, number])
+        rows = engine.join(target, source, on, kind, [*addresses, *passed, number])
     return Classified(engine.filter(rows, Not(IsNull(Column((CLAUSE,))))), sides, needed)
 
 

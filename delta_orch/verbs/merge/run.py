@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from delta_orch.engines.base import ComputedColumn, Engine, Measure, Relation
+from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
@@ -17,6 +18,7 @@ from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
@@ -172,7 +174,13 @@ class _Run:
         if self._clauses.changes_all_that_matters:
             write.transaction.read_rows(files)
         changes = RowChanges(write, files)
-        classified = self._classify(changes, source, where)
+        target_rows = record_counts(files)
+        classified = self._classify(
+            changes,
+            JoinSide(SOURCE, source, found.num_source_rows),
+            where,
+            None if target_rows.null_count else pc.sum(target_rows).as_py() or 0,
+        )
         rows = stack.enter_context(engine.evaluated(classified.rows))
         classified = replace(classified, rows=rows)
         counts = self._counts(rows)
@@ -227,17 +235,18 @@ class _Run:
             bounds = resolve_expression(bounds, write.target.schema)
         return bounds, snapshot.files(ADD_SCHEMA.names, wanted)
 
-    def _classify(self, changes: RowChanges, source: Relation, where: Expression | None) -> Classified:
+    def _classify(
+        self, changes: RowChanges, source: JoinSide, where: Expression | None, num_rows: int | None
+    ) -> Classified:
         needed = needed_columns(self._clauses, self._recomputed, self._sides)
         needed.update((Column(column.path[:2]), None) for column in self._keys.values())
         if self._is_inside is not None:
             needed.update((Column(column.path[:2]), None) for column in columns_of(self._is_inside))
         looked_at = {**condition_columns(self._on, self._clauses), **needed}
         names = [name for name in self._sides.target.names if Column((TARGET, name)) in looked_at]
-        target = changes.scan(where, names)
         return classify(
             self._engine,
-            target,
+            JoinSide(TARGET, changes.scan(where, names), num_rows),
             source,
             self._on,
             self._clauses,

@@ -5,6 +5,7 @@ It needs what `scripts/setup_reference.sh` installs. The exit code is 0 where no
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from tests.interop.reference_client import start_reference
 
 
 def _spark() -> Any:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")

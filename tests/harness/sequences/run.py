@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 import delta_orch
 from delta_orch import DeltaTable
+from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import DeltaError
 from tests.harness.sequences.cases import SCHEMA, Sequence, Statement, random_sequence
 from tests.interop.reference_client import Reference, ReferenceError
@@ -69,7 +70,7 @@ def check_sequence(seed: int, directory: Path, reference: Reference, engines: Ma
                 _step(number, statement, sequence, copies, reference, directory)
             except Differs as error:
                 raise Differs(f"step {number}: {error}") from error
-    except (Differs, DeltaError, ReferenceError) as error:
+    except Exception as error:
         raise Differs(f"{type(error).__name__} {error}\n{sequence.told()}") from error
     return copies.refused
 
@@ -191,9 +192,10 @@ def _compare_rows(sequence: Sequence, copies: _Copies, reference: Reference) -> 
         expected = expected or rows
     assert expected is not None
     for name, writer in copies.writers.items():
-        if writer not in (REFERENCE, "local"):
-            read = DeltaTable(paths[0]).snapshot().scan().to_spark(writer.spark).toArrow()  # type: ignore[attr-defined]
-            _ensure_same(f"rows of {paths[0].name} by {name}", _bag(read), expected)
+        if isinstance(writer, SparkEngine):
+            scan = DeltaTable(paths[-1]).snapshot().scan()
+            read = writer.to_arrow(writer.scan(scan.plan()))
+            _ensure_same(f"rows of {paths[-1].name} by {name}", _bag(read), expected)
 
 
 def _compare_feeds(copies: _Copies, reference: Reference) -> None:
