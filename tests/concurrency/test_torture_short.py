@@ -76,5 +76,13 @@ def test_the_model() -> None:
         Step(1, 0, "replace_ids", (("a", 12),), (10, 20)),
         Step(1, 1, "replace_days_of_data", (("b", 3),), (0, 0)),
     ]
-    assert replay(steps) == {("a", 1, "0-0"): 1, ("a", 12, "1-0"): 1, ("b", 3, "1-1"): 1}
-    assert replay([*steps, Step(0, 1, "replace_day", (("a", 9),), (0, 0))]) == {("a", 9, "0-1"): 1, ("b", 3, "1-1"): 1}
+    at = [(version, step, None) for version, step in enumerate(steps)]
+    assert replay(at) == {("a", 1, "0-0"): 1, ("a", 12, "1-0"): 1, ("b", 3, "1-1"): 1}
+    now = len(at)
+    replaced = (now, Step(0, 1, "replace_day", (("a", 9),), (0, 0)), None)
+    assert replay([*at, replaced]) == {("a", 9, "0-1"): 1, ("b", 3, "1-1"): 1}
+    upserted = (now + 1, Step(0, 2, "upsert_ids", (("a", 9), ("a", 10)), (0, 0)), None)
+    after = {("a", 9, "0-2"): 1, ("a", 10, "0-2"): 1, ("b", 3, "1-1"): 1}
+    assert replay([*at, replaced, upserted]) == after
+    restored = (now + 2, Step(0, 3, "restore", (), (0, 0)), now - 1)
+    assert replay([*at, replaced, upserted, restored]) == replay(at)

@@ -80,7 +80,7 @@ def rehearse(verb: Verb, template: Template) -> Rehearsal:
     """Run a verb without faults."""
     uri = new_uri()
     table, store = _table_before(uri, verb, template)
-    before = described(DeltaTable(uri))
+    before = described(DeltaTable(uri), expects_gone_files=verb.mends)
     answer = verb.act(table)
     after = described(DeltaTable(uri))
     calls = tuple(store.calls)
@@ -271,7 +271,7 @@ def judge_table(
         is_done: It was acknowledged.
         error: What was raised instead.
     """
-    state = rehearsal.before if _is_untouched(uri, template) else _read_sound_state(uri)
+    state = rehearsal.before if _is_untouched(uri, template) else _read_sound_state(uri, verb)
     is_prepared = verb.prepares and _but_properties(state) == _but_properties(rehearsal.before)
     if state not in (rehearsal.before, rehearsal.after) and not is_prepared:
         raise MatrixFailure(f"the table is neither as before nor as after, but {state}")
@@ -288,7 +288,7 @@ def judge_table(
         raise MatrixFailure(f"running it again fails: {e!r}") from e
     if verb.has_txn and result.skipped != is_in:
         raise MatrixFailure(f"running it again says skipped={result.skipped}")
-    if (again := _read_state(uri)) != rehearsal.after:
+    if (again := _read_state(uri, verb)) != rehearsal.after:
         raise MatrixFailure(f"run again, it leaves {again}, not {rehearsal.after}")
 
 
@@ -301,18 +301,18 @@ def _is_untouched(uri: str, template: Template) -> bool:
     return is_kept and not any(path.startswith("_delta_log/") for path in files.keys() - template.now.keys())
 
 
-def _read_state(uri: str) -> Any:
+def _read_state(uri: str, verb: Verb) -> Any:
     """By a reader who knows nothing yet."""
     try:
-        return described(DeltaTable(uri))
+        return described(DeltaTable(uri), expects_gone_files=verb.mends)
     except DeltaError as e:
         raise MatrixFailure(f"the table cannot be read: {e!r}") from e
 
 
-def _read_sound_state(uri: str) -> Any:
-    state = _read_state(uri)
-    if state is None:
-        return None
+def _read_sound_state(uri: str, verb: Verb) -> Any:
+    state = _read_state(uri, verb)
+    if state is None or (verb.mends and state["rows"] is None):
+        return state
     try:
         problems = [p for p in DeltaTable(uri).fsck(check_files=True).problems if p.severity == "error"]
     except DeltaError as e:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import MissingFileError
 from delta_orch.protocol.paths import checksum_path
 from delta_orch.storage.memory import FILES, MemoryFile
 from delta_orch.table.column_definitions import column, identity_column
@@ -70,14 +71,23 @@ def new_uri() -> str:
     return f"memory://fault-matrix-{next(_NUMBERS)}"
 
 
-def described(table: DeltaTable) -> dict[str, Any] | None:
-    """What a table says to its readers, None where there is none."""
+def described(table: DeltaTable, *, expects_gone_files: bool = False) -> dict[str, Any] | None:
+    """What a table says to its readers, None where there is none.
+
+    Args:
+        expects_gone_files: A table whose files are gone has None for its rows, instead of an error.
+    """
     if not table.exists():
         return None
     snapshot = table.snapshot()
-    read = snapshot.scan().to_arrow().to_pylist()
+    try:
+        read = snapshot.scan().to_arrow().to_pylist()
+    except MissingFileError:
+        if not expects_gone_files:
+            raise
+        read = None
     return {
-        "rows": Counter(tuple(sorted(row.items(), key=lambda item: item[0])) for row in read),
+        "rows": None if read is None else Counter(tuple(sorted(row.items(), key=lambda item: item[0])) for row in read),
         "files": snapshot.num_files,
         "schema": snapshot.metadata.schema_string,
         "partitioned by": snapshot.partition_columns,
@@ -191,6 +201,17 @@ def _create_counted(table: DeltaTable) -> None:
     table.append(rows("a", 1, 2))
 
 
+def _create_clustered(table: DeltaTable) -> None:
+    table.create(rows("a").schema, cluster_by=["id", "day"])
+    table.append(rows("a", 1, 3))
+
+
+def _lose_file(table: DeltaTable) -> None:
+    """One of the files of the newest version is gone."""
+    _grow_plain(table)
+    table.store.delete(table.snapshot().files(["path"])["path"][0].as_py())
+
+
 def _litter(table: DeltaTable) -> None:
     """Files that no version names: of a writer that never committed."""
     _grow_plain(table)
@@ -203,6 +224,8 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "empty": (_nothing, lambda table: table.create(rows("a").schema, partition_by=["day"])),
     "plain": (_create_plain, _grow_plain),
     "littered": (_create_plain, _litter),
+    "clustered": (_create_clustered, lambda table: table.append(rows("b", 2, 4))),
+    "broken": (_create_plain, _lose_file),
     "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
     "marked": (_create_marked, _mark),
     "marked before": (_create_and_mark, lambda table: table.append(rows("c", 7))),

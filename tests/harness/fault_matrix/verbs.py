@@ -31,6 +31,7 @@ class Verb:
         is_read: It answers something and changes nothing.
         has_txn: Running it again is `skipped` where it has been committed.
         commits: It makes one version: the table is as before or as after, and an error says which.
+        mends: The table that it meets has lost files.
         prepares: It makes versions before its own, which may change properties and nothing else that readers see.
         holds: It begins with a snapshot of the table's past.
     """
@@ -42,6 +43,7 @@ class Verb:
     has_txn: bool = False
     commits: bool = True
     prepares: bool = False
+    mends: bool = False
     holds: bool = False
 
 
@@ -61,6 +63,11 @@ def _merge(table: DeltaTable) -> Any:
     merge = table.merge(rows("a", 1, 2, 77), "target.id = source.id", txn=TXN)
     merge.when_matched_delete("source.id = 1").when_matched_update({"day": "'z'"}).when_not_matched_insert_all()
     return merge.execute()
+
+
+def _mirror(table: DeltaTable) -> Any:
+    merge = table.merge(rows("a", 1, 4, 6), "target.id = source.id", txn=TXN)
+    return merge.when_not_matched_insert_all().when_not_matched_by_source_delete().execute()
 
 
 def _alter(table: DeltaTable, change: Callable[[Any], Any]) -> Any:
@@ -187,6 +194,12 @@ VERBS = (
     _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
     _commit("optimize, Z-order", "plain", lambda t: t.optimize(zorder_by=["id"], txn=TXN)),
     _commit("merge, marked rows", "marked", _merge),
+    _commit("optimize, clustered", "clustered", lambda t: t.optimize(txn=TXN)),
+    _commit("upsert, rows marked", "scattered", lambda t: t.upsert(rows("z", 3, 9, 900), ["id"], txn=TXN)),
+    _commit("upsert, files written anew", "rich", lambda t: t.upsert(rows("z", 2, 5, 77), ["id"], txn=TXN)),
+    _commit("upsert, tracked rows", "counted", lambda t: t.upsert(rows("z", 1, 9), ["id"], txn=TXN)),
+    _commit("merge, deletes what the source lacks", "plain", _mirror),
+    Verb("repair", "broken", lambda t: t.repair(txn=TXN), has_txn=True, mends=True),
     _commit("purge", "marked before", lambda t: t.purge(txn=TXN)),
     _commit("restore", "plain", lambda t: t.restore(version=2, txn=TXN)),
     _commit("restore, marked rows", "marked", lambda t: t.restore(version=0, txn=TXN)),

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 
-from tests.harness.torture.plan import Step
+from tests.harness.torture.plan import MOST_VERSIONS_BACK, Step
 
 Row = tuple[str, int, str]
 """Day, id, and the operation that wrote it."""
 
 
-def replay(steps: Iterable[Step]) -> Counter[Row]:
-    """The rows after these steps, which are in the order of their versions."""
+def replay(steps: Iterable[tuple[int, Step | None, int | None]]) -> Counter[Row]:
+    """The rows after these steps.
+
+    Args:
+        steps: Each version, from 0 on, the step that made it if it concerns rows, and the version that it restored.
+    """
     rows: Counter[Row] = Counter()
-    for step in steps:
+    past: deque[Counter[Row]] = deque(maxlen=MOST_VERSIONS_BACK + 1)
+    for version, step, restored in steps:
+        past.append(Counter(rows))
+        if restored is not None:
+            # `past` ends with the rows of the version before this one.
+            rows = Counter(past[restored - version])
+            continue
+        if step is None:
+            continue
         for row in [row for row in rows if _is_replaced(step, row)]:
             del rows[row]
         if step.kind == "update_ids":
@@ -22,6 +34,14 @@ def replay(steps: Iterable[Step]) -> Counter[Row]:
             rows.subtract(taken)
             rows.update((day, number, step.op_id) for day, number, _ in taken)
             rows = +rows
+        if step.kind == "upsert_ids":
+            keys = {(day, number) for day, number, _ in rows} & set(step.rows)
+            taken = [row for row in rows.elements() if row[:2] in keys]
+            rows.subtract(taken)
+            rows.update((day, number, step.op_id) for day, number, _ in taken)
+            rows = +rows
+            rows.update((day, number, step.op_id) for day, number in step.rows if (day, number) not in keys)
+            continue
         rows.update((day, number, step.op_id) for day, number in step.rows)
     return rows
 

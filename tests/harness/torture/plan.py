@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 DAYS = ("a", "b", "c", "d")
 MAX_ROWS = 4
+MOST_VERSIONS_BACK = 50
+"""What a restore goes back from the newest version that it knows, at most, whatever others commit meanwhile."""
 _IDS_PER_STEP = 10
 _IDS_PER_WORKER = 10_000_000
 _WEIGHTS = {
@@ -23,10 +25,16 @@ _WEIGHTS = {
     "cleanup_log": 4,
     "delete_ids": 6,
     "update_ids": 6,
+    "upsert_ids": 12,
+    "restore": 2,
+    "zorder": 2,
+    "purge": 2,
+    "repair": 1,
 }
 ROW_CHANGES = frozenset({"delete_ids", "update_ids"})
-"""Operations that commit nothing where they find no row."""
-WRITES = ROW_CHANGES | {"append", "replace_day", "replace_ids", "replace_days_of_data"}
+MAY_FIND_NOTHING = ROW_CHANGES | {"restore"}
+"""Operations that commit nothing where there is nothing to change."""
+WRITES = MAY_FIND_NOTHING | {"append", "replace_day", "replace_ids", "replace_days_of_data", "upsert_ids"}
 COMMITS = WRITES | {"set_property", "add_column"}
 """Operations that are one commit of their own, recognised by their id in `commitInfo.userMetadata`."""
 
@@ -70,9 +78,9 @@ def plan_step(seed: int, worker: int, number: int) -> Step:
     )
     # What is replaced lies among the ids of some worker, up to and with those written now.
     low = chance.randint(0, 8) * _IDS_PER_WORKER + chance.randint(0, max(number, 1)) * _IDS_PER_STEP
-    if kind == "replace_ids":
+    if kind in ("replace_ids", "upsert_ids"):
         rows = tuple((days[0], low + i) for i in range(count))
-    elif kind in ROW_CHANGES:
+    elif kind in MAY_FIND_NOTHING:
         rows = ()
     else:
         rows = tuple((day, first + i) for i, day in enumerate(days))

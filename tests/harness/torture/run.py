@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import VersionNotFoundError
 from tests.harness.results import Commit
 from tests.harness.torture.model import Row, replay
-from tests.harness.torture.plan import COMMITS, ROW_CHANGES, plan_step
+from tests.harness.torture.plan import COMMITS, MAY_FIND_NOTHING, WRITES, Step, plan_step
 from tests.harness.torture.worker import WorkerOptions, notes_of, read_notes, run_worker
 
 _SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64()), ("op", pa.string())])
@@ -152,7 +153,7 @@ def judge(
     snapshot = DeltaTable(options.table_uri, options.storage_options).snapshot()
     _ensure(f"versions 0 to {snapshot.version}", [c.version for c in commits], list(range(snapshot.version + 1)))
     _ensure("the advanced snapshot's version", table.snapshot().version, snapshot.version)
-    steps = []
+    steps: list[tuple[int, Step | None, int | None]] = []
     seen: Counter[str] = Counter()
     for commit in commits:
         info = commit.commit_info or {}
@@ -161,8 +162,11 @@ def judge(
             seen[op_id] += 1
             worker, number = map(int, op_id.split("-"))
             step = plan_step(options.seed, worker, number)
-            if step.kind not in ("set_property", "add_column"):
-                steps.append(step)
+            parameters: Any = info.get("operationParameters")
+            restored = int(parameters["version"]) if step.kind == "restore" else None
+            steps.append((commit.version, step if step.kind in WRITES else None, restored))
+        else:
+            steps.append((commit.version, None, None))
     _ensure("operations that were committed twice", {op for op, times in seen.items() if times > 1}, set())
     _judge_notes(options, seen, report, processes)
     rows = _rows(snapshot.scan(columns=["day", "id", "op"]).to_arrow())
@@ -190,7 +194,7 @@ def _judge_notes(options: WorkerOptions, seen: Counter[str], report: TortureRepo
             report.failed += event == "failed"
             report.unacknowledged += event == "begins"
             # Where no row is found, no commit is made, and none is looked for.
-            finds_nothing = step.kind in ROW_CHANGES and event == "done before" and not seen[step.op_id]
+            finds_nothing = step.kind in MAY_FIND_NOTHING and event == "done before" and not seen[step.op_id]
             if event != "begins" and not finds_nothing:
                 _ensure(f"commits of step {step.op_id}, {event}", seen[step.op_id], int(event != "failed"))
 

@@ -15,6 +15,7 @@ from delta_orch import literal
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError
 from delta_orch.log.upkeep import log_cleanup
+from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
 from tests.harness.torture.plan import COMMITS, Step, plan_step
 
@@ -101,6 +102,13 @@ def _do(table: DeltaTable, step: Step) -> int | None:
     match step.kind:
         case "optimize":
             table.optimize()
+        case "zorder":
+            table.optimize(zorder_by=["id"])
+        case "purge":
+            table.purge()
+        case "repair":
+            # Nothing is gone, whoever is at work: nothing may leave.
+            table.repair()
         case "checkpoint":
             table.checkpoint()
         case "compact_log":
@@ -126,6 +134,13 @@ def _commit(table: DeltaTable, step: Step) -> CommitResult:
     if step.kind == "add_column":
         name = f"c{step.worker}_{step.number}"
         return table.alter().add_column(name, "integer").commit(txn=txn, user_metadata=step.op_id)
+    if step.kind == "restore":
+        newest = table.version()
+        if not newest:
+            return table.optimize()  # there is nothing to go back to, nor to compact
+        # As close as that, its files are there.
+        version = max(newest - 1 - step.id_range[0] % 3, 0)
+        return table.restore(version=version, txn=txn, user_metadata=step.op_id)
     where = f"day = '{step.day}' AND id >= {step.id_range[0]} AND id < {step.id_range[1]}"
     if step.kind == "delete_ids":
         return table.delete(where, txn=txn, user_metadata=step.op_id, isolation_level="Serializable")
@@ -139,6 +154,10 @@ def _commit(table: DeltaTable, step: Step) -> CommitResult:
             "op": pa.array([step.op_id] * len(step.rows), pa.string()),
         }
     )
+    if step.kind == "upsert_ids":
+        keys = ["day", "id"]
+        options: CommitOptions = {"txn": txn, "user_metadata": step.op_id, "isolation_level": "Serializable"}
+        return table.upsert(rows, keys, schema_mode="merge", **options)
     if step.kind == "append":
         return table.append(rows, txn=txn, user_metadata=step.op_id, schema_mode="merge")
     # Serializable, so that the log's order is the order that the model goes by.
