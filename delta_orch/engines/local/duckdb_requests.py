@@ -101,10 +101,9 @@ def joined(
         rows, kept = f"input_1 AS {names[1]}", ""
         if kind == "anti":
             # Rows without a partner are those whose partner is not there: so the left side is the one in memory.
-            rows, kept = (
-                f"(SELECT *, TRUE AS {_FOUND} FROM input_1) AS {names[1]}",
-                f" WHERE {names[1]}.{_FOUND} IS NULL",
-            )
+            found = quote_duckdb_identifier(free_name(_FOUND, right.relation.schema.names))
+            rows = f"(SELECT *, TRUE AS {found} FROM input_1) AS {names[1]}"
+            kept = f" WHERE {names[1]}.{found} IS NULL"
         sql = f"{rows} {_FLIPPED[kind]} JOIN input_0 AS {names[0]} ON {condition}{kept}"
     else:
         sql = f"input_0 AS {names[0]} {kind.upper()} JOIN input_1 AS {names[1]} ON {condition}"

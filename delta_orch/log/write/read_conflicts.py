@@ -86,7 +86,12 @@ def note_moved_rows(intent: Intent, winner: Commit) -> None:
 
 
 def _changes(intent: Intent, winner: Commit) -> FileChanges:
-    return FileChanges(*(outside_settled(intent, data_changes(files)) for files in (winner.adds, winner.removes)))
+    adds, removes = data_changes(winner.adds), data_changes(winner.removes)
+    outside = outside_settled(intent, adds)
+    if intent.reads.across_scopes and intent.settled_scopes:
+        again = has_path(adds, canonical_paths(FileTable(removes).path))
+        outside = pa.concat_tables([adds.filter(pc.invert(again)), outside_settled(intent, adds.filter(again))])
+    return FileChanges(outside, outside_settled(intent, removes))
 
 
 def _split(changes: FileChanges) -> tuple[FileChanges, FileChanges]:

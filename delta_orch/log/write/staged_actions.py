@@ -48,6 +48,7 @@ class ReadSet:
             depends on the `rows` of them, and on those that it deletes.
         rows: Positions of such rows, by canonical path.
         unnamed_files: It adds files that the log does not name, or no longer, and that a vacuum may delete.
+        across_scopes: What another run adds to partitions that it has settled counts, too: a row must not be in two.
         look: Tells which of some files has a row that was read, or would have been, where only the statistics of the
             files let one of the predicates match.
     """
@@ -60,6 +61,7 @@ class ReadSet:
     looked_at: list[pa.Array] = field(default_factory=list)
     rows: dict[str, BitMap64] = field(default_factory=dict)
     unnamed_files: bool = False
+    across_scopes: bool = False
     look: RowLook | None = None
 
     @property

@@ -173,6 +173,10 @@ class Staging:
         """The change depends on the rows for which `where` (resolved against the schema) is true."""
         self._reads.predicates.append(where)
 
+    def read_across_scopes(self) -> None:
+        """Rows that come into partitions whose identifier another run records concern the change all the same."""
+        self._reads.across_scopes = True
+
     def read_partitions(self, values: pa.Table) -> None:
         """The change depends on these partitions: one string column a partition column, spelled as in the log."""
         self._reads.partitions.append(values)

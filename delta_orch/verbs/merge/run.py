@@ -129,6 +129,10 @@ class _Run:
         self._keys = {} if self._clauses.inserts_only else self._key_columns()
         bounds = self._request.bounds
         self._is_inside = inside_one(bounds, sides) if bounds else None
+        keyed = {key.target for key in equalities(self._on, sides)}
+        if not all(column in keyed for part in bounds for column in columns_of(part)):
+            # A row has one place in all parts together: another run may put it into a part that it settles.
+            write.transaction.read_across_scopes()
         changes = RowChanges(write, ADD_SCHEMA.empty_table())
         # What does not fit is refused before a row is read.
         self._types = value_types(engine, changes.scan(None), source, self._clauses.all, sides, evolves=self._evolves)

@@ -250,6 +250,11 @@ def _judge_answer(case: Case, rehearsal: Rehearsal, answer: Any, error: DeltaErr
         raise MatrixFailure(f"it says {answer}, not {rehearsal.answer}")
 
 
+def _seen(state: Any, verb: Verb) -> Any:
+    """What must be as before or as after."""
+    return {key: value for key, value in state.items() if key != "files"} if verb.moves and state else state
+
+
 def _but_properties(state: dict[str, Any] | None) -> dict[str, Any]:
     return {} if state is None else {key: value for key, value in state.items() if key != "properties"}
 
@@ -271,12 +276,13 @@ def judge_table(
         is_done: It was acknowledged.
         error: What was raised instead.
     """
-    state = rehearsal.before if _is_untouched(uri, template) else _read_sound_state(uri, verb)
-    is_prepared = verb.prepares and _but_properties(state) == _but_properties(rehearsal.before)
-    if state not in (rehearsal.before, rehearsal.after) and not is_prepared:
+    before, after = _seen(rehearsal.before, verb), _seen(rehearsal.after, verb)
+    state = before if _is_untouched(uri, template) else _seen(_read_sound_state(uri, verb), verb)
+    is_prepared = verb.prepares and _but_properties(state) == _but_properties(before)
+    if state not in (before, after) and not is_prepared:
         raise MatrixFailure(f"the table is neither as before nor as after, but {state}")
-    is_in = state == rehearsal.after and rehearsal.after != rehearsal.before
-    if is_done and state != rehearsal.after:
+    is_in = state == after and after != before
+    if is_done and state != after:
         raise MatrixFailure("it was acknowledged, and is not there")
     if verb.commits and is_in and error is not None and not isinstance(error, CommitOutcomeUnknownError):
         raise MatrixFailure(f"it was committed, and said {error!r}")
@@ -288,8 +294,8 @@ def judge_table(
         raise MatrixFailure(f"running it again fails: {e!r}") from e
     if verb.has_txn and result.skipped != is_in:
         raise MatrixFailure(f"running it again says skipped={result.skipped}")
-    if (again := _read_state(uri, verb)) != rehearsal.after:
-        raise MatrixFailure(f"run again, it leaves {again}, not {rehearsal.after}")
+    if (again := _seen(_read_state(uri, verb), verb)) != after:
+        raise MatrixFailure(f"run again, it leaves {again}, not {after}")
 
 
 def _is_untouched(uri: str, template: Template) -> bool:

@@ -31,6 +31,7 @@ class Verb:
         is_read: It answers something and changes nothing.
         has_txn: Running it again is `skipped` where it has been committed.
         commits: It makes one version: the table is as before or as after, and an error says which.
+        moves: It moves the rows of the files that it sees, so a listing that is behind gives it fewer of them.
         mends: The table that it meets has lost files.
         prepares: It makes versions before its own, which may change properties and nothing else that readers see.
         holds: It begins with a snapshot of the table's past.
@@ -43,6 +44,7 @@ class Verb:
     has_txn: bool = False
     commits: bool = True
     prepares: bool = False
+    moves: bool = False
     mends: bool = False
     holds: bool = False
 
@@ -194,7 +196,7 @@ VERBS = (
     _commit("optimize, marked rows", "marked", lambda t: t.optimize(max_deleted_rows_ratio=0, txn=TXN)),
     _commit("optimize, Z-order", "plain", lambda t: t.optimize(zorder_by=["id"], txn=TXN)),
     _commit("merge, marked rows", "marked", _merge),
-    _commit("optimize, clustered", "clustered", lambda t: t.optimize(txn=TXN)),
+    Verb("optimize, clustered", "clustered", lambda t: t.optimize(txn=TXN), has_txn=True, moves=True),
     _commit("upsert, rows marked", "scattered", lambda t: t.upsert(rows("z", 3, 9, 900), ["id"], txn=TXN)),
     _commit("upsert, files written anew", "rich", lambda t: t.upsert(rows("z", 2, 5, 77), ["id"], txn=TXN)),
     _commit("upsert, tracked rows", "counted", lambda t: t.upsert(rows("z", 1, 9), ["id"], txn=TXN)),
