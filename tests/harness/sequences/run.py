@@ -128,8 +128,8 @@ def _step(
     for path, versions in copies.versions.items():
         versions.append(DeltaTable(path).version())
     made = {name: copies.versions[path][-1] - copies.versions[path][-2] for name, path in copies.paths.items()}
-    moves = statement.sql.startswith(("OPTIMIZE", "REORG"))
-    if len({bool(count) for count in made.values()}) > 1 and not moves:  # what moves rows goes by the files there are
+    # What moves rows goes by the files there are, and the reference's MERGE may commit rows that it only copied.
+    if len({bool(count) for count in made.values()}) > 1 and statement.sql.startswith(("DELETE", "UPDATE", "INSERT")):
         raise Differs(f"not everybody commits: {made}")
     _compare_rows(sequence, copies, reference)
     if any(made.values()) and sequence.properties["delta.enableChangeDataFeed"] == "true":
