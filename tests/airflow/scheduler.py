@@ -140,7 +140,10 @@ def carry_out(api: Api, way: str, fate: str) -> str:
 
 
 def content(uri: Path) -> list[tuple[str, int]]:
-    found = DeltaTable(uri).snapshot().scan(columns=["day", "try"]).to_arrow()
+    table = DeltaTable(uri)
+    if not table.exists():
+        return []
+    found = table.snapshot().scan(columns=["day", "try"]).to_arrow()
     return sorted(zip(found["day"].to_pylist(), found["try"].to_pylist(), strict=True))
 
 
@@ -156,7 +159,11 @@ def airflow(home: Path, ways: list[str], fates: list[str]) -> Iterator[Api]:
         "from airflow.sdk import DAG\nfrom tests.airflow.scheduler_dags import make\n"
         f"for way in {ways!r}:\n    for fate in {fates!r}:\n        globals()[way + fate] = make(way, fate)\n"
     )
-    DeltaTable(home / "tables" / "source").append(pa.table({"day": ["source"], "try": pa.array([0], pa.int64())}))
+    source = pa.table({"day": ["source"], "try": pa.array([0], pa.int64())})
+    DeltaTable(home / "tables" / "source").append(source)
+    for fate in fates:
+        # A merge creates no table.
+        DeltaTable(home / "tables" / f"merge-{fate}").append(source.slice(0, 0))
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
