@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.actions import Txn
-    from delta_orch.staged_write import StagedWrite
     from delta_orch.storage.base import LogStore
-    from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.verbs.merge.builder import Merge
     from delta_orch.writing.target import WriteOptions
 
@@ -468,61 +466,6 @@ class DeltaTable(TableVerbs):
         from delta_orch.verbs.merge.upsert import upsert
 
         return upsert(self.log, self._read(options), source, keys, engine, schema_mode, options)
-
-    # Write, audit, publish
-
-    def staged(self, reference: str) -> StagedWrite:
-        """A write that was staged with `stage=True`, by its reference (`CommitResult.staged`). See `StagedWrite`.
-
-        Raises:
-            StagedWriteGoneError: It was discarded, or vacuum has removed it.
-            InvalidRequestError: `reference` cannot be one.
-        """
-        from delta_orch.staged_write import StagedWrite
-
-        return StagedWrite(self.log, reference)
-
-    def staged_writes(self) -> list[StagedWrite]:
-        """The staged writes that are there, oldest first: also those that are published and that vacuum has not
-        removed yet. The table need not exist."""
-        from delta_orch.staged_write import staged_writes
-
-        return staged_writes(self.log)
-
-    # Everything but the rows
-
-    def alter(self) -> Alteration:
-        """Change properties, features, constraints, columns or clustering: collect changes, then `commit()` them as
-        one version.
-
-            table.alter().set_properties({"delta.appendOnly": "true"}).add_column("note", "string").commit()
-        """
-        from delta_orch.verbs.alter.builder import Alteration
-
-        return Alteration(self.log, self.snapshot)
-
-    def domain_metadata(self) -> Mapping[str, str]:
-        """The table's metadata domains, name → configuration, those of table features (`delta.…`) included (PROTOCOL,
-        "Domain Metadata"). Raises as `snapshot`."""
-        return self.snapshot().domain_metadata
-
-    def set_domain_metadata(self, domain: str, configuration: str, **options: Unpack[CommitOptions]) -> CommitResult:
-        """Set a metadata domain of your own; `delta.…` is the protocol's. See `verbs.domain_metadata`.
-
-        Raises:
-            InvalidRequestError: The name is not yours to use, or the table has no metadata domains.
-            ConcurrentDomainMetadataError: Another commit changed the same domain.
-        """
-        from delta_orch.verbs.domain_metadata import set_domain_metadata
-
-        return set_domain_metadata(self.log, self._read(options), domain, configuration, options)
-
-    def remove_domain_metadata(self, domain: str, **options: Unpack[CommitOptions]) -> CommitResult:
-        """Remove a metadata domain of your own; `skipped` if there is no domain of that name. Raises as
-        `set_domain_metadata`."""
-        from delta_orch.verbs.domain_metadata import remove_domain_metadata
-
-        return remove_domain_metadata(self.log, self._read(options), domain, options)
 
     def _read(self, options: CommitOptions) -> TableSnapshot:
         """The version a change starts from."""

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 EngineChoice: TypeAlias = "str | Engine"
 """`"auto"`, `"local"`, `"spark"`, or an engine."""
 
+_KEPT_VALUES = {
+    "pyarrow.Table", "pyarrow.RecordBatch", "pyarrow.Dataset", "pandas.DataFrame", "polars.DataFrame",
+    "polars.LazyFrame", "pyspark.DataFrame",
+}  # fmt: skip
+
 
 def select_engine(data: object = None, engine: EngineChoice = "auto") -> Engine:
     """The engine for `data`.
@@ -45,6 +50,13 @@ def select_engine(data: object = None, engine: EngineChoice = "auto") -> Engine:
 def is_spark_value(data: object) -> bool:
     """Whether this is a Spark DataFrame, classic or Connect. Imports nothing."""
     return any(c.__module__.startswith("pyspark.sql") and c.__name__ == "DataFrame" for c in type(data).__mro__)
+
+
+def can_be_read_again(data: object) -> bool:
+    """Whether a value is known to give the same rows twice. A reader gives them once, and so may anything else that
+    exports an Arrow stream. Imports nothing."""
+    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(data).__mro__}
+    return not names.isdisjoint(_KEPT_VALUES)
 
 
 def local_engine() -> Engine:

@@ -6,6 +6,8 @@ raises an error on request, or makes rows. What is missing here is refused by na
 
 from __future__ import annotations
 
+from delta_orch.expressions.checked_tokens import OTHER_FUNCTION, Refused
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -115,3 +117,11 @@ RESERVED = _words("""
     some then union when where with
 """)
 """Words that do not name a column without backticks."""
+
+
+def not_allowed(name: str, *, is_clock: bool = False) -> Refused:
+    """The refusal of a function by its name."""
+    if is_clock:
+        return Refused(f"calls the function {name}: its answer is not fixed", "Compute the value before the write")
+    why = ": its answer is not fixed" if name in UNSTABLE_FUNCTIONS else ", which is not allowed there"
+    return Refused(f"calls the function {name[:100]}{why}", OTHER_FUNCTION)

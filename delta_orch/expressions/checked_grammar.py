@@ -16,12 +16,12 @@ from delta_orch.expressions.allowed_functions import (
     TYPES,
     UNIT_FUNCTIONS,
     UNITS,
-    UNSTABLE_FUNCTIONS,
     WITHOUT_PARENTHESES,
     grown_size,
+    not_allowed,
 )
-from delta_orch.expressions.checked_patterns import MAX_SUBJECT, ensure_quick_like, ensure_quick_pattern, patterns_of
-from delta_orch.expressions.checked_tokens import OTHER_FUNCTION, SIMPLER, Refused, quoted_string, tokens_of
+from delta_orch.expressions.checked_patterns import ensure_quick_like, ensure_quick_pattern, ensure_short_subject, patterns_of
+from delta_orch.expressions.checked_tokens import SIMPLER, Refused, quoted_string, tokens_of
 from delta_orch.expressions.spark_literals import quote_identifier
 
 MAX_NESTING = 40
@@ -178,7 +178,7 @@ class Reader:
 
     def _like(self, left: _Piece, negation: str, operator: str) -> _Piece:
         ensure = ensure_quick_like if operator in ("LIKE", "ILIKE") else ensure_quick_pattern
-        _ensure_short_subject(left)
+        ensure_short_subject(left.size)
         if self._is("ANY", "SOME", "ALL"):
             which = self._advance().upper()
             self._expect("(")
@@ -227,7 +227,7 @@ class Reader:
             if self._take("."):
                 name = self._name()
                 if self._is("("):
-                    raise _not_allowed(".".join((*(found.path or ()), name)))
+                    raise not_allowed(".".join((*(found.path or ()), name)))
                 if found.path is not None:
                     if len(found.path) == MAX_NESTING:
                         raise Refused("is nested too deeply", SIMPLER)
@@ -364,9 +364,9 @@ class Reader:
             raise Refused("holds a subquery")
         is_clock = name in CLOCK_FUNCTIONS or (name == "unix_timestamp" and self._is(")"))
         if name not in ALLOWED_FUNCTIONS and not is_clock:
-            raise _not_allowed(name)
+            raise not_allowed(name)
         if is_clock and not self._is_default:
-            raise _not_allowed(name if name in CLOCK_FUNCTIONS else "unix_timestamp without an argument", is_clock=True)
+            raise not_allowed(name if name in CLOCK_FUNCTIONS else "unix_timestamp without an argument", is_clock=True)
         parts: list[_Piece] = []
         sql = f"{name}({self._arguments(name, parts)})"
         self._expect(")")
@@ -379,7 +379,7 @@ class Reader:
                 raise Refused(f"calls {name} with a length or a scale that is not a constant of at most {most}")
         for pattern in patterns_of(name, [part.sql for part in parts]):
             ensure_quick_pattern(pattern)
-            _ensure_short_subject(parts[0])
+            ensure_short_subject(parts[0].size)
         size = grown_size(name, [part.size for part in parts])
         if name in PADDING_FUNCTIONS:
             size = max(int(parts[1].sql), 1)
@@ -497,15 +497,3 @@ class Reader:
 def _is_number_up_to(sql: str, most: int) -> bool:
     digits = sql.removeprefix("-")
     return digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) <= most
-
-
-def _ensure_short_subject(subject: _Piece) -> None:
-    if subject.size > MAX_SUBJECT:
-        raise Refused(f"matches a pattern with a text that may be longer than {MAX_SUBJECT} characters", SIMPLER)
-
-
-def _not_allowed(name: str, *, is_clock: bool = False) -> Refused:
-    if is_clock:
-        return Refused(f"calls the function {name}: its answer is not fixed", "Compute the value before the write")
-    why = ": its answer is not fixed" if name in UNSTABLE_FUNCTIONS else ", which is not allowed there"
-    return Refused(f"calls the function {name[:100]}{why}", OTHER_FUNCTION)

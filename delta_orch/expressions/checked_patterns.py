@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from delta_orch.expressions.checked_tokens import Refused
+from delta_orch.expressions.checked_tokens import SIMPLER, Refused
 
 MAX_SUBJECT = 1_000
 """How long a constant text may be that is matched."""
@@ -60,6 +60,12 @@ class _Part:
     is_one: bool = False
     is_optional: bool = False
     is_exact: bool = True
+
+
+def ensure_short_subject(size: int) -> None:
+    """Raises Refused: The text that a pattern is matched with may be too long."""
+    if size > MAX_SUBJECT:
+        raise Refused(f"matches a pattern with a text that may be longer than {MAX_SUBJECT} characters", SIMPLER)
 
 
 def patterns_of(function: str, arguments: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import Engine, Relation, RowCheck
-from delta_orch.engines.select import EngineChoice, is_spark_value, select_engine
+from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_value, select_engine
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
@@ -150,7 +150,7 @@ def _new_base(
     error: MetadataChangedError, log: TableLog, snapshot: Snapshot | None, plan: WritePlan
 ) -> Snapshot | None:
     """The version from which the plan may run again; None if it may not."""
-    if plan.source is None or plan.options.get("read_version") is not None or not _can_be_read_again(plan.source.data):
+    if plan.source is None or plan.options.get("read_version") is not None or not can_be_read_again(plan.source.data):
         return None
     if snapshot is None:
         if error.context.get("differences") != [PHYSICAL_NAMES]:
@@ -164,16 +164,6 @@ def _new_base(
         return None
     newest = log.advance(snapshot)
     return newest if without_marks(newest.metadata) == without_marks(snapshot.metadata) else None
-
-
-def _can_be_read_again(data: object) -> bool:
-    """Whether a value is known to give the same rows twice. A reader gives them once, and so may anything else that
-    exports an Arrow stream."""
-    if isinstance(data, pa.Table | pa.RecordBatch):
-        return True
-    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(data).__mro__}
-    known = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyspark.DataFrame", "pyarrow.Dataset"}
-    return not names.isdisjoint(known)
 
 
 def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> CommitResult:
