@@ -20,8 +20,13 @@ from delta_orch.expressions.allowed_functions import (
     grown_size,
     not_allowed,
 )
-from delta_orch.expressions.checked_patterns import ensure_quick_like, ensure_quick_pattern, ensure_short_subject, patterns_of
-from delta_orch.expressions.checked_tokens import SIMPLER, Refused, quoted_string, tokens_of
+from delta_orch.expressions.checked_patterns import (
+    ensure_quick_like,
+    ensure_quick_pattern,
+    ensure_short_subject,
+    patterns_of,
+)
+from delta_orch.expressions.checked_tokens import SIMPLER, Refused, is_number_up_to, quoted_string, tokens_of
 from delta_orch.expressions.spark_literals import quote_identifier
 
 MAX_NESTING = 40
@@ -375,7 +380,7 @@ class Reader:
         if name in BOUNDED_FUNCTIONS and len(parts) > 1 - (name in PADDING_FUNCTIONS):
             most = BOUNDED_FUNCTIONS[name]
             is_format = name == "format_number" and len(parts) > 1 and parts[1].sql[0] == "'"
-            if len(parts) < 2 or not (is_format or _is_number_up_to(parts[1].sql, most)):
+            if len(parts) < 2 or not (is_format or is_number_up_to(parts[1].sql, most)):
                 raise Refused(f"calls {name} with a length or a scale that is not a constant of at most {most}")
         for pattern in patterns_of(name, [part.sql for part in parts]):
             ensure_quick_pattern(pattern)
@@ -492,8 +497,3 @@ class Reader:
                 self._expect("]")
             else:
                 return sql
-
-
-def _is_number_up_to(sql: str, most: int) -> bool:
-    digits = sql.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) <= most

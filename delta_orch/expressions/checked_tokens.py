@@ -69,3 +69,9 @@ def quoted_string(token: str) -> str:
         return "\\'" if quote == "'" else "\\'" * len(found)
 
     return f"'{_QUOTES.sub(changed, token[1:-1])}'"
+
+
+def is_number_up_to(sql: str, most: int) -> bool:
+    """Whether a printed constant is a whole number of no more than `most`, without regard to its sign."""
+    digits = sql.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) <= most
