@@ -360,10 +360,10 @@ def test_elements_that_share_bytes_do_not_multiply() -> None:
         # Two elements, both at offset 0.
         header = b"\x0f\x02" + b"\x00" * 8
         value = header + len(value).to_bytes(4, "little") + value
-    started = clock.perf_counter()
+    started = clock.process_time()
     with pytest.raises(InvalidVariantError, match="overlap"):
         Variant(EMPTY_METADATA, value).to_python()
-    assert clock.perf_counter() - started < 1
+    assert clock.process_time() - started < 1
 
 
 # Paths

@@ -684,10 +684,10 @@ def strip(value: Any) -> Any:
 
 
 def quickly(action: Callable[..., Any]) -> None:
-    started = clock.perf_counter()
+    started = clock.process_time()
     with pytest.raises(InvalidVariantError):
         action()
-    assert clock.perf_counter() - started < 5
+    assert clock.process_time() - started < 5
 
 
 @pytest.mark.parametrize(
