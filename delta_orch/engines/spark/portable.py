@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 # Columns that only exist inside a plan.
 _KEY = "delta_orch_file_key"
+_LEFT_KEY = "delta_orch_file_key_left"
 _FOUND = "delta_orch_partition_found"
 _KEY_FIELDS = (StructField(_KEY, STRING), StructField(_FOUND, BOOLEAN))
 # What Java's URI escapes: `%`, ASCII that no URI has, control characters, and spaces of all scripts.
@@ -115,15 +116,17 @@ class PortableHost(SparkHost):
         positions = [f.name for f in POSITION_FIELDS] if positioned else []
         # Columns go by name: `rows[name]` would ask the server, which lists the files.
         if positioned:
-            keyed = rows.selectExpr(*data, *positions, f"{FILE_COLUMN} AS {_KEY}")
+            keyed = rows.selectExpr(*data, *positions, f"{FILE_COLUMN} AS {_LEFT_KEY}")
         else:
-            keyed = rows.select(*data, rows.metadataColumn("_metadata").getField("file_path").alias(_KEY))
+            keyed = rows.select(*data, rows.metadataColumn("_metadata").getField("file_path").alias(_LEFT_KEY))
         schema = StructType((*_KEY_FIELDS, *files.partition_schema))
         table = _lookup_table(files, [_uri(path) for path in paths], schema)
-        joined = keyed.join(arrow_to_frame(self.session, table, schema).hint("broadcast"), _KEY, "left")
+        lookup = arrow_to_frame(self.session, table, schema).hint("broadcast")
+        # A join on one name for both would hide `_metadata`.
+        joined = keyed.join(lookup, keyed[_LEFT_KEY] == lookup[_KEY], "left")
         partition = [
             f"CASE WHEN {_FOUND} THEN {name} ELSE raise_error(concat('delta_orch: no partition values for ', "
-            f"{_KEY})) END AS {name}"
+            f"{_LEFT_KEY})) END AS {name}"
             for name in map(quote_identifier, files.partition_schema.names)
         ]
         return joined.selectExpr(*data, *partition, *positions)
