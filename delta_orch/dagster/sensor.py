@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from typing import Literal as OneOf
 
 import dagster as dg
 import pyarrow as pa
 
-from delta_orch.dagster.resource import resolve_env, resolve_options
+from delta_orch.dagster.metadata import public_uri
+from delta_orch.dagster.resource import DeltaTableResource, resolve_env, resolve_options
 from delta_orch.dagster.touched import (
     PartitionKeyOf,
     SensorState,
@@ -18,15 +22,17 @@ from delta_orch.dagster.touched import (
     TouchedPartitions,
     Values,
     WantedRun,
+    parse_cursors,
     parse_state,
 )
-from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.tail import TailBatch, current_cursor, poll
 from delta_orch.storage.open import open_store
 
 Target = Any
 """What `dg.sensor` takes as `target` or `job`."""
+OnRecreated = OneOf["restart", "error"]
 
 VERIFY_INTERVAL_S = 3600
 
@@ -34,7 +40,8 @@ VERIFY_INTERVAL_S = 3600
 def build_delta_log_sensor(
     *,
     name: str,
-    table_uri: str,
+    table_uri: str | None = None,
+    tables: Mapping[str, DeltaTableResource] | None = None,
     storage_options: Mapping[str, str] | None = None,
     target: Target = None,
     job: Target = None,
@@ -46,7 +53,9 @@ def build_delta_log_sensor(
     tags: Mapping[str, str] | None = None,
     partition_format: str | Mapping[str, str] | None = None,
     partitions_per_run: OneOf["one", "range"] = "one",
+    max_partitions_per_run: int | None = None,
     max_runs_per_tick: int | None = None,
+    on_recreated: OnRecreated = "restart",
     skip_while_active: bool = False,
     minimum_interval_seconds: int | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -61,6 +70,10 @@ def build_delta_log_sensor(
 
     After the table was recreated, or unseen commits were cleaned up, everything counts as new.
 
+    With `tables` one sensor follows many: its cursor holds one of each, its runs have the tag `delta/table` and run
+    keys that begin with the table's name. What is wrong with one table holds no other up: its cursor stays, the error
+    is logged, and the tick fails once no other table has news.
+
     A value becomes the key of the partition that the IO manager writes it to. One before the start or after the end of
     the partitions, a key that they do not list, and null are passed over, with a warning. A partition that is not there
     yet (today's) is kept in the cursor and requested when it is. Any other value that maps to no key fails the tick,
@@ -68,8 +81,9 @@ def build_delta_log_sensor(
 
     Args:
         name: Of the sensor.
-        table_uri: The table, which need not exist yet.
-        storage_options: Of its store; values may be `dg.EnvVar`.
+        table_uri: The table, which need not exist yet. Give this or `tables`.
+        tables: Name → table. All have the same target and the same partitions.
+        storage_options: Of the store of `table_uri`; values may be `dg.EnvVar`.
         target: Assets to materialize (as in `dg.sensor`). Give this or `job`.
         job: The job to run.
         partitions_def: The partitions of what is run. New keys are added to a `DynamicPartitionsDefinition`.
@@ -83,7 +97,11 @@ def build_delta_log_sensor(
             hold the key itself; for multi-dimensional partitions a format for some dimensions.
         partitions_per_run: `one` run a partition, or one run a `range` of neighboring time partitions (the assets need
             `BackfillPolicy.single_run()`).
-        max_runs_per_tick: Request no more runs in one tick; the next ticks go on before the log is read again.
+        max_partitions_per_run: A range has no more partitions than that; a longer one is several runs.
+        max_runs_per_tick: Request no more runs in one tick; the next ticks go on before the log is read again. What
+            waits goes before what is new, so that no table is left behind.
+        on_recreated: `restart` counts everything in a recreated table as new, `error` fails the tick until the cursor
+            is reset.
         skip_while_active: Request nothing while a run that this sensor requested is queued or running. What is
             committed meanwhile is one batch afterwards.
         minimum_interval_seconds: As in `dg.sensor`.
@@ -97,10 +115,16 @@ def build_delta_log_sensor(
         raise InvalidRequestError(f"start={start!r} is not 'latest' or 'beginning'")
     if partitions_per_run not in ("one", "range"):
         raise InvalidRequestError(f"partitions_per_run={partitions_per_run!r} is not 'one' or 'range'")
-    if max_runs_per_tick is not None and max_runs_per_tick < 1:
+    if on_recreated not in ("restart", "error"):
+        raise InvalidRequestError(f"on_recreated={on_recreated!r} is not 'restart' or 'error'")
+    for limit, value in (("max_runs_per_tick", max_runs_per_tick), ("max_partitions_per_run", max_partitions_per_run)):
+        if value is not None and value < 1:
+            raise InvalidRequestError(f"{limit}={value} is below 1", remedy="Pass at least 1, or None")
+    if max_partitions_per_run is not None and partitions_per_run != "range":
         raise InvalidRequestError(
-            f"max_runs_per_tick={max_runs_per_tick} is below 1", remedy="Pass at least 1, or None"
+            "max_partitions_per_run needs partitions_per_run='range'", cause="Each run has one partition without it"
         )
+    followed = _followed(table_uri, storage_options, tables)
     given = partition_expr is not None or partition_key_of is not None or partition_format is not None
     if partitions_def is None and (given or partitions_per_run == "range"):
         raise InvalidRequestError("partition_expr and partition_key_of need partitions_def", remedy="Pass it as well")
@@ -110,47 +134,76 @@ def build_delta_log_sensor(
     if partitions_def is not None:
         mapping = TouchedPartitions(partitions_def, partition_expr, partition_format, partition_key_of)
 
+    def look(context: dg.SensorEvaluationContext, table: str, text: str | None) -> _Look:
+        uri, options = followed[table]
+        log = TableLog(open_store(resolve_env(uri), resolve_options(options)))
+        if text is None and start == "latest":
+            cursor = current_cursor(log)
+            return _Look(SensorState(cursor), f"Watching from version {cursor.version} on.")
+        state = SensorState() if text is None else parse_state(text)
+        if waited := [*state.left, *_runs_that_waited(state, mapping)]:
+            # What an earlier tick has found goes before what is new.
+            return _Look(state, "", waited, waited=True)
+        verify = _is_verification_due(context.last_tick_completion_time, time.time())
+        try:
+            batch = poll(log, state.cursor, verify=verify)
+        except TableNotFoundError as error:
+            return _Look(state, str(error))
+        if batch is None:
+            return _Look(state, f"Nothing new since version {state.cursor.version}.")
+        if batch.recreated and on_recreated == "error":
+            raise _recreated(batch, log.store.uri)
+        _log_gaps(context, batch)
+        state = SensorState(batch.cursor, state.waiting)
+        if not batch.data_changed and not include_maintenance:
+            return _Look(state, f"Versions {_range(batch)} change no data.")
+        if mapping is None:
+            return _Look(state, "", [WantedRun(batch.run_key, batch.starting_version, batch.ending_version)])
+        touched = _touched(context, mapping, batch)
+        return _Look(
+            state.with_waiting(touched.later),
+            f"Versions {_range(batch)} touch none of the partitions that are there.",
+            mapping.runs(
+                touched,
+                batch,
+                by_range=partitions_per_run == "range",
+                longest=max_partitions_per_run or sys.maxsize,
+            ),
+        )
+
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         if skip_while_active and _has_active_run(context, name):
             return dg.SkipReason("A run that this sensor requested is still active.")
-        log = TableLog(open_store(resolve_env(table_uri), resolve_options(storage_options or {})))
-        if context.cursor is None and start == "latest":
-            cursor = current_cursor(log)
-            return _skip(f"Watching from version {cursor.version} on.", SensorState(cursor))
-        state = SensorState() if context.cursor is None else parse_state(context.cursor)
-        wanted = [*state.left, *_runs_that_waited(state, mapping)]
-        if not wanted:
-            # What an earlier tick has found goes before what is new.
-            verify = _is_verification_due(context.last_tick_completion_time, time.time())
+        before = {"": context.cursor} if tables is None else parse_cursors(context.cursor)
+        looks: dict[str, _Look] = {}
+        failed: dict[str, DeltaError] = {}
+        for one in followed:
             try:
-                batch = poll(log, state.cursor, verify=verify)
-            except TableNotFoundError as error:
-                return dg.SkipReason(str(error))
-            if batch is None:
-                return dg.SkipReason(f"Nothing new since version {state.cursor.version}.")
-            _log_gaps(context, batch)
-            state = SensorState(batch.cursor, state.waiting)
-            if not batch.data_changed and not include_maintenance:
-                return _skip(f"Versions {_range(batch)} change no data.", state)
-            if mapping is None:
-                wanted = [WantedRun(batch.run_key, batch.starting_version, batch.ending_version)]
-            else:
-                touched = _touched(context, mapping, batch)
-                state = state.with_waiting(touched.later)
-                wanted = mapping.runs(touched, batch, by_range=partitions_per_run == "range")
-            if not wanted:
-                return _skip(f"Versions {_range(batch)} touch none of the partitions that are there.", state)
-        now, left = wanted[:max_runs_per_tick], wanted[max_runs_per_tick:] if max_runs_per_tick else []
-        keys = {run.first for run in wanted}
-        state = SensorState(state.cursor, tuple(key for key in state.waiting if key not in keys), tuple(left))
+                looks[one] = look(context, one, before.get(one))
+            except DeltaError as error:
+                failed[one] = error
+        after = {one: text for one in failed if (text := before.get(one)) is not None}
+        requests, added, room = list[dg.RunRequest](), list[str](), max_runs_per_tick
+        for one, found in sorted(looks.items(), key=lambda item: not item[1].waited):
+            now, left = (found.wanted, []) if room is None else (found.wanted[:room], found.wanted[room:])
+            room = None if room is None else room - len(now)
+            keys = {run.first for run in found.wanted}
+            waiting = tuple(key for key in found.state.waiting if key not in keys)
+            after[one] = str(SensorState(found.state.cursor, waiting, tuple(left)))
+            requests += [run.request(found.state.cursor.table_id, tags or {}, table=one) for run in now]
+            added += [run.first for run in now if run.first is not None]
+        ordered = {one: after[one] for one in followed if one in after}
+        if failed and ordered == {one: text for one, text in before.items() if one in followed and text is not None}:
+            raise next(iter(failed.values()))
+        for one, reason in failed.items():
+            context.log.error("%s: %s", one, reason)
+        cursor = json.dumps(ordered) if tables is not None else ordered[""]
+        if not requests:
+            return dg.SensorResult(skip_reason=_reason(looks, failed), cursor=cursor)
         additions = []
         if isinstance(partitions_def, dg.DynamicPartitionsDefinition):
-            additions.append(partitions_def.build_add_request([run.first for run in now if run.first is not None]))
-        return dg.SensorResult(
-            run_requests=[run.request(state.cursor.table_id, tags or {}) for run in now],
-            cursor=str(state),
-            dynamic_partitions_requests=additions,
-        )
+            additions.append(partitions_def.build_add_request(list(dict.fromkeys(added))))
+        return dg.SensorResult(run_requests=requests, cursor=cursor, dynamic_partitions_requests=additions)
 
     return dg.sensor(
         name=name,
@@ -158,7 +211,7 @@ def build_delta_log_sensor(
         job=job,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=description or "Follows the log of a Delta table.",
+        description=description or f"Follows the log of {'a Delta table' if tables is None else ', '.join(tables)}.",
     )(evaluate)
 
 
@@ -180,6 +233,51 @@ def default_partition_key(
         return next(iter((*found.keys, *found.later)), None)
 
     return key_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a tick finds of one table: its state, why there is no run where there is none, the runs.
+
+    Attributes:
+        waited: An earlier tick has found the runs.
+    """
+
+    state: SensorState
+    reason: str
+    wanted: list[WantedRun] = field(default_factory=list)
+    waited: bool = False
+
+
+def _followed(
+    table_uri: str | None, storage_options: Mapping[str, str] | None, tables: Mapping[str, DeltaTableResource] | None
+) -> dict[str, tuple[str, Mapping[str, str]]]:
+    """Name → location and storage options. A sensor of one table calls it by no name."""
+    if (table_uri is None) == (tables is None) or (tables is not None and (not tables or "" in tables)):
+        raise InvalidRequestError("A sensor follows one table or several", remedy="Pass table_uri, or named tables")
+    if tables is None:
+        assert table_uri is not None
+        return {"": (table_uri, storage_options or {})}
+    if storage_options is not None:
+        raise InvalidRequestError("storage_options is of table_uri", remedy="Give each of the tables its own")
+    return {name: (table.table_uri, table.storage_options) for name, table in tables.items()}
+
+
+def _reason(looks: Mapping[str, _Look], failed: Mapping[str, DeltaError]) -> str:
+    if set(looks) == {""}:
+        return looks[""].reason
+    said = {name: found.reason for name, found in looks.items() if not found.reason.startswith("Nothing new")}
+    said |= {name: str(error) for name, error in failed.items()}
+    return " ".join(f"{name}: {reason}" for name, reason in said.items()) or f"Nothing new in {len(looks)} tables."
+
+
+def _recreated(batch: TailBatch, uri: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The table was recreated since version {batch.previous.version}",
+        cause=f"Its id is {batch.cursor.table_id}; the cursor is of {batch.previous.table_id}",
+        remedy="Reset the sensor's cursor, or build it with on_recreated='restart'",
+        uri=public_uri(uri),
+    )
 
 
 def _touched(context: dg.SensorEvaluationContext, mapping: TouchedPartitions, batch: TailBatch) -> Touched:
@@ -215,10 +313,6 @@ _ACTIVE = (
 def _has_active_run(context: dg.SensorEvaluationContext, sensor_name: str) -> bool:
     requested = dg.RunsFilter(tags={"dagster/sensor_name": sensor_name}, statuses=list(_ACTIVE))
     return bool(context.instance.get_run_ids(requested, limit=1))
-
-
-def _skip(reason: str, state: SensorState) -> dg.SensorResult:
-    return dg.SensorResult(skip_reason=reason, cursor=str(state))
 
 
 def _range(batch: TailBatch) -> str:

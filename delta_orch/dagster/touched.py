@@ -38,17 +38,23 @@ class WantedRun:
     first: str | None = None
     last: str | None = None
 
-    def request(self, table_id: str, tags: Mapping[str, str]) -> dg.RunRequest:
-        """The request, with tags that name the table and the commits."""
+    def request(self, table_id: str, tags: Mapping[str, str], *, table: str = "") -> dg.RunRequest:
+        """The request, with tags that name the table and the commits.
+
+        Args:
+            table: Its name in a sensor of many. It is part of the run key, as copies of a table have the same id.
+        """
+        run_key = f"{table}:{self.run_key}" if table else self.run_key
         own = {
             **tags,
+            **({"delta/table": table} if table else {}),
             "delta/table_id": table_id,
             "delta/starting_version": str(self.starting_version),
             "delta/ending_version": str(self.ending_version),
         }
         if self.first is not None and self.last != self.first:
-            return dg.RunRequest(run_key=self.run_key, tags={**own, _RANGE_START: self.first, _RANGE_END: self.last})
-        return dg.RunRequest(run_key=self.run_key, partition_key=self.first, tags=own)
+            return dg.RunRequest(run_key=run_key, tags={**own, _RANGE_START: self.first, _RANGE_END: self.last})
+        return dg.RunRequest(run_key=run_key, partition_key=self.first, tags=own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,25 @@ def parse_state(text: str) -> SensorState:
         raise InvalidRequestError(
             f"{text[:200]!r} is not a cursor", cause="A cursor is {table id}:{version}", remedy="Reset the cursor"
         ) from error
+
+
+def parse_cursors(text: str | None) -> dict[str, str | None]:
+    """The states of a sensor of many tables, by name: a JSON object of texts.
+
+    Raises:
+        InvalidRequestError: The text is not one.
+    """
+    try:
+        states = json.loads(text or "{}")
+    except ValueError:
+        states = None
+    if not isinstance(states, dict) or not all(isinstance(state, str) for state in states.values()):
+        raise InvalidRequestError(
+            f"{str(text)[:200]!r} is not a cursor of many tables",
+            cause="It is a JSON object: name → {table id}:{version}",
+            remedy="Reset the cursor",
+        )
+    return states
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,23 +203,26 @@ class TouchedPartitions:
             # A key that is not a point in time.
             return False
 
-    def runs(self, touched: Touched, batch: TailBatch, *, by_range: bool) -> list[WantedRun]:
-        """A run for each key, or for each row of neighbors."""
+    def runs(self, touched: Touched, batch: TailBatch, *, by_range: bool, longest: int) -> list[WantedRun]:
+        """A run for each key, or for each row of at most `longest` neighbors."""
         versions = (batch.starting_version, batch.ending_version)
         if not by_range:
             return [WantedRun(f"{batch.run_key}:{key}", *versions, key, key) for key in touched.keys]
-        ranges = self._ranges(touched.keys)
+        ranges = self._ranges(touched.keys, longest)
         return [WantedRun(f"{batch.run_key}:{first}...{last}", *versions, first, last) for first, last in ranges]
 
-    def _ranges(self, keys: Sequence[str]) -> list[tuple[str, str]]:
+    def _ranges(self, keys: Sequence[str], longest: int) -> list[tuple[str, str]]:
         definition = self.partitions_def
         assert isinstance(definition, dg.TimeWindowPartitionsDefinition)
         ranges: list[tuple[str, str]] = []
+        length = 0
         for key in sorted(keys, key=lambda key: definition.time_window_for_partition_key(key).start.timestamp()):
-            if ranges and definition.get_next_partition_key(ranges[-1][1]) == key:
+            if ranges and length < longest and definition.get_next_partition_key(ranges[-1][1]) == key:
                 ranges[-1] = (ranges[-1][0], key)
+                length += 1
             else:
                 ranges.append((key, key))
+                length = 1
         return ranges
 
     def _by_function(self, values: Values) -> FoundKeys:

@@ -1,6 +1,8 @@
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import dagster as dg
@@ -8,15 +10,17 @@ import pyarrow as pa
 import pytest
 
 import delta_orch.dagster.sensor as sensor_module
-from delta_orch.dagster import build_delta_log_sensor
+from delta_orch.dagster import DeltaTableResource, build_delta_log_sensor
 from delta_orch.dagster.sensor import default_partition_key
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.storage.open import open_store
 from tests.certain import some
 from tests.harness.fault_store import FaultStore
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-10")
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def rows(*days: Any, data_type: pa.DataType | None = None) -> pa.Table:
@@ -34,7 +38,8 @@ def build(table: DeltaTable, **arguments: Any) -> dg.Definitions:
     @dg.asset(partitions_def=arguments.get("partitions_def"))
     def downstream() -> None: ...
 
-    sensor = build_delta_log_sensor(name="watch", table_uri=table.uri, target=[downstream], **arguments)
+    place: dict[str, Any] = {} if "tables" in arguments else {"table_uri": table.uri}
+    sensor = build_delta_log_sensor(name="watch", target=[downstream], **place, **arguments)
     return dg.Definitions(assets=[downstream], sensors=[sensor])
 
 
@@ -375,6 +380,9 @@ def test_runs_are_launched_and_read_the_partition(table: DeltaTable, tmp_path: P
     ("arguments", "message"),
     [
         ({"start": "yesterday"}, "is not 'latest'"),
+        ({"on_recreated": "ignore"}, "is not 'restart'"),
+        ({"max_partitions_per_run": 2}, "needs partitions_per_run='range'"),
+        ({"tables": {}}, "one table or several"),
         ({"partition_expr": "day"}, "need partitions_def"),
         ({"partitions_def": DAYS, "partition_expr": {"a": "b"}}, "one column"),
         ({"partitions_def": dg.MultiPartitionsDefinition({"a": DAYS, "b": DAYS})}, "each of a, b"),
@@ -402,3 +410,83 @@ def test_a_cursor_that_is_none(table: DeltaTable) -> None:
     tick.cursor = "nonsense"
     with pytest.raises(InvalidRequestError, match="Reset the cursor"):
         tick()
+
+
+def build_many(tables: dict[str, DeltaTable], **arguments: Any) -> dg.Definitions:
+    resources = {name: DeltaTableResource(table_uri=table.uri) for name, table in tables.items()}
+    return build(next(iter(tables.values())), tables=resources, **arguments)
+
+
+def test_many_tables_cost_one_head_each(tmp_path: Path, stores: list[FaultStore]) -> None:
+    tables = {name: DeltaTable(tmp_path / name) for name in ("a", "b é", "not there")}
+    tables["a"].append(rows("x"))
+    tables["b é"].append(rows("x"))
+    tick = Ticks(build_many(tables))
+    tick()
+    stores.clear()
+    assert tick().skip_message == "Nothing new in 3 tables."
+    assert [store.counts() for store in stores] == [{"head": 1}] * 3
+    tables["b é"].append(rows("y"))
+    tables["not there"].append(rows("y"))
+    second, third = tick().run_requests
+    assert (second.tags["delta/table"], third.tags["delta/table"]) == ("b é", "not there")
+    assert second.run_key == f"b é:{tables['b é'].snapshot().metadata.id}:1-1"
+    assert tick().run_requests == []
+
+
+def test_copies_of_a_table_have_runs_of_their_own(tmp_path: Path) -> None:
+    DeltaTable(tmp_path / "one").append(rows("x"))
+    copytree(tmp_path / "one", tmp_path / "two")
+    tables = {name: DeltaTable(tmp_path / name) for name in ("one", "two")}
+    requests = Ticks(build_many(tables, start="beginning"))().run_requests
+    assert len({request.run_key for request in requests}) == 2
+
+
+def test_no_table_waits_behind_a_busy_one(tmp_path: Path) -> None:
+    tables = {name: DeltaTable(tmp_path / name) for name in ("busy", "calm")}
+    tick = Ticks(build_many(tables, start="beginning", max_runs_per_tick=1))
+    tables["calm"].append(rows("x"))
+    asked = []
+    for _ in range(4):
+        tables["busy"].append(rows("x"))
+        asked += [request.tags["delta/table"] for request in tick().run_requests]
+    assert asked == ["busy", "calm", "busy", "busy"]
+
+
+def test_a_broken_table_holds_no_other_up(tmp_path: Path) -> None:
+    tables = {name: DeltaTable(tmp_path / name) for name in ("broken", "sound")}
+    for table in tables.values():
+        table.append(rows("x"))
+    tick = Ticks(build_many(tables))
+    tick()
+    before = json.loads(some(tick.cursor))
+    (tmp_path / "broken" / "_delta_log" / f"{1:020}.json").write_text("{")
+    tables["sound"].append(rows("y"))
+    assert [request.tags["delta/table"] for request in tick().run_requests] == ["sound"]
+    assert json.loads(some(tick.cursor))["broken"] == before["broken"]
+    with pytest.raises(DeltaError):
+        tick()
+
+
+def test_a_recreated_table_can_be_an_error(table: DeltaTable, tmp_path: Path) -> None:
+    table.append(rows("a"))
+    tick = Ticks(build(table, on_recreated="error"))
+    tick()
+    (tmp_path / "t").rename(tmp_path / "old")
+    again = DeltaTable(table.uri)
+    again.append(rows("b"))
+    again.append(rows("c"))
+    with pytest.raises(InvalidRequestError, match="was recreated"):
+        tick()
+    tick.cursor = None
+    tick()
+    assert tick.cursor == f"{again.snapshot().metadata.id}:1"
+
+
+def test_a_range_has_no_more_partitions_than_allowed(table: DeltaTable) -> None:
+    table.append(rows(*(f"2013-01-0{day}" for day in (1, 2, 3, 4, 5, 7))), partition_by=["day"])
+    arguments: dict[str, Any] = {"partitions_def": DAYS, "partitions_per_run": "range", "start": "beginning"}
+    requests = Ticks(build(table, max_partitions_per_run=2, **arguments))().run_requests
+    ends = [(tags.get(RANGE_START), tags.get(RANGE_END)) for tags in (request.tags for request in requests)]
+    assert ends == [("2013-01-01", "2013-01-02"), ("2013-01-03", "2013-01-04"), (None, None), (None, None)]
+    assert keys(Ticks(build(table, max_partitions_per_run=1, **arguments))())[:2] == ["2013-01-01", "2013-01-02"]
