@@ -274,26 +274,38 @@ class DeltaTable(TableVerbs):
 
         return create(self.log, self._snapshot_or_none(options), schema, options)
 
-    def create_or_replace(self, schema: object, **options: Unpack[WriteOptions]) -> CommitResult:
-        """Create the table without rows, or replace the one that is there, in one commit. See
-        `verbs.create.create_or_replace`.
+    def create_or_replace(
+        self,
+        schema: object = None,
+        *,
+        data: object = None,
+        engine: EngineChoice = "auto",
+        **options: Unpack[WriteOptions],
+    ) -> CommitResult:
+        """Create the table, or replace the one that is there, in one commit. See `verbs.create.create_or_replace`.
 
-        All rows leave. Schema, partitioning, clustering, properties, name and description are the given ones only.
-        Older versions stay readable.
+        All rows leave; those of `data` come. Schema, partitioning, clustering, properties, name and description are the
+        given ones only. Older versions stay readable.
 
         Args:
             schema, options: As of `create`.
+            data, engine: As of `append`: rows, whose columns become the table's. It takes the place of `schema`.
 
         Returns: `skipped` if a `txn` is recorded.
 
         Raises:
+            InvalidRequestError: Both `schema` and `data` are given, or neither. Nothing was written.
             SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: The definition is invalid.
             AppendOnlyError: The table keeps its rows.
             InvalidRequestError: The table is compatible with Iceberg, and its partitioning would change.
             ConflictError: Another writer changed the table in the meantime. Nothing was committed.
         """
-        from delta_orch.verbs.create import create_or_replace
+        from delta_orch.verbs.create import create_or_replace, create_or_replace_as
 
+        if (schema is None) == (data is None):
+            raise InvalidRequestError("create_or_replace takes either schema or data", remedy="Pass one of them")
+        if data is not None:
+            return create_or_replace_as(self.log, self._snapshot_or_none(options), data, engine, options)
         return create_or_replace(self.log, self._snapshot_or_none(options), schema, options)
 
     def append(

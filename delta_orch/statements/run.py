@@ -139,5 +139,5 @@ def _with_inside(text: str, tokens: list[Token]) -> str | None:
 _SIMPLE = {
     "OPTIMIZE": tables.optimize, "REORG": tables.reorg, "VACUUM": tables.vacuum, "RESTORE": tables.restore,
     "DESCRIBE": describe.describe, "DESC": describe.describe, "SHOW": describe.show, "CONVERT": tables.convert,
-    "ALTER": tables.alter,
+    "ALTER": tables.alter, "GENERATE": tables.generate,
 }  # fmt: skip

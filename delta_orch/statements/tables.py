@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.types import StructField
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.queries import Query, parse_query, time_travel
@@ -47,6 +48,21 @@ def reorg(cursor: Cursor) -> Statement:
     cursor.expect(")")
     cursor.end()
     return lambda session: session.target(name).purge(where, engine=session.choice, **session.options)
+
+
+def generate(cursor: Cursor) -> Statement:
+    """GENERATE symlink_format_manifest FOR TABLE t."""
+    cursor.expect("GENERATE")
+    mode = cursor.name()
+    cursor.expect("FOR", "TABLE")
+    name = table_name(cursor)
+    cursor.end()
+
+    def run(session: Session) -> object:
+        session.refuse_options("GENERATE")
+        return session.target(name).generate(mode.lower())
+
+    return run
 
 
 def vacuum(cursor: Cursor) -> Statement:
@@ -130,11 +146,16 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         raise unsupported("CREATE TABLE with both columns and a query")
     if query is None and fields is None:
         cursor.refuse("( is missing")
-    if query is not None and replaces:
-        raise unsupported("CREATE OR REPLACE TABLE … AS", "Use overwrite(…, schema_mode='overwrite')")
 
     def run(session: Session) -> object:
         table = session.target(name)
+        if replaces and query is not None:
+            options: CommitOptions = {**session.options}
+            if "read_version" not in options and table.exists():
+                # From before the query, which may read the table: a commit between the two is a conflict.
+                options["read_version"] = table.version()
+            engine = session.engine()
+            return table.create_or_replace(data=query.relation(session, engine), engine=engine, **definition, **options)
         if replaces:
             return table.create_or_replace(fields, **definition, **session.options)
         if table.exists() and not if_not_exists:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import orjson
 import pyarrow as pa
 
+from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import (
     DeltaError,
     InvalidRequestError,
@@ -18,7 +19,7 @@ from delta_orch.errors import (
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
-from delta_orch.log.write.commit_options import SERIALIZABLE, parse_txns
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, parse_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import schema_from_arrow
@@ -26,8 +27,10 @@ from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE
+from delta_orch.table.schema_evolution import SchemaMode
 from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
-from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
+from delta_orch.writing.metrics import write_metrics
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Source, Write, WritePlan, run_plan
 from delta_orch.writing.target import (
     TableDefinition,
     WriteOptions,
@@ -55,7 +58,7 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
     definition, commit = split_options(options)
     if snapshot is None:
         target = new_target(log.store, struct, definition)
-        parameters = _parameters(target, definition)
+        parameters = _parameters(target.partition_columns, target.table.configuration, definition)
         transaction = Transaction(log, None, operation="CREATE TABLE", operation_parameters=parameters, **commit)
         target.stage_metadata(transaction)
         try:
@@ -83,8 +86,7 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     """
     struct = parse_schema_argument(schema)
     definition, commit = split_options(options)
-    if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
-        raise InvalidRequestError("A whole table is replaced", remedy="Pass transaction ids without scope")
+    _ensure_whole(commit)
     # Whatever is asked for: whoever adds rows meanwhile adds them to the table that leaves.
     commit = {**commit, "isolation_level": SERIALIZABLE}
     before = None if snapshot is None else existing_target(snapshot)
@@ -95,7 +97,7 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
         log,
         snapshot,
         operation="CREATE OR REPLACE TABLE",
-        operation_parameters=_parameters(target, definition),
+        operation_parameters=_parameters(target.partition_columns, target.table.configuration, definition),
         **commit,
     )
     if transaction.stale_txns():
@@ -106,6 +108,38 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     if snapshot is not None and snapshot.num_files:
         transaction.remove_files(snapshot.files(REMOVED_FILE_COLUMNS))
     return transaction.commit()
+
+
+def create_or_replace_as(
+    log: TableLog, snapshot: Snapshot | None, data: object, engine: EngineChoice, options: WriteOptions
+) -> CommitResult:
+    """As `create_or_replace`, with the columns and the rows of `data`. The data may come from the table itself."""
+    definition, commit = split_options(options)
+    _ensure_whole(commit)
+    given: WriteOptions = {**options, "isolation_level": SERIALIZABLE}
+    parameters = _parameters(definition.get("partition_by"), definition.get("properties"), definition)
+
+    def redefine(before: WriteTarget, columns: StructType, wanted: TableDefinition) -> WriteTarget:
+        return _in_place_of(before, new_target(log.store, columns, wanted, before))
+
+    def change(write: Write) -> dict[str, int]:
+        write.transaction.read_whole_table()
+        adds = write.insert()
+        if write.snapshot is None:
+            return write_metrics(adds)
+        removed = write.snapshot.files(REMOVED_FILE_COLUMNS)
+        write.transaction.remove_files(removed)
+        return write_metrics(adds, removed)
+
+    source = Source(data, SchemaMode.OVERWRITE, redefine)
+    return run_plan(
+        log, snapshot, WritePlan("CREATE OR REPLACE TABLE AS SELECT", parameters, change, given, source, engine)
+    )
+
+
+def _ensure_whole(commit: CommitOptions) -> None:
+    if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
+        raise InvalidRequestError("A whole table is replaced", remedy="Pass transaction ids without scope")
 
 
 def _in_place_of(before: WriteTarget, target: WriteTarget) -> WriteTarget:
@@ -120,11 +154,13 @@ def _in_place_of(before: WriteTarget, target: WriteTarget) -> WriteTarget:
     return replace(target, table=table, clustering=() if was_clustered else target.clustering)
 
 
-def _parameters(target: WriteTarget, definition: TableDefinition) -> dict[str, object]:
+def _parameters(
+    partition_by: Sequence[str] | None, properties: Mapping[str, str] | None, definition: TableDefinition
+) -> dict[str, object]:
     return {
-        "partitionBy": orjson.dumps(target.partition_columns).decode(),
+        "partitionBy": orjson.dumps(tuple(partition_by or ())).decode(),
         "clusterBy": orjson.dumps(tuple(definition.get("cluster_by") or ())).decode(),
-        "properties": orjson.dumps(dict(target.table.configuration)).decode(),
+        "properties": orjson.dumps(dict(properties or {})).decode(),
         "description": definition.get("description"),
         "isManaged": "false",
     }

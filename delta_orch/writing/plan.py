@@ -73,10 +73,15 @@ INSERT, DELETE = "insert", "delete"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The caller's rows, and how the table's schema follows them; `schema_mode` None: not at all."""
+    """The caller's rows, and how the table's schema follows them; `schema_mode` None: not at all.
+
+    Attributes:
+        redefine: With `SchemaMode.OVERWRITE`: what an existing table becomes, of the rows' schema and the definition.
+    """
 
     data: object
     schema_mode: SchemaMode | None = None
+    redefine: Callable[[WriteTarget, StructType, TableDefinition], WriteTarget] | None = None
 
     def open(self, engine: Engine) -> Relation:
         """The rows. Raises InvalidRequestError: The value is none that can be written."""
@@ -185,7 +190,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         keeps_partitioning = source is None or source.schema_mode is not SchemaMode.OVERWRITE
         target = existing_target(snapshot, definition.get("partition_by") if keeps_partitioning else None)
     if source is not None:
-        parameters["partitionBy"] = orjson.dumps(target.partition_columns).decode()
+        parameters.setdefault("partitionBy", orjson.dumps(target.partition_columns).decode())
     txns = resolve_txns(options.get("txn"), target.schema, target.partition_columns)
     options["txn"] = txns
     begin = Transaction
@@ -278,7 +283,11 @@ class Write:
         if self.snapshot is not None:
             before = self.target
             columns = source.as_table(schema) if source.schema_mode is SchemaMode.OVERWRITE else schema
-            self.target = evolve_target(before, columns, source.schema_mode, definition)
+            self.target = (
+                evolve_target(before, columns, source.schema_mode, definition)
+                if source.redefine is None
+                else source.redefine(before, columns, definition)
+            )
             self.target.stage_metadata(self.transaction, before)
         # As Delta on Spark does it: null fills what may be null, but no row chooses its partition by being silent.
         never_null = () if source.schema_mode is SchemaMode.MERGE else self.target.partition_columns

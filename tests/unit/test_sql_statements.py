@@ -12,7 +12,14 @@ import pytest
 
 import delta_orch
 from delta_orch import DeltaTable
-from delta_orch.errors import DeltaError, InvalidRequestError, TableExistsError, UnsupportedExpressionError
+from delta_orch.errors import (
+    AppendOnlyError,
+    ConflictError,
+    DeltaError,
+    InvalidRequestError,
+    TableExistsError,
+    UnsupportedExpressionError,
+)
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
 
@@ -326,6 +333,8 @@ REFUSED = [
     'ALTER TABLE t ADD CONSTRAINT c CHECK ("id" > 0)',
     "UPDATE t AS x SET x.id = 1, id = 2",
     "SHOW CREATE t",
+    "GENERATE other FOR TABLE t",
+    "CREATE OR REPLACE TABLE t (a INT) USING delta AS SELECT 1 AS a",
     "INSERT INTO t VALUES",
     "INSERT INTO t VALUES (1, 'a', NULL",
     "DELETE FROM t WHERE id = (SELECT max(id) FROM t)",
@@ -338,6 +347,55 @@ REFUSED = [
     "CALL x()",
     "SELECT * FROM t VERSION AS OF 99",
 ]
+
+
+def test_a_table_takes_the_place_of_another(table: DeltaTable, tmp_path: Path) -> None:
+    sql("ALTER TABLE t SET TBLPROPERTIES ('k' = 'old', 'delta.enableChangeDataFeed' = 'true')", t=table)
+    sql("ALTER TABLE t ADD CONSTRAINT small CHECK (id < 10)", t=table)
+    before, read = table.version(), table.snapshot()
+    text = "CREATE OR REPLACE TABLE t USING delta PARTITIONED BY (name) COMMENT 'it''s' TBLPROPERTIES ('x' = 'y') AS"
+    sql(f"{text} SELECT name, id + 100 AS n, CAST(id AS STRING) AS id FROM t WHERE id < 3", t=table)
+    found = table.snapshot()
+    assert table.version() == before + 1 and rows(table) == [("a", 101, "1"), ("it's; -- no", 102, "2")]
+    metadata = found.metadata
+    assert (metadata.partition_columns, metadata.description) == (("name",), "it's")
+    assert metadata.configuration == {"x": "y"} and metadata.id != read.metadata.id
+    entry = table.history(1)[0]
+    assert entry.operation == "CREATE OR REPLACE TABLE AS SELECT"
+    assert entry.operation_parameters["partitionBy"] == '["name"]'
+    assert len(read.scan().to_arrow()) == 3
+    with pytest.raises(DeltaError):
+        sql(f"{text} SELECT id FROM t", t=table)
+    preview: Any = delta_orch.sql(f"{text} SELECT * FROM t", tables={"t": table}, dry_run=True)
+    assert preview.preview is not None and table.version() == before + 1
+    sql("CREATE OR REPLACE TABLE t USING delta AS SELECT id FROM t WHERE false", t=table)
+    assert rows(table) == [] and table.snapshot().partition_columns == ()
+    sql("ALTER TABLE t SET TBLPROPERTIES ('delta.appendOnly' = 'true')", t=table)
+    sql("INSERT INTO t VALUES ('1')", t=table)
+    with pytest.raises(AppendOnlyError):
+        sql("CREATE OR REPLACE TABLE t USING delta AS SELECT 1 AS i", t=table)
+    other = tmp_path / "new one"
+    sql(f"CREATE OR REPLACE TABLE delta.`{other}` PARTITIONED BY (i) AS SELECT id AS i, 2 AS j FROM t", t=table)
+    assert rows(DeltaTable(other)) == [("1", 2)]
+    (manifest,) = sql("GENERATE SYMLINK_FORMAT_MANIFEST FOR TABLE t", t=DeltaTable(other))
+    assert "_symlink_format_manifest/i=1/manifest" in manifest
+    with pytest.raises(InvalidRequestError):
+        table.create_or_replace()
+
+
+def test_a_commit_between_query_and_replacement_is_a_conflict(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = DeltaTable.create_or_replace
+
+    def late(self: DeltaTable, **given: Any) -> Any:
+        DeltaTable(table.uri).append(pa.table({"id": [9], "name": ["late"], "day": [None]}, SCHEMA))
+        return replace(self, **given)
+
+    monkeypatch.setattr(DeltaTable, "create_or_replace", late)
+    with pytest.raises(ConflictError):
+        sql("CREATE OR REPLACE TABLE t USING delta AS SELECT * FROM t", t=table)
+    assert ids(table) == [1, 2, 3, 9]
 
 
 @pytest.mark.parametrize("text", REFUSED)
