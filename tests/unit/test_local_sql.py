@@ -159,6 +159,22 @@ def test_refused(query: str, error: type[Exception], message: str) -> None:
         run(query)
 
 
+def test_columns_without_as_are_called_as_spark_calls_them() -> None:
+    row = run("SELECT count(*), COUNT(id), count(DISTINCT ID), sum(t.Id), Max(id), 9, 'it''s' FROM t", t=ROWS)[0]
+    assert list(row) == ["count(1)", "count(id)", "count(DISTINCT ID)", "sum(Id)", "max(id)", "9", "it's"]
+
+
+def test_only_the_first_side_of_a_union_names_columns() -> None:
+    assert run("SELECT 1 AS n, 'q' AS s UNION ALL SELECT 2 + 1, 'r'") == [{"n": 1, "s": "q"}, {"n": 3, "s": "r"}]
+    assert run("SELECT 1, 1 AS b UNION ALL SELECT 2, 2") == [{"1": 1, "b": 1}, {"1": 2, "b": 2}]
+
+
+def test_a_union_has_the_wider_whole_number() -> None:
+    rows = run("SELECT id FROM t WHERE id = 1 UNION ALL SELECT 3 UNION ALL SELECT 9223372036854775807", t=ROWS)
+    assert rows == [{"id": 1}, {"id": 3}, {"id": 2**63 - 1}]
+    assert run("SELECT 1 UNION ALL SELECT id FROM t WHERE id = 3", t=ROWS) == [{"1": 1}, {"1": 3}]
+
+
 def test_an_aggregate_in_the_wrong_place() -> None:
     with pytest.raises((InvalidExpressionError, UnsupportedExpressionError)):
         run("SELECT id FROM t WHERE sum(id) > 1")

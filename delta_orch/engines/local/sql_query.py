@@ -13,7 +13,15 @@ from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_scalars import Scalars, describe
-from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, is_number, qualified, unsupported
+from delta_orch.engines.local.sql_types import (
+    Source,
+    Typed,
+    common_type_of,
+    is_atomic,
+    is_number,
+    qualified,
+    unsupported,
+)
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.parse_literals import Tree
 from delta_orch.expressions.resolve import find_column
@@ -171,15 +179,29 @@ _AGGREGATES: dict[str, Callable[[_Aggregates, Tree], Typed]] = {
 }
 
 
-def _query(tree: Tree, context: _Context) -> DuckDBQuery:
+def _own_name(tree: Tree) -> str | None:
+    """What Spark calls a column without AS: a constant, an aggregate of a column or of all rows. None for all else."""
+    kind = type(tree).__name__
+    if kind == "Literal" and (tree.is_string or tree.name.isdigit()):
+        return str(tree.name)
+    if kind not in _AGGREGATES:
+        return None
+    argument, distinct = _aggregate_argument(tree)
+    if type(argument).__name__ == "Star" and has_only(argument):
+        return f"{tree.key}(1)"
+    return f"{tree.key}({distinct}{argument.name})" if type(argument).__name__ == "Column" else None
+
+
+def _query(tree: Tree, context: _Context, *, is_named: bool = True) -> DuckDBQuery:
+    """A query. `is_named` False: nobody sees the names of its columns, so those it leaves out are made up."""
     name = type(tree).__name__
     context = _with_queries(tree, context)
     if name == "Subquery":
-        return _query(tree.this, context)
+        return _query(tree.this, context, is_named=is_named)
     if name == "Union":
-        return _union(tree, context)
+        return _union(tree, context, is_named)
     if name == "Select":
-        return _Select(tree, context).translate()
+        return _Select(tree, context, is_named).translate()
     raise unsupported(describe(tree))
 
 
@@ -198,10 +220,10 @@ def _with_queries(tree: Tree, context: _Context) -> _Context:
     return replace(context, with_queries=known)
 
 
-def _union(tree: Tree, context: _Context) -> DuckDBQuery:
+def _union(tree: Tree, context: _Context, is_named: bool) -> DuckDBQuery:
     if not has_only(tree, "this", "expression", "distinct", "with", "with_"):
         raise unsupported(describe(tree))
-    left, right = _query(tree.this, context), _query(tree.expression, context)
+    left, right = _query(tree.this, context, is_named=is_named), _query(tree.expression, context, is_named=False)
     if len(left.schema) != len(right.schema):
         raise InvalidExpressionError(
             "The two sides of the UNION have different numbers of columns",
@@ -209,20 +231,36 @@ def _union(tree: Tree, context: _Context) -> DuckDBQuery:
         )
     fields = []
     for a, b in zip(left.schema, right.schema, strict=True):
-        if a.data_type != b.data_type:
+        if a.data_type != b.data_type and not {a.data_type, b.data_type} <= INTEGRAL_RANGES.keys():
             raise unsupported(f"a UNION of {a.data_type} and {b.data_type}")
-        fields.append(StructField(a.name, a.data_type, a.nullable or b.nullable))
+        kind = a.data_type if a.data_type == b.data_type else common_type_of([a.data_type, b.data_type])
+        fields.append(StructField(a.name, kind, a.nullable or b.nullable))
+    schema = StructType(tuple(fields))
     if tree.args.get("distinct") and not all(is_atomic(f.data_type) for f in fields):
         raise unsupported("a UNION that compares arrays, maps or structs")
     keyword = "UNION" if tree.args.get("distinct") else "UNION ALL"
-    return DuckDBQuery(f"({left.sql}) {keyword} ({right.sql})", StructType(tuple(fields)), context.inputs)
+    return DuckDBQuery(f"({_widened(left, schema)}) {keyword} ({_widened(right, schema)})", schema, context.inputs)
+
+
+def _widened(query: DuckDBQuery, schema: StructType) -> str:
+    """A side of a UNION, in the types that both sides have together."""
+    pairs = list(zip(query.schema, schema, strict=True))
+    if all(own.data_type == target.data_type for own, target in pairs):
+        return query.sql
+    names = [f"c{number}" for number in range(len(pairs))]
+    columns = []
+    for name, (own, target) in zip(names, pairs, strict=True):
+        value = widen(Typed(f"side.{name}", own.data_type), target.data_type)
+        columns.append(f"{value.sql} AS {quote_duckdb_identifier(target.name)}")
+    return f"SELECT {', '.join(columns)} FROM ({query.sql}) AS side({', '.join(names)})"
 
 
 class _Select:
-    def __init__(self, tree: Tree, context: _Context) -> None:
+    def __init__(self, tree: Tree, context: _Context, is_named: bool) -> None:
         if not has_only(tree, *_SELECT_PARTS):
             raise unsupported(describe(tree))
         self._tree = tree
+        self._is_named = is_named
         self._context = context
         self._sources: list[Source] = []
         self._visible: list[Source] = []
@@ -320,7 +358,7 @@ class _Select:
                 texts.append(f"{text} AS {quote_duckdb_identifier(output.name)}")
                 fields.append(output)
         names = [output.name.lower() for output in fields]
-        if len(set(names)) < len(names):
+        if self._is_named and len(set(names)) < len(names):
             raise InvalidExpressionError(
                 "Two columns of the result have the same name",
                 remedy="Give one an alias with AS",
@@ -339,6 +377,8 @@ class _Select:
             value, name = scalars.scalar(item.this), item.alias
         elif kind in ("Column", "Dot"):
             value, name = scalars.scalar(item), item.name
+        elif (given := _own_name(item)) is not None or not self._is_named:
+            value, name = scalars.scalar(item), given or "unnamed"
         else:
             raise unsupported(f"a column without a name, {describe(item)}: write AS and a name after it")
         return [(value.sql, StructField(name, value.data_type))]
