@@ -162,6 +162,8 @@ def report_commit(result: CommitResult, *, done: str, nothing: str, as_json: boo
     preview = result.preview
     if as_json:
         told = {**attributes(result, "version skipped operation_metrics"), "dry_run": preview is not None}
+        if result.measured:
+            told["measured"] = dict(result.measured)
         if preview is not None:
             told["version"] = preview.version
             told["actions"] = [orjson.Fragment(line) for line in preview.content.splitlines()]

@@ -38,6 +38,7 @@ def rows(table: DeltaTable) -> list[tuple[Any, ...]]:
 def test_delete(table: DeltaTable, call: Any) -> None:
     status, told = call("delete", table.uri, "--where", "id > 1", "--dry-run")
     assert (status, told["dry_run"], table.version()) == (0, True, 0) and told["actions"]
+    assert told["measured"]["numTargetFilesAfterSkipping"] == 1
     assert call("delete", table.uri, "--where", "id > 1")[0] == 0
     assert rows(table) == [(1, "a")]
     assert call("delete", table.uri, "--where", "nothing = 1")[0] == 1

@@ -383,6 +383,33 @@ def test_a_table_takes_the_place_of_another(table: DeltaTable, tmp_path: Path) -
         table.create_or_replace()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DELETE FROM t WHERE id = {}",
+        "UPDATE t SET name = 'y' WHERE id = {}",
+        "MERGE INTO t USING (SELECT {}L AS k) s ON t.id = s.k WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_a_dry_run_says_what_would_be_read(tmp_path: Path, text: str) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for start in (0, 10, 20):
+        table.append(pa.table({"id": range(start, start + 10, 2), "name": ["x"] * 5}))
+
+    def run(value: int, dry_run: bool) -> Any:
+        return delta_orch.sql(text.format(value), tables={"t": table}, dry_run=dry_run)
+
+    def files(result: Any) -> list[int]:
+        return [result.measured[f"numTargetFiles{when}Skipping"] for when in ("Before", "After")]
+
+    preview = run(14, True)
+    assert (files(preview), table.version()) == ([3, 1], 2)
+    assert (preview.measured["numRowGroups"], preview.measured["numRowGroupsRead"]) == (1, 1)
+    assert dict(run(14, False).measured) == dict(preview.measured)
+    assert files(run(9, True)) == [3, 0]
+    assert files(run(3, True)) == [3, 1]
+
+
 def test_a_commit_between_query_and_replacement_is_a_conflict(
     table: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,11 @@ class _Run:
         stored = replace(sides, target=snapshot.schema)
         found = find_candidates(engine, source, self._on, stored, snapshot.partition_columns)
         where, files = self._select(found)
+        # Where nothing changes there are no metrics of the operation.
+        write.measured |= {
+            "numTargetFilesBeforeSkipping": snapshot.num_files,
+            "numTargetFilesAfterSkipping": files.num_rows,
+        }
         if self._clauses.changes_all_that_matters:
             write.transaction.read_rows(files)
         changes = RowChanges(write, files)
