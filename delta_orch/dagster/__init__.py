@@ -24,6 +24,7 @@ from delta_orch.dagster.multi_asset import DeltaOut, delta_multi_asset
 from delta_orch.dagster.observation import build_delta_observations, report_existing_partitions
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor
+from delta_orch.dagster.spark_submit import PipesDeltaSparkClient
 from delta_orch.delta_table import TableSnapshot as DeltaSnapshot
 from delta_orch.pipeline.audit import Audit
 from delta_orch.pipeline.incremental import ChangeBatch
@@ -40,6 +41,7 @@ __all__ = [
     "DeltaTableResource",
     "DeltaTablesComponent",
     "MaintenancePolicy",
+    "PipesDeltaSparkClient",
     "build_delta_cdc_lag_check",
     "build_delta_freshness_check",
     "build_delta_health_check",

@@ -63,10 +63,13 @@ def report_metadata(report: StepReport, snapshot: Snapshot, table_name: str) -> 
     metadata = {**table_metadata(snapshot, table_name), "delta/skipped": report.skipped}
     if report.reason is not None:
         metadata["delta/skip_reason"] = report.reason
-    if report.commit is not None or report.skipped_txns:
+    if report.commit is not None or report.recovered is not None or report.skipped_txns:
         metadata["delta/operation_metrics"] = dg.JsonMetadataValue(report.metrics)
-        # Each a number of its own, as the UI plots them.
-        metadata |= {_plain_name(name): value for name, value in report.metrics.items() if isinstance(value, int)}
+        # Each a number of its own, as the UI plots them. The log has them as text.
+        numbers = {name: str(value) for name, value in report.metrics.items()}
+        metadata |= {
+            _plain_name(name): int(value) for name, value in numbers.items() if value.removeprefix("-").isdecimal()
+        }
     if report.skipped_txns:
         metadata["delta/skipped_txns"] = dg.JsonMetadataValue([txn.app_id for txn in report.skipped_txns])
     if report.commit is not None and report.commit.rebased_versions:

@@ -1,0 +1,227 @@
+"""A Pipes client for programs that `spark-submit` runs, and that commit to a table themselves, exactly once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
+from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.dagster.run import DagsterRun, read_run
+from delta_orch.errors import InvalidRequestError, MissingDependencyError
+from delta_orch.pipeline.recorded import find_txn_commit
+from delta_orch.pipeline.run_identity import Idempotency
+from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.submitted import SubmittedRun
+
+if TYPE_CHECKING:
+    from dagster import PipesExecutionResult
+
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.files.txn import TxnId
+
+_TERMINATION_S = 3.0
+_DRIVER_ENVIRONMENTS = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
+
+
+class PipesDeltaSparkClient(dg.PipesClient):
+    """Submits programs with `spark-submit`. A program commits to a table under the transaction of the step:
+
+        run = delta_orch.submitted_run()
+        run.table().append(rows, **run.options)
+
+    It may open Dagster Pipes as well, to log and to report more metadata. A retry or re-execution that finds the commit
+    in the table's log submits nothing. A program that ends well without the commit fails the step.
+
+    Args:
+        master: `--master`.
+        deploy_mode: `--deploy-mode`. With `cluster` the driver runs elsewhere: give a `message_reader` it can write to.
+            A driver there goes on when the step is canceled; the transaction keeps its commit and a retry's apart.
+        conf: `--conf` of all programs.
+        env: Environment variables of `spark-submit`.
+        binary: The program, by name or path.
+        context_injector: By default the environment.
+        message_reader: By default a temporary file.
+    """
+
+    def __init__(
+        self,
+        *,
+        master: str = "local[*]",
+        deploy_mode: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        binary: str = "spark-submit",
+        context_injector: dg.PipesContextInjector | None = None,
+        message_reader: dg.PipesMessageReader | None = None,
+    ) -> None:
+        if deploy_mode not in (None, "client", "cluster"):
+            raise InvalidRequestError(f"deploy_mode={deploy_mode!r} is not 'client' or 'cluster'")
+        self.master = master
+        self.deploy_mode = deploy_mode
+        self.conf = dict(conf or {})
+        self.env = dict(env or {})
+        self.binary = binary
+        self.context_injector = context_injector or dg.PipesEnvContextInjector()
+        self.message_reader = message_reader or dg.PipesTempFileMessageReader()
+
+    def run(  # type: ignore[override]  # as every Pipes client: the arguments are its own
+        self,
+        *,
+        context: dg.AssetExecutionContext,
+        table: DeltaTableResource,
+        application: str,
+        application_args: Sequence[str] = (),
+        conf: Mapping[str, str] | None = None,
+        adds: bool = True,
+        idempotency: Idempotency = "run",
+        extras: Mapping[str, object] | None = None,
+    ) -> dg.PipesClientCompletedInvocation:
+        """Submit a program, and find its commit.
+
+        Args:
+            context: Of the asset, for one partition at most.
+            table: The table that the program writes.
+            application: The script or JAR.
+            application_args: Its arguments.
+            conf: `--conf`, over those of the client.
+            adds: Rows stay, so that doing it twice doubles the program's own; an older run is not fenced off. False
+                where the program replaces or merges them.
+            idempotency: `run` or `partition`, as the IO manager's.
+            extras: For the program, by Pipes.
+
+        Returns: the invocation; the asset returns its `get_materialize_result()`, with the metadata of the commit and
+        the table's data version.
+
+        Raises:
+            InvalidRequestError: The run covers several partitions, or the program has ended without the commit.
+            dagster.Failure: The program has failed. A commit that it made stays, and a retry finds it.
+            MissingDependencyError: There is no `spark-submit`.
+        """
+        target, run, name = table.table(), read_run(context), context.asset_key.to_user_string()
+        txns = _txns(context, run, idempotency, adds=adds)
+        step = Step(name, target, txns=txns)
+        partition = {"partition": context.partition_key} if context.has_partition_key else None
+        submitted = SubmittedRun(target.uri, txns, run.user_metadata(name, partition))
+        with dg.open_pipes_session(
+            # Pipes asks the context of an asset for what is deprecated there.
+            context=context.op_execution_context,
+            context_injector=self.context_injector,
+            message_reader=self.message_reader,
+            extras=dict(extras or {}),
+        ) as session:
+            report = step.already_done()
+            if report is None:
+                variables = {**submitted.environment(), **session.get_bootstrap_env_vars()}
+                settings = {**self.conf, **(conf or {}), **submitted.spark_conf()}
+                self._submit([application, *map(str, application_args)], variables, settings)
+                report = _committed(step, target)
+            else:
+                context.log.info("%s: %s", name, report.reason)
+        snapshot = report.snapshot()
+        metadata = report_metadata(report, snapshot, table_name=name)
+        return _Completed(session, metadata, data_version(snapshot))
+
+    def _submit(self, program: Sequence[str], variables: Mapping[str, str], conf: Mapping[str, str]) -> None:
+        command = [_found(self.binary), "--master", self.master]
+        if self.deploy_mode is not None:
+            command += ["--deploy-mode", self.deploy_mode]
+        # In cluster mode the driver does not have the environment of `spark-submit`.
+        driver = {prefix + name: value for prefix in _DRIVER_ENVIRONMENTS for name, value in variables.items()}
+        for name, value in {**driver, **conf}.items():
+            command += ["--conf", f"{name}={value}"]
+        environment = {**os.environ, **self.env, **variables}
+        if self.master.startswith("local"):
+            # What runs on this machine runs in the step's own environment.
+            environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        # The driver is a child of `spark-submit`: they end together.
+        process = subprocess.Popen(
+            [*command, *program], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                _end(process)
+        if code:
+            raise dg.Failure(
+                f"spark-submit of {program[0]} ended with {code}. Its output is in the step's stdout and stderr. "
+                "A retry finds a commit that it had made.",
+                metadata={"exit_code": code},
+            )
+
+
+class _Completed(dg.PipesClientCompletedInvocation):
+    """Results that carry the data version of the table."""
+
+    def __init__(self, session: dg.PipesSession, metadata: Metadata, version: dg.DataVersion) -> None:
+        super().__init__(session, metadata)
+        self._version = version
+
+    def get_results(self, *, implicit_materializations: bool = True) -> Sequence[PipesExecutionResult]:
+        return [
+            result._replace(data_version=self._version)
+            if isinstance(result, dg.MaterializeResult) and result.data_version is None
+            else result
+            for result in super().get_results(implicit_materializations=implicit_materializations)
+        ]
+
+
+def _txns(
+    context: dg.AssetExecutionContext, run: DagsterRun, idempotency: Idempotency, *, adds: bool
+) -> tuple[TxnId, ...]:
+    if idempotency not in ("run", "partition"):
+        raise InvalidRequestError(
+            f"idempotency={idempotency!r} is not 'run' or 'partition'",
+            cause="The commit of a submitted program is found by its transaction",
+        )
+    keys = context.partition_keys if context.has_partition_key or context.has_partition_key_range else ()
+    if len(keys) > 1:
+        raise InvalidRequestError(
+            f"A submitted program commits one partition, but the run covers {len(keys)}",
+            remedy="Give the asset BackfillPolicy.multi_run(1)",
+        )
+    scopes = dict.fromkeys(keys) or None
+    return run.identity(context.asset_key.path).txns(idempotency, scopes=scopes, by_run=adds)
+
+
+def _committed(step: Step, table: DeltaTable) -> StepReport:
+    done = step.already_done()
+    if done is None:
+        raise InvalidRequestError(
+            f"{step.name} submitted a program that has not committed to {table.uri} under the step's transaction",
+            cause="Without it a retry could not tell whether the work is done",
+            remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
+        )
+    found = find_txn_commit(table, step.txns[-1])
+    # Without a version, a newer run was faster: this one's commit was fenced off.
+    return done if found.version is None else StepReport(table, found.version, False, recovered=found)
+
+
+def _found(binary: str) -> str:
+    found = shutil.which(binary) or shutil.which(binary, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise MissingDependencyError(
+            f"There is no {binary} on the PATH",
+            remedy="Install Spark, or delta-orch[spark], which brings it",
+            package="pyspark",
+        )
+    return found
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_TERMINATION_S)
+            return
