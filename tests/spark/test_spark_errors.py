@@ -17,9 +17,9 @@ from delta_orch.errors import (
     InvalidExpressionError,
     InvalidRequestError,
     MissingFileError,
+    SchemaMismatchError,
     StorageError,
     TableError,
-    UnsupportedFeatureError,
 )
 from delta_orch.expressions.nodes import Column, Opaque
 from delta_orch.protocol.paths import decode_path
@@ -156,7 +156,7 @@ def test_a_value_that_an_expression_cannot_take_is_told_in_our_words(engine: Spa
 
 def test_types_delta_does_not_have(engine: SparkEngine) -> None:
     rows = engine.host.session.sql("SELECT INTERVAL '1' DAY AS i")
-    with pytest.raises(UnsupportedFeatureError):
+    with pytest.raises(SchemaMismatchError, match="column i of type interval day, which no table has"):
         engine.schema(rows)
 
 
