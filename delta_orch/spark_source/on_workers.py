@@ -13,7 +13,6 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
@@ -111,6 +110,11 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
 
 
 try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamWriter
+except ImportError:
+    # Before Spark 4.1: `DeltaOrchSource.streamWriter` refuses.
+    from pyspark.sql.datasource import DataSourceStreamWriter as _StreamWriter
+try:
     # Spark 4.2 and later.
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
 
@@ -172,7 +176,7 @@ class RowWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Leaves the files to vacuum: no commit names them, or one whose answer was lost does."""
 
 
-class BatchWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class BatchWriter(_StreamWriter):  # type: ignore[misc]
     """The writes of a stream, one for each of its batches."""
 
     def __init__(self, spec: bytes | None, schema_json: str, plan: bytes) -> None:

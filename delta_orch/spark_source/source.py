@@ -94,9 +94,17 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
     def streamWriter(self, schema: SparkStructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream's batches. Its commits carry `txn(query id, batch id)`: each happens once."""
+        from pyspark.sql import datasource
+
         from delta_orch.spark_source.write_options import parse_write_options
         from delta_orch.spark_source.writer import batch_writer
 
+        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+            raise UnsupportedError(
+                'writeStream of the format "delta_orch" needs Spark 4.1 or later',
+                cause="Before it, a Python sink of a stream gets no Arrow batches",
+                remedy="Use foreachBatch with write_batches",
+            )
         return batch_writer(parse_write_options(self.options, is_stream=True), schema.json(), overwrite)
 
     def _source(self) -> _Source | _Shape:
