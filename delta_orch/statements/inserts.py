@@ -60,9 +60,11 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         table = session.target(name)
         schema = table.snapshot().schema
         given = _partition_fields(fixed, table)
-        engine = session.engine()
+        engine, options = session.engine(), session.options
         data: object
         if isinstance(rows, Query):
+            if overwrite or replace_where is not None:
+                options = rows.options_of_commit(session, table)
             found = rows.relation(session, engine)
             wanted = engine.schema(found).names if by_name else columns
             fields = _fields(wanted, schema, given)
@@ -74,10 +76,10 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         if overwrite and given and where is None:
             where = conjunction(*(Comparison("<=>", Column((f.name,)), value) for f, value in given))
         if where is not None:
-            return table.overwrite(data, replace_where=where, engine=engine, **session.options)
+            return table.overwrite(data, replace_where=where, engine=engine, **options)
         if overwrite:
-            return table.overwrite(data, engine=engine, **session.options)
-        return table.append(data, engine=engine, **session.options)
+            return table.overwrite(data, engine=engine, **options)
+        return table.append(data, engine=engine, **options)
 
     return run
 

@@ -9,6 +9,7 @@ from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 
@@ -26,6 +27,12 @@ class Source:
     version: int | None = None
     timestamp: str | None = None
     changes: tuple[int | str, int | str | None] | None = None
+
+    def is_newest(self, session: Session, table: DeltaTable) -> bool:
+        """Whether this is the newest version of a table."""
+        value = session.value(self.table)
+        is_pinned = self.version is not None or self.timestamp is not None or self.changes is not None
+        return not is_pinned and isinstance(value, DeltaTable) and value.uri == table.uri
 
     def value(self, session: Session) -> object:
         """What engines read. Raises InvalidRequestError where the name stands for no table with versions."""
@@ -58,6 +65,14 @@ class Query:
     text: str
     tables: dict[str, Source]
     where: str | None
+
+    def options_of_commit(self, session: Session, table: DeltaTable) -> CommitOptions:
+        """The session's options for a commit to `table`, to be asked for before `relation`. Where the query reads that
+        table, they name the version: what others commit in between is a conflict."""
+        options: CommitOptions = {**session.options}
+        if "read_version" not in options and any(source.is_newest(session, table) for source in self.tables.values()):
+            options["read_version"] = table.version()
+        return options
 
     def relation(self, session: Session, engine: Engine) -> Relation:
         """The rows. Raises as the engine's `sql`, and where a name stands for no table."""

@@ -137,16 +137,18 @@ def merge(cursor: Cursor, known: frozenset[str]) -> Statement:
     cursor.end()
 
     def run(session: Session) -> object:
-        engine = session.engine()
+        engine, table, options = session.engine(), session.target(name), session.options
+        if isinstance(source, Query):
+            options = source.options_of_commit(session, table)
         rows = source.relation(session, engine) if isinstance(source, Query) else session.value(source)
-        builder = session.target(name).merge(
+        builder = table.merge(
             rows,
             condition,
             source_alias=source_alias,
             target_alias=target_alias,
             engine=engine,
             schema_mode=schema_mode,
-            **session.options,
+            **options,
         )
         for clause in clauses:
             builder = clause(builder)

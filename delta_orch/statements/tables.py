@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.types import StructField
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.queries import Query, parse_query, time_travel
@@ -150,11 +149,7 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
     def run(session: Session) -> object:
         table = session.target(name)
         if replaces and query is not None:
-            options: CommitOptions = {**session.options}
-            if "read_version" not in options and table.exists():
-                # From before the query, which may read the table: a commit between the two is a conflict.
-                options["read_version"] = table.version()
-            engine = session.engine()
+            options, engine = query.options_of_commit(session, table), session.engine()
             return table.create_or_replace(data=query.relation(session, engine), engine=engine, **definition, **options)
         if replaces:
             return table.create_or_replace(fields, **definition, **session.options)

@@ -410,18 +410,30 @@ def test_a_dry_run_says_what_would_be_read(tmp_path: Path, text: str) -> None:
     assert files(run(3, True)) == [3, 1]
 
 
-def test_a_commit_between_query_and_replacement_is_a_conflict(
-    table: DeltaTable, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("verb", "text"),
+    [
+        ("create_or_replace", "CREATE OR REPLACE TABLE t USING delta AS SELECT * FROM t"),
+        ("overwrite", "INSERT OVERWRITE t SELECT * FROM t WHERE id > 1"),
+        ("overwrite", "INSERT INTO t REPLACE WHERE id > 1 SELECT * FROM t WHERE id > 1"),
+        (
+            "merge",
+            "MERGE INTO t USING (SELECT id, name FROM t) s ON t.id = s.id WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        ),
+    ],
+)
+def test_a_commit_between_a_query_on_the_table_and_its_change_is_a_conflict(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch, verb: str, text: str
 ) -> None:
-    replace = DeltaTable.create_or_replace
+    change = getattr(DeltaTable, verb)
 
-    def late(self: DeltaTable, **given: Any) -> Any:
+    def late(self: DeltaTable, *given: Any, **options: Any) -> Any:
         DeltaTable(table.uri).append(pa.table({"id": [9], "name": ["late"], "day": [None]}, SCHEMA))
-        return replace(self, **given)
+        return change(self, *given, **options)
 
-    monkeypatch.setattr(DeltaTable, "create_or_replace", late)
+    monkeypatch.setattr(DeltaTable, verb, late)
     with pytest.raises(ConflictError):
-        sql("CREATE OR REPLACE TABLE t USING delta AS SELECT * FROM t", t=table)
+        sql(text, t=table)
     assert ids(table) == [1, 2, 3, 9]
 
 
