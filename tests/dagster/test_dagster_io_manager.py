@@ -547,7 +547,7 @@ def test_names_that_lead_elsewhere_are_refused(lake: Lake, part: str) -> None:
 # Modes
 
 
-@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+@pytest.mark.parametrize("mode", ["upsert", "scd1"])
 def test_modes_that_do_not_exist_are_refused_by_name(tmp_path: Path, mode: str) -> None:
     with pytest.raises(ValueError, match=mode):
         DeltaLakeIOManager(root_uri=str(tmp_path), mode=mode)
