@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from airflow.sdk import BaseHook
@@ -19,8 +13,8 @@ from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
-from delta_orch.errors import MissingDependencyError
-from delta_orch.pipeline.submitted import RUN_VARIABLE, SubmittedRun
+from delta_orch.pipeline.spark_submit import driver_settings, end_process, find_spark_submit, submit_environment
+from delta_orch.pipeline.submitted import SubmittedRun
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,8 +26,6 @@ if TYPE_CHECKING:
 
 BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
 """What a connection may name, as the Spark provider allows."""
-
-_TERMINATION_S = 3.0
 
 
 class DeltaSparkSubmitOperator(DeltaTableOperator):
@@ -124,7 +116,7 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
     def on_kill(self) -> None:
         process = self._process
         if process is not None and process.poll() is None:
-            _end(process)
+            end_process(process)
         super().on_kill()
 
     def _submit(self, run: SubmittedRun) -> None:
@@ -132,7 +124,7 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         self.log.info("Submitting %s for %s", self.application, run.table_uri)
         self._process = subprocess.Popen(
             command,
-            env={**self._environment(command), **run.environment()},
+            env=submit_environment(command[2], {**(self.env_vars or {}), **run.environment()}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -151,7 +143,7 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
                 code = process.wait()
             finally:
                 if process.poll() is None:
-                    _end(process)
+                    end_process(process)
         self.ensure_alive()
         if code:
             raise AirflowException(f"spark-submit of {self.application} ended with {code}: {' | '.join(last)}")
@@ -167,36 +159,11 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         conf = {name: str(value) for name, value in extra.items() if name.startswith("spark.")}
         if extra.get("namespace"):
             conf["spark.kubernetes.namespace"] = str(extra["namespace"])
-        # In cluster mode the driver does not have the environment of `spark-submit`.
-        for prefix in ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv."):
-            conf[prefix + RUN_VARIABLE] = run.environment()[RUN_VARIABLE]
+        conf |= driver_settings(run.environment())
         for name, value in {**conf, **(self.spark_conf or {}), **run.spark_conf()}.items():
             command += ["--conf", f"{name}={value}"]
         return [*command, self.application, *(str(argument) for argument in self.application_args)]
 
     def _binary(self, name: str) -> str:
         self.ensure_choice("spark-binary", name, BINARIES)
-        found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-        if found is None:
-            raise MissingDependencyError(
-                f"Task {self.task_id} submits with {name}, which is not on the PATH",
-                remedy="Install Spark, or delta-orch[spark], which brings it",
-                package="pyspark",
-            )
-        return found
-
-    def _environment(self, command: Sequence[str]) -> dict[str, str]:
-        given = {**os.environ, **(self.env_vars or {})}
-        if command[2].startswith("local"):
-            # What runs on this machine runs in the worker's own environment.
-            given.setdefault("PYSPARK_PYTHON", sys.executable)
-        return given
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_TERMINATION_S)
-            return
+        return find_spark_submit(name)

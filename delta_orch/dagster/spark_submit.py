@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -17,9 +11,10 @@ import dagster as dg
 from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DagsterRun, read_run
-from delta_orch.errors import InvalidRequestError, MissingDependencyError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
+from delta_orch.pipeline.spark_submit import driver_settings, end_process, find_spark_submit, submit_environment
 from delta_orch.pipeline.step import Step, StepReport
 from delta_orch.pipeline.submitted import SubmittedRun
 
@@ -28,9 +23,6 @@ if TYPE_CHECKING:
 
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.txn import TxnId
-
-_TERMINATION_S = 3.0
-_DRIVER_ENVIRONMENTS = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 
 
 class PipesDeltaSparkClient(dg.PipesClient):
@@ -132,17 +124,12 @@ class PipesDeltaSparkClient(dg.PipesClient):
         return _Completed(session, metadata, data_version(snapshot))
 
     def _submit(self, program: Sequence[str], variables: Mapping[str, str], conf: Mapping[str, str]) -> None:
-        command = [_found(self.binary), "--master", self.master]
+        command = [find_spark_submit(self.binary), "--master", self.master]
         if self.deploy_mode is not None:
             command += ["--deploy-mode", self.deploy_mode]
-        # In cluster mode the driver does not have the environment of `spark-submit`.
-        driver = {prefix + name: value for prefix in _DRIVER_ENVIRONMENTS for name, value in variables.items()}
-        for name, value in {**driver, **conf}.items():
+        for name, value in {**driver_settings(variables), **conf}.items():
             command += ["--conf", f"{name}={value}"]
-        environment = {**os.environ, **self.env, **variables}
-        if self.master.startswith("local"):
-            # What runs on this machine runs in the step's own environment.
-            environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        environment = submit_environment(self.master, {**self.env, **variables})
         # The driver is a child of `spark-submit`: they end together.
         process = subprocess.Popen(
             [*command, *program], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
@@ -151,7 +138,7 @@ class PipesDeltaSparkClient(dg.PipesClient):
             code = process.wait()
         finally:
             if process.poll() is None:
-                _end(process)
+                end_process(process)
         if code:
             raise dg.Failure(
                 f"spark-submit of {program[0]} ended with {code}. Its output is in the step's stdout and stderr. "
@@ -205,23 +192,3 @@ def _committed(step: Step, table: DeltaTable) -> StepReport:
     found = find_txn_commit(table, step.txns[-1])
     # Without a version, a newer run was faster: this one's commit was fenced off.
     return done if found.version is None else StepReport(table, found.version, False, recovered=found)
-
-
-def _found(binary: str) -> str:
-    found = shutil.which(binary) or shutil.which(binary, path=str(Path(sys.executable).parent))
-    if found is None:
-        raise MissingDependencyError(
-            f"There is no {binary} on the PATH",
-            remedy="Install Spark, or delta-orch[spark], which brings it",
-            package="pyspark",
-        )
-    return found
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_TERMINATION_S)
-            return

@@ -41,6 +41,7 @@ from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
 from delta_orch.writing.metrics import Metrics
+from delta_orch.writing.selection import Selection
 from delta_orch.writing.target import (
     PLAIN,
     RowShape,
@@ -212,25 +213,6 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         return replace(transaction.skip(), measured=write.measured)
     transaction.set_operation_metrics(metrics)
     return replace(transaction.commit(), measured=write.measured)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Files of a snapshot, columns `REMOVED_FILE_COLUMNS`, out of which rows are taken.
-
-    Attributes:
-        whole: Files all of whose rows leave.
-        partial: Files that may also hold other rows.
-        leaving: The rows that leave, in terms of the table as the write leaves it; None for all of them.
-    """
-
-    whole: pa.Table
-    partial: pa.Table
-    leaving: Expression | None
-
-    @property
-    def files(self) -> pa.Table:
-        return pa.concat_tables([self.whole, self.partial])
 
 
 class Write:
