@@ -195,6 +195,8 @@ class StreamPlanner:
             "change_type": string_array(["insert"] * count),
             "commit_version": int64_array([version] * count),
             "commit_timestamp_ms": int64_array([moment] * count),
+            # No predicate leaves out files of a stream.
+            "stats": pa.nulls(count, pa.string()),
         }
         columns = [values.get(name) for name in CHANGED_FILE_SCHEMA.names]
         made = [files.column(f.name) if c is None else c for f, c in zip(CHANGED_FILE_SCHEMA, columns, strict=True)]
