@@ -174,7 +174,10 @@ def test_a_view_by_sql(session: Any, table: DeltaTable) -> None:
 def test_what_does_not_fit_is_said_at_once(spark: Any, table: DeltaTable, options: dict[str, str], text: str) -> None:
     spark.dataSource.register(DeltaOrchSource)
     with pytest.raises(Exception, match=text) as raised:
-        read(spark, table, **options)
+        loaded = read(spark, table, **options)
+        # Options of a stream say so only when a batch asks for rows.
+        assert options == {"startingVersion": "1"}
+        loaded.collect()
     assert "secret" not in str(raised.value)
 
 
