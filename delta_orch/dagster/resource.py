@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -11,6 +11,11 @@ from pydantic import Field
 from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.delta_table import DeltaTable, TableSnapshot, Timestamp
 from delta_orch.log.read.history import HistoryEntry
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+    from delta_orch.expressions.nodes import Expression
 
 
 class DeltaTableResource(dg.ConfigurableResource[Any]):
@@ -48,6 +53,8 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
         allow_out_of_range: bool = False,
         require_change_data_feed: bool | None = None,
         schema_version: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | Expression | pc.Expression | None = None,
     ) -> ChangeFeed:
         """The rows that a range of versions changed. See `DeltaTable.changes`."""
         return self.table().changes(
@@ -58,6 +65,8 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
             allow_out_of_range=allow_out_of_range,
             require_change_data_feed=require_change_data_feed,
             schema_version=schema_version,
+            columns=columns,
+            where=where,
         )
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
