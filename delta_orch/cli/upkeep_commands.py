@@ -103,8 +103,10 @@ def repair(at: Target, dry_run: bool) -> None:
         result = at.table().repair(dry_run=dry_run)
     gone = result.operation_metrics.get("numMissingFiles", 0)
     if result.preview is not None and not at.json:
+        from delta_orch.log.files.file_columns import FileTable
+
         for files in result.preview.removes:
-            for path in files["path"].to_pylist():
+            for path in FileTable(files).path.to_pylist():
                 out.print_line(path)
     out.report_commit(
         result,

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from delta_orch.errors import ConstraintViolationError, InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import ConstraintViolationError, InvalidRequestError
 from tests.property.whole_table import MORE, WholeTable, pairs
 
 RENAMED = "umbenannt"
@@ -100,11 +100,7 @@ class WholeDefinition(WholeTable):
         name = self.more_columns[-1]
         _, rows = self.data(given)
         data = self.as_table(rows, [c for c in self.columns if c != name])
-        if name not in self.defaults:
-            with pytest.raises(SchemaMismatchError):
-                self.table.append(data)
-            return
-        self.write(self.table.append, data, [{**row, name: self.defaults[name]} for row in rows], self.rows)
+        self.write(self.table.append, data, [{**row, name: self.defaults.get(name)} for row in rows], self.rows)
 
     @precondition(lambda self: not (self.partitioned or self.for_everybody))
     @rule(by=st.sampled_from([(), ("id",), ("day", "id")]))
@@ -125,6 +121,7 @@ class WholeDefinition(WholeTable):
         if name == "columnMapping":
             self.mapped = False
         self.has_v2 = self.has_v2 and name != "v2Checkpoint"
+        self.has_domains = self.has_domains and name != "domainMetadata"
 
     @rule(given=pairs, name=st.sampled_from([None, *MORE]))
     def overwrite_with_another_schema(self, given: list[tuple[str | None, int]], name: str | None) -> None:

@@ -51,6 +51,7 @@ class WholeTable(RuleBasedStateMachine):
         self.least_id: int | None = None
         self.needs_day = False
         self.has_v2 = False
+        self.has_domains = True
         properties = {"delta.checkpointInterval": interval, "delta.feature.domainMetadata": "supported"}
         if self.mapped:
             properties["delta.columnMapping.mode"] = "name"
@@ -199,6 +200,7 @@ class WholeTable(RuleBasedStateMachine):
         self.committed(self.table.alter().drop_constraint("least").commit())
         self.least_id = None
 
+    @precondition(lambda self: self.has_domains)
     @rule(name=st.sampled_from("pq"), text=st.sampled_from(["", 'ü"', None]))
     def domain(self, name: str, text: str | None) -> None:
         if text is None:

@@ -24,7 +24,11 @@ _MAKES_OBJECTS = {
     "builtins": {"eval", "exec", "compile", "__import__"},
 }
 # What the driver and its own tasks send each other through Spark.
-_UNPICKLES = {"delta_orch/engines/spark/in_tasks.py"}
+_UNPICKLES = {
+    "delta_orch/engines/spark/in_tasks.py",
+    "delta_orch/spark_source/on_workers.py",
+    "delta_orch/spark_source/writer.py",
+}
 
 
 @pytest.fixture(scope="module")

@@ -120,12 +120,12 @@ def _directories(files: pa.Table, table: TableConfiguration) -> tuple[pa.Array, 
 
 def _by_directory(files: pa.Table, snapshot: Snapshot) -> dict[str, list[str]]:
     numbers, directories = _directories(files, snapshot.configuration)
-    paths = pa.table({"number": numbers, "path": FileTable(files).path}).sort_by([("number", "ascending")])
-    counts = pc.value_counts(paths.column("number").combine_chunks()).field(1).to_pylist()
+    ordered = pa.table({"number": numbers, "path": FileTable(files).path}).sort_by([("number", "ascending")])
+    counts = pc.value_counts(ordered.column("number").combine_chunks()).field(1).to_pylist()
     found: dict[str, list[str]] = {}
     start = 0
     for directory, count in zip(directories, counts, strict=True):
-        found[directory] = paths.column("path").slice(start, count).to_pylist()
+        found[directory] = FileTable(ordered).path.slice(start, count).to_pylist()
         start += count
     return found
 
