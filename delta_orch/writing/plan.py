@@ -199,7 +199,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         from delta_orch.log.write.held_transaction import HeldTransaction as begin
     transaction = begin(log, snapshot, operation=plan.operation, operation_parameters=parameters, **options)
     stale = transaction.stale_txns()
-    if is_wholly_stale(txns, stale):
+    if stale and is_wholly_stale(txns, stale):
         return transaction.commit()
     transaction.ensure_follows()
     write = Write(snapshot, target, transaction, engine, txns, plan.within)
