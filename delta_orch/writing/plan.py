@@ -41,7 +41,6 @@ from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
 from delta_orch.writing.metrics import Metrics
-from delta_orch.writing.selection import Selection
 from delta_orch.writing.target import (
     PLAIN,
     RowShape,
@@ -58,6 +57,7 @@ from delta_orch.writing.target import (
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
+    from delta_orch.writing.selection import Selection
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_RUNS = 20
@@ -307,13 +307,13 @@ class Write:
         if self.snapshot is None:
             # Whoever creates the table meanwhile may put rows into it that this write has promised to replace.
             none = ADD_SCHEMA.empty_table().select(REMOVED_FILE_COLUMNS)
-            selection, was = Selection(none, none, leaving), leaving
+            selection, was = self._split(none, None, leaving), leaving
         else:
             self.target.table.ensure_rows_may_leave()
             # As the rows are: some columns may become wider with this write.
             was = self._condition(predicate, self.snapshot.schema)
             files = self.snapshot.files(REMOVED_FILE_COLUMNS, was)
-            selection = Selection(files, files.slice(0, 0), None) if was is None else self._split(files, was, leaving)
+            selection = self._split(files, was, leaving)
         if was is None:
             self.transaction.read_whole_table()
         else:
@@ -335,7 +335,7 @@ class Write:
             self.transaction.read_whole_table()
         else:
             self.transaction.read_where(where)
-        selection = Selection(files, files.slice(0, 0), None) if where is None else self._split(files, where, where)
+        selection = self._split(files, where, where)
         self.measured |= {
             "numTargetFilesBeforeSkipping": self.snapshot.num_files,
             "numTargetFilesAfterSkipping": files.num_rows,
@@ -351,9 +351,12 @@ class Write:
             where = resolve_predicate(predicate, schema)
         return where if self.omitted is None else conjunction(where, is_not_true(self.omitted))
 
-    def _split(self, files: pa.Table, was: Expression, leaving: Expression | None) -> Selection:
-        assert self.snapshot is not None
+    def _split(self, files: pa.Table, was: Expression | None, leaving: Expression | None) -> Selection:
         from delta_orch.log.read.skipping.data_skipping import match_files
+        from delta_orch.writing.selection import Selection
+
+        if self.snapshot is None or was is None:
+            return Selection(files, files.slice(0, 0), leaving)
 
         schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
         is_whole = match_files(files, was, schema, partition_columns).all_match
