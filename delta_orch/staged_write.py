@@ -119,8 +119,12 @@ class StagedWrite:
         segment = replace(base.segment, version=preview.version, version_file=file)
         return TableSnapshot(store, segment, base.checkpoint, base.tail.fold(actions), base)
 
-    def publish(self) -> CommitResult:
+    def publish(self, *, if_unchanged: bool = False) -> CommitResult:
         """Commit it. However often, and by however many processes: it is committed once, and each is told the version.
+
+        Args:
+            if_unchanged: A commit that changed rows anywhere in the table since `read_version` is a conflict: what was
+                found out about the whole table, such as unique keys, holds for the version that is published.
 
         Returns: The commit. `skipped` where its `txn` was recorded by another commit meanwhile.
 
@@ -137,7 +141,7 @@ class StagedWrite:
 
         held = self._load()
         base = self._base(held)
-        transaction = ResumedTransaction(self._log, base, held)
+        transaction = ResumedTransaction(self._log, base, held, if_unchanged=if_unchanged)
         if base is not None:
             transaction.look_by(partial(first_file_with, select_engine(None, "auto"), base))
         problem = self._problem(held, base)

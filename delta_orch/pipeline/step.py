@@ -352,8 +352,10 @@ class Step:
             )
         if self.options.get("stage"):
             return result, findings
+        # What holds for the whole table must hold beside the commits of others, too.
+        is_of_table = any(a.unique or a.look or (a.min_rows is not None and only is None) for a in self.audits)
         try:
-            return replace(staged.publish(), measured=result.measured), findings
+            return replace(staged.publish(if_unchanged=is_of_table), measured=result.measured), findings
         except ConflictError as e:
             # The write cannot be published any more, but the step can run again.
             raise e.__cause__ or e from None

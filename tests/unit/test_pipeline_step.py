@@ -10,8 +10,15 @@ import pytest
 
 from delta_orch import TxnId
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import ConstraintViolationError, InvalidRequestError, SchemaMismatchError, TableExistsError
+from delta_orch.errors import (
+    ConflictError,
+    ConstraintViolationError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    TableExistsError,
+)
 from delta_orch.expressions.nodes import Column, Comparison, Literal
+from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.run_identity import RunIdentity
 from delta_orch.pipeline.step import Mode, Step, StepReport, ensure_table_for
@@ -216,3 +223,18 @@ def test_a_column_of_pandas_without_a_value_makes_no_table(tmp_path: Path, mode:
     with pytest.raises(SchemaMismatchError, match="columns s of the pandas frame have no type"):
         Step("A step", table, mode).run(lambda: pd.DataFrame({"n": [1], "s": [None]}))
     assert not table.exists()
+
+
+def test_keys_that_another_writer_adds_during_an_audit_are_a_conflict(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1]}))
+
+    def overtaken(snapshot: object) -> bool:
+        DeltaTable(table.uri).append(pa.table({"id": [2]}))
+        return True
+
+    step = Step("keys", table, mode="append", audits=as_audits([Audit("ids", unique=["id"]), overtaken]))
+    with pytest.raises(ConflictError) as caught:
+        step.run(lambda: pa.table({"id": [2]}))
+    assert caught.value.retryable
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [1, 2]

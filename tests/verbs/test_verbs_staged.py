@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from delta_orch.errors import (
     StagedWriteGoneError,
 )
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.staged_write import StagedWrite
 from delta_orch.testing import open_table
 from tests.concurrency.conflict_matrix import (
     COMMITS,
@@ -321,3 +323,24 @@ def test_kills_lose_nothing(tmp_path: Path, moment: str) -> None:
     }
     assert kept == set(table.snapshot().files(["path"])["path"].to_pylist())
     assert not list((tmp_path / "t").glob("_delta_orch/staged/*"))
+
+
+@pytest.mark.parametrize("where", [None, "p = 'a'"])
+def test_what_an_audit_saw_of_the_whole_table_is_what_is_published(tmp_path: Path, where: str | None) -> None:
+    table = DeltaTable(tmp_path / "t")
+    rows = pa.table({"id": [2], "p": ["a"]})
+    table.append(pa.table({"id": [1], "p": ["a"]}), partition_by=["p"])
+
+    def stage() -> StagedWrite:
+        write = table.append if where is None else partial(table.overwrite, replace_where=where)
+        reference = write(rows, stage=True).staged
+        assert reference is not None
+        return table.staged(reference)
+
+    alone = stage().publish(if_unchanged=True)
+    late = stage()
+    DeltaTable(table.uri).append(pa.table({"id": [2], "p": ["b"]}))
+    version = table.version()
+    with pytest.raises(ConflictError):
+        late.publish(if_unchanged=True)
+    assert (alone.version, table.version()) == (1, version)

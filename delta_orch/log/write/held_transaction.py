@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.write.commit_options import SERIALIZABLE
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.held_commit import HeldCommit
 from delta_orch.log.write.transaction import Transaction
@@ -68,13 +69,25 @@ class ResumedTransaction(Transaction):
     Args:
         snapshot: The version it started from.
         is_alone: Prepare the commit as if nobody had committed since, and write nothing.
+        if_unchanged: Every change of rows since is a conflict.
     """
 
-    def __init__(self, log: TableLog, snapshot: Snapshot | None, held: HeldCommit, *, is_alone: bool = False) -> None:
-        options: CommitOptions = {"isolation_level": held.isolation_level, "dry_run": is_alone}
+    def __init__(
+        self,
+        log: TableLog,
+        snapshot: Snapshot | None,
+        held: HeldCommit,
+        *,
+        is_alone: bool = False,
+        if_unchanged: bool = False,
+    ) -> None:
+        level = SERIALIZABLE if if_unchanged else held.isolation_level
+        options: CommitOptions = {"isolation_level": level, "dry_run": is_alone}
         if not is_alone:
             options["read_version"] = held.read_version
         super().__init__(log, snapshot, operation=held.provenance.operation, **options)
         self._provenance = held.provenance
         self._reads, self._staged, self._marks = held.reads, held.staged, held.marks
         self._txns, self._skipped_txns = held.txns, held.skipped_txns
+        if if_unchanged:
+            self.read_whole_table()
