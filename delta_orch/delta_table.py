@@ -14,6 +14,7 @@ from delta_orch.log.upkeep import after_commit
 from delta_orch.storage.open import open_store
 from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.table_verbs import TableVerbs
+from delta_orch.table_writes import TableWrites
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -26,14 +27,13 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.actions import Txn
     from delta_orch.storage.base import LogStore
-    from delta_orch.verbs.merge.builder import Merge
     from delta_orch.writing.target import WriteOptions
 
 __all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
 
 
 @checked
-class DeltaTable(TableVerbs):
+class DeltaTable(TableWrites, TableVerbs):
     """A Delta table at a location, whether or not it exists yet.
 
     Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the
@@ -112,7 +112,7 @@ class DeltaTable(TableVerbs):
         from delta_orch.verbs.convert import convert, progress_of
 
         table = cls(table_uri, storage_options)
-        return convert(table.log, table._snapshot_or_none(options), partition_schema, progress_of(progress), options)
+        return convert(*table._target_or_none(options), partition_schema, progress_of(progress), options)
 
     @property
     def uri(self) -> str:
@@ -272,7 +272,7 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.verbs.create import create
 
-        return create(self.log, self._snapshot_or_none(options), schema, options)
+        return create(*self._target_or_none(options), schema, options)
 
     def create_or_replace(
         self,
@@ -305,188 +305,16 @@ class DeltaTable(TableVerbs):
         if (schema is None) == (data is None):
             raise InvalidRequestError("create_or_replace takes either schema or data", remedy="Pass one of them")
         if data is not None:
-            return create_or_replace_as(self.log, self._snapshot_or_none(options), data, engine, options)
-        return create_or_replace(self.log, self._snapshot_or_none(options), schema, options)
+            return create_or_replace_as(*self._target_or_none(options), data, engine, options)
+        return create_or_replace(*self._target_or_none(options), schema, options)
 
-    def append(
-        self,
-        data: object,
-        *,
-        schema_mode: str | None = None,
-        engine: EngineChoice = "auto",
-        **options: Unpack[WriteOptions],
-    ) -> CommitResult:
-        """Add rows in one commit. The first append creates the table from the given `TableDefinition`.
+    def _target(self, options: CommitOptions) -> tuple[TableLog, TableSnapshot]:
+        return self.log, self.snapshot(options.get("read_version"))
 
-        Args:
-            data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
-                name. A table that it creates has NOT NULL where an Arrow schema says so, at any depth. Columns of
-                Spark's frames may be null, as with Delta on Spark.
-            schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
-                `delta.enableTypeWidening` is on; by default the data must have the table's columns.
-            engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
-            options: `TableDefinition` and `CommitOptions`. If a `txn` is recorded already, the data is not read.
-
-        Raises:
-            SchemaMismatchError, ConstraintViolationError, InvalidRequestError: The data or the request does not fit.
-            UnsupportedFeatureError: This release must not write to the table.
-            ConflictError: Another commit changed what this one relies on.
-            StorageError: For example a full disk.
-        """
-        from delta_orch.verbs.append import append
-
-        return append(self.log, self._snapshot_or_none(options), data, schema_mode, engine, options)
-
-    def overwrite(
-        self,
-        data: object,
-        *,
-        replace_where: str | Expression | None = None,
-        partition_overwrite_mode: str = "static",
-        schema_mode: str | None = None,
-        engine: EngineChoice = "auto",
-        **options: Unpack[WriteOptions],
-    ) -> CommitResult:
-        """Replace rows by other rows in one commit.
-
-        By default, all rows are replaced. `replace_where` replaces exactly the rows for which the predicate is true.
-        Every new row must satisfy it. `partition_overwrite_mode="dynamic"` replaces the rows of the partitions that the
-        data has rows for. No file is deleted, so the data may come from this table.
-
-        Args:
-            schema_mode: `merge` as for `append`; `overwrite` takes the data's columns and what `TableDefinition` says:
-                only where all rows are replaced.
-
-        Raises:
-            As `append`, and:
-            AppendOnlyError: The table keeps its rows.
-            ConstraintViolationError: A row lies outside `replace_where`.
-            InvalidExpressionError, ColumnNotFoundError: `replace_where` does not fit the table.
-        """
-        from delta_orch.verbs.overwrite import overwrite
-
-        snapshot = self._snapshot_or_none(options)
-        return overwrite(
-            self.log, snapshot, data, replace_where, partition_overwrite_mode, schema_mode, engine, options
-        )
-
-    def delete(
-        self,
-        where: str | Expression | None = None,
-        *,
-        engine: EngineChoice = "auto",
-        **options: Unpack[CommitOptions],
-    ) -> CommitResult:
-        """Delete the rows for which `where` is true in one commit. Without `where`, delete all rows. See
-        `verbs.delete.delete`.
-
-        Args:
-            where: A predicate in Spark SQL, or an `Expression`.
-
-        Returns: `skipped` where no row matches. `operation_metrics` counts rows, files and deletion vectors.
-
-        Raises:
-            InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table.
-            AppendOnlyError: The table keeps its rows.
-            UnsupportedExpressionError: The engine does not evaluate `where`.
-            ConflictError: Another commit changed what this one relies on.
-        """
-        from delta_orch.verbs.delete import delete
-
-        return delete(self.log, self._read(options), where, engine, options)
-
-    def update(
-        self,
-        set: Mapping[str, str | Expression],
-        where: str | Expression | None = None,
-        *,
-        engine: EngineChoice = "auto",
-        **options: Unpack[CommitOptions],
-    ) -> CommitResult:
-        """Change columns of the rows for which `where` is true in one commit. Without `where`, change all rows. See
-        `verbs.update.update`.
-
-            table.update({"price": "price * 1.1", "by.name": literal("Ann")}, where="day = '2013-01-01'")
-
-        Args:
-            set: For each column, or field of a struct, its value: text in Spark SQL over the row as it was, an
-                `Expression`, or `delta_orch.literal(…)`.
-
-        Returns: As `delete`.
-
-        Raises:
-            As `delete`, and:
-            InvalidRequestError, SchemaMismatchError: A column is assigned twice or not assignable, or cannot hold the
-                value.
-            ConstraintViolationError: A new row breaks a rule of the table.
-        """
-        from delta_orch.verbs.update import update
-
-        return update(self.log, self._read(options), set, where, engine, options)
-
-    def merge(
-        self,
-        source: object,
-        on: str | Expression,
-        *,
-        source_alias: str = "source",
-        target_alias: str = "target",
-        engine: EngineChoice = "auto",
-        schema_mode: str | None = None,
-        **options: Unpack[CommitOptions],
-    ) -> Merge:
-        """Update, delete and insert rows by the rows of a source: add clauses, then `execute()`. See `Merge`.
-
-            (table.merge(updates, "t.id = s.id", source_alias="s", target_alias="t")
-                .when_matched_update_all()
-                .when_not_matched_insert_all()
-                .execute())
-
-        Args:
-            source: What `append` takes, a DuckDB relation, a `DeltaTable`, a snapshot, a scan, or changes
-                (`table.changes(…).latest(keys)`). It is evaluated once.
-            on: When a row of the table and one of the source belong together; null is no match.
-            source_alias, target_alias: What conditions and values call the two.
-            schema_mode: `merge` adds the columns and fields that clauses take from the source and the table does not
-                have, and widens types where `delta.enableTypeWidening` is on.
-        """
-        from delta_orch.verbs.merge.builder import Merge
-        from delta_orch.verbs.merge.run import MergeRequest, merge
-
-        request = MergeRequest(source, on, source_alias, target_alias, engine, schema_mode)
-        return Merge(lambda clauses: merge(self.log, self._read(options), request, clauses, options))
-
-    def upsert(
-        self,
-        source: object,
-        keys: Sequence[str],
-        *,
-        engine: EngineChoice = "auto",
-        schema_mode: str | None = None,
-        **options: Unpack[CommitOptions],
-    ) -> CommitResult:
-        """Update the rows that the source has a row with the same keys for, and insert its other rows. Null keys are
-        equal to each other. A `merge` with all columns.
-
-        Args:
-            keys: Columns that both sides have.
-
-        Raises:
-            ColumnNotFoundError, InvalidRequestError: A key is missing on a side, or there is none.
-            Otherwise as `Merge.execute`.
-        """
-        from delta_orch.verbs.merge.upsert import upsert
-
-        return upsert(self.log, self._read(options), source, keys, engine, schema_mode, options)
-
-    def _read(self, options: CommitOptions) -> TableSnapshot:
-        """The version a change starts from."""
-        return self.snapshot(options.get("read_version"))
-
-    def _snapshot_or_none(self, options: CommitOptions) -> TableSnapshot | None:
+    def _target_or_none(self, options: CommitOptions) -> tuple[TableLog, TableSnapshot | None]:
         try:
-            return self._read(options)
+            return self._target(options)
         except TableNotFoundError:
             if options.get("read_version") is not None:
                 raise
-            return None
+            return self.log, None
