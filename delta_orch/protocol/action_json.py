@@ -31,42 +31,6 @@ from delta_orch.protocol.actions import (
     Txn,
 )
 
-_SHARED_FIELDS = {
-    "path": "path",
-    "partition_values": "partitionValues",
-    "size": "size",
-    "data_change": "dataChange",
-    "stats": "stats",
-    "tags": "tags",
-    "deletion_vector": "deletionVector",
-    "base_row_id": "baseRowId",
-    "default_row_commit_version": "defaultRowCommitVersion",
-}
-
-ADD_FIELDS: Mapping[str, str] = {
-    **_SHARED_FIELDS,
-    "modification_time": "modificationTime",
-    "clustering_provider": "clusteringProvider",
-}
-
-REMOVE_FIELDS: Mapping[str, str] = {
-    **_SHARED_FIELDS,
-    "deletion_timestamp": "deletionTimestamp",
-    "extended_file_metadata": "extendedFileMetadata",
-}
-
-CDC_FIELDS: Mapping[str, str] = {
-    name: _SHARED_FIELDS[name] for name in ("path", "partition_values", "size", "data_change", "tags")
-}
-
-DELETION_VECTOR_FIELDS: Mapping[str, str] = {
-    "storage_type": "storageType",
-    "path_or_inline_dv": "pathOrInlineDv",
-    "offset": "offset",
-    "size_in_bytes": "sizeInBytes",
-    "cardinality": "cardinality",
-}
-
 DELETION_VECTOR_ID_FIELDS = ("storage_type", "path_or_inline_dv", "offset")
 """The fields that make up a deletion vector's unique id."""
 
@@ -343,6 +307,15 @@ _FIELDS: Mapping[type, tuple[_Field, ...]] = {
     ),
 }
 """The fields of each kind, in the order in which they are written."""
+
+
+def _spelling(kind: type) -> Mapping[str, str]:
+    """What the log calls each attribute."""
+    return {field.attribute: field.key for field in _FIELDS[kind]}
+
+
+ADD_FIELDS, REMOVE_FIELDS, CDC_FIELDS = map(_spelling, (Add, Remove, AddCdcFile))
+DELETION_VECTOR_FIELDS = _spelling(DeletionVectorDescriptor)
 
 _FILE_KEYS = frozenset({*ADD_FIELDS.values(), *REMOVE_FIELDS.values()})
 _Extensible = Metadata | Protocol | Add | Remove | AddCdcFile

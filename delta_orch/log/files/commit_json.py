@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from math import isfinite
+from types import MappingProxyType
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import bool_array, string_array, string_scalar
-from delta_orch.log.files.file_columns import FileTable
-from delta_orch.protocol.action_json import serialize_action
+from delta_orch.log.files.arrow_building import string_array, string_scalar
+from delta_orch.protocol.action_json import ADD_FIELDS, REMOVE_FIELDS, serialize_action
 from delta_orch.protocol.actions import Action, Add, DeletionVectorDescriptor, JsonObject, JsonValue
 
 _BATCH_ROWS = 50_000
@@ -142,101 +142,61 @@ def _serialize(files: pa.Table, fields: Callable[[pa.RecordBatch], pa.StringArra
     )
 
 
-def _add_fields(batch: pa.RecordBatch) -> pa.StringArray:
-    true = bool_array([True])[0]
-    data_change = _column(batch, "data_change")
-    return _concatenate(
-        _constant('{"add":{"path":'),
-        _quoted(FileTable(batch).path),
-        _constant(',"partitionValues":'),
-        _json_map(FileTable(batch).partition_values),
-        _constant(',"size":'),
-        _plain(FileTable(batch).size),
-        _constant(',"modificationTime":'),
-        _plain(FileTable(batch).modification_time),
-        _constant(',"dataChange":'),
-        _constant("true") if data_change is None else _plain(pc.coalesce(data_change, true)),
-        _optional(batch, "stats", _quoted),
-        *_shared_optional_fields(batch),
-        _optional(batch, "clustering_provider", _quoted),
-        _constant("}}\n"),
-    )
-
-
 def serialize_tombstones(files: pa.Table) -> bytes:
     """One `remove` line a row, each with its line break; columns of `file_columns.REMOVE_SCHEMA`, as they are."""
-    return _serialize(files, _tombstone_fields)
+    return _serialize(files, lambda batch: _fields(batch, "remove", REMOVE_FIELDS))
 
 
-def _tombstone_fields(batch: pa.RecordBatch) -> pa.StringArray:
-    return _concatenate(
-        _constant('{"remove":{"path":'),
-        _quoted(FileTable(batch).path),
-        _optional(batch, "deletion_timestamp", _plain),
-        _optional(batch, "data_change", _plain),
-        _optional(batch, "extended_file_metadata", _plain),
-        _optional(batch, "partition_values", _json_map),
-        _optional(batch, "size", _plain),
-        _optional(batch, "stats", _quoted),
-        *_shared_optional_fields(batch),
-        _constant("}}\n"),
-    )
+def _add_fields(batch: pa.RecordBatch) -> pa.StringArray:
+    return _fields(batch, "add", ADD_FIELDS, {"partition_values": "{}", "data_change": "true"})
 
 
 def _remove_fields(batch: pa.RecordBatch, constant: str) -> pa.StringArray:
-    return _concatenate(
-        _constant('{"remove":{"path":'),
-        _quoted(FileTable(batch).path),
-        string_scalar(constant),
-        _optional(batch, "partition_values", _json_map),
-        _optional(batch, "size", _plain),
-        *_shared_optional_fields(batch),
-        _constant("}}\n"),
-    )
+    return _fields(batch, "remove", [name for name in REMOVE_FIELDS if name not in _SAID_OF_REMOVES], constant=constant)
 
 
 def _change_fields(batch: pa.RecordBatch) -> pa.StringArray:
+    names = ("path", "partition_values", "size")
+    return _fields(batch, "cdc", names, {"partition_values": "{}"}, end=',"dataChange":false')
+
+
+def _fields(
+    batch: pa.RecordBatch,
+    action: str,
+    names: Iterable[str],
+    defaults: Mapping[str, str] = MappingProxyType({}),
+    *,
+    constant: str = "",
+    end: str = "",
+) -> pa.StringArray:
+    """The lines of a batch.
+
+    Args:
+        names: The fields, in their order, `path` first.
+        defaults: What stands for a value that is null. Other fields are left out where they are null.
+        constant, end: Fields that are the same in all lines: behind `path`, and at the end.
+    """
+    path, *others = names
+    optional = [_optional(batch, name, defaults.get(name)) for name in others]
     return _concatenate(
-        _constant('{"cdc":{"path":'),
-        _quoted(FileTable(batch).path),
-        _constant(',"partitionValues":'),
-        _json_map(FileTable(batch).partition_values),
-        _constant(',"size":'),
-        _plain(FileTable(batch).size),
-        _constant(',"dataChange":false}}\n'),
+        _constant(f'{{"{action}":{{"path":'),
+        _quoted(batch.column(path)),
+        string_scalar(constant),
+        *optional,
+        _constant(f"{end}}}}}\n"),
     )
 
 
-def _shared_optional_fields(batch: pa.RecordBatch) -> list[pa.Array | None]:
-    return [
-        _optional(batch, "tags", _json_map),
-        _optional(batch, "deletion_vector", _deletion_vector),
-        _optional(batch, "base_row_id", _plain),
-        _optional(batch, "default_row_commit_version", _plain),
-    ]
-
-
-_JSON_NAMES = {
-    "data_change": "dataChange",
-    "deletion_timestamp": "deletionTimestamp",
-    "extended_file_metadata": "extendedFileMetadata",
-    "partition_values": "partitionValues",
-    "deletion_vector": "deletionVector",
-    "base_row_id": "baseRowId",
-    "default_row_commit_version": "defaultRowCommitVersion",
-    "clustering_provider": "clusteringProvider",
-}
-
-
-def _optional(batch: pa.RecordBatch, name: str, to_json: Callable[[pa.Array], pa.Array]) -> pa.Array | None:
-    """`,"name":value` where there is a value, null where there is none; None where no row has one."""
+def _optional(batch: pa.RecordBatch, name: str, default: str | None) -> pa.Array | pa.Scalar | None:
+    """`,"name":value`. Where there is no value, the default stands for it, or null for all of it."""
     column = _column(batch, name)
+    label = f',"{_SPELLING[name]}":'
     if column is None:
-        return None
-    text = to_json(column)
+        return None if default is None else _constant(label + default)
+    text = _printed(column)
     if column.null_count:
-        text = pc.if_else(column.is_valid(), text, _null_text())
-    return pc.binary_join_element_wise(_constant(f',"{_JSON_NAMES.get(name, name)}":'), text, _constant(""))
+        text = pc.if_else(column.is_valid(), text, _null_text() if default is None else _constant(default))
+    return pc.binary_join_element_wise(_constant(label), text, _constant(""))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
@@ -245,6 +205,14 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
         return None
     column = batch.column(index)
     return None if column.null_count == len(column) else column
+
+
+def _printed(column: pa.Array) -> pa.Array:
+    if pa.types.is_string(column.type):
+        return _quoted(column)
+    if pa.types.is_map(column.type):
+        return _json_map(column)
+    return _deletion_vector(column) if pa.types.is_struct(column.type) else _plain(column)
 
 
 def _deletion_vector(column: pa.StructArray) -> pa.Array:
@@ -292,6 +260,10 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 def _plain(values: pa.Array) -> pa.Array:
     return pc.cast(values, pa.string())
+
+
+_SPELLING = {**ADD_FIELDS, **REMOVE_FIELDS}
+_SAID_OF_REMOVES = ("deletion_timestamp", "data_change", "extended_file_metadata", "stats")
 
 
 def _concatenate(*parts: pa.Array | pa.Scalar | None) -> pa.StringArray:

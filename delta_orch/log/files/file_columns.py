@@ -7,9 +7,24 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+STRING_MAP = pa.map_(pa.string(), pa.string())
+
+DELETION_VECTOR_TYPE = pa.struct(
+    [
+        ("storage_type", pa.string()),
+        ("path_or_inline_dv", pa.string()),
+        ("offset", pa.int32()),
+        ("size_in_bytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+
 
 class _Column:
     """A column of a `FileTable`, under the name of the attribute."""
+
+    def __init__(self, data_type: pa.DataType) -> None:
+        self.type = data_type
 
     def __set_name__(self, owner: type[FileTable], name: str) -> None:
         self._name = name
@@ -30,77 +45,41 @@ class FileTable:
     def __init__(self, table: pa.Table | pa.RecordBatch) -> None:
         self.table = table
 
-    path = _Column()
-    dv_id = _Column()
-    partition_values = _Column()
-    size = _Column()
-    modification_time = _Column()
-    data_change = _Column()
-    stats = _Column()
-    tags = _Column()
-    deletion_vector = _Column()
-    base_row_id = _Column()
-    default_row_commit_version = _Column()
-    clustering_provider = _Column()
-    deletion_timestamp = _Column()
-    extended_file_metadata = _Column()
+    path = _Column(pa.string())
+    dv_id = _Column(pa.string())
+    partition_values = _Column(STRING_MAP)
+    size = _Column(pa.int64())
+    modification_time = _Column(pa.int64())
+    data_change = _Column(pa.bool_())
+    stats = _Column(pa.string())
+    tags = _Column(STRING_MAP)
+    deletion_vector = _Column(DELETION_VECTOR_TYPE)
+    base_row_id = _Column(pa.int64())
+    default_row_commit_version = _Column(pa.int64())
+    clustering_provider = _Column(pa.string())
+    deletion_timestamp = _Column(pa.int64())
+    extended_file_metadata = _Column(pa.bool_())
 
 
-STRING_MAP = pa.map_(pa.string(), pa.string())
+FILE_TYPES = {name: column.type for name, column in vars(FileTable).items() if isinstance(column, _Column)}
+"""The type of each column, by its name."""
 
-DELETION_VECTOR_TYPE = pa.struct(
-    [
-        ("storage_type", pa.string()),
-        ("path_or_inline_dv", pa.string()),
-        ("offset", pa.int32()),
-        ("size_in_bytes", pa.int32()),
-        ("cardinality", pa.int64()),
-    ]
-)
 
-ADD_SCHEMA = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("dv_id", pa.string()),
-        pa.field("partition_values", STRING_MAP),
-        pa.field("size", pa.int64()),
-        pa.field("modification_time", pa.int64()),
-        pa.field("data_change", pa.bool_()),
-        pa.field("stats", pa.string()),
-        pa.field("tags", STRING_MAP),
-        pa.field("deletion_vector", DELETION_VECTOR_TYPE),
-        pa.field("base_row_id", pa.int64()),
-        pa.field("default_row_commit_version", pa.int64()),
-        pa.field("clustering_provider", pa.string()),
-    ]
+def _schema(names: str) -> pa.Schema:
+    return pa.schema([pa.field(name, FILE_TYPES[name], nullable=name != "path") for name in names.split()])
+
+
+ADD_SCHEMA = _schema(
+    "path dv_id partition_values size modification_time data_change stats tags deletion_vector base_row_id "
+    "default_row_commit_version clustering_provider"
 )
 """Live files, and files about to be added. Times in milliseconds since the epoch, sizes in bytes."""
 
-REMOVE_SCHEMA = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("dv_id", pa.string()),
-        pa.field("deletion_timestamp", pa.int64()),
-        pa.field("data_change", pa.bool_()),
-        pa.field("extended_file_metadata", pa.bool_()),
-        pa.field("partition_values", STRING_MAP),
-        pa.field("size", pa.int64()),
-        pa.field("stats", pa.string()),
-        pa.field("tags", STRING_MAP),
-        pa.field("deletion_vector", DELETION_VECTOR_TYPE),
-        pa.field("base_row_id", pa.int64()),
-        pa.field("default_row_commit_version", pa.int64()),
-    ]
+REMOVE_SCHEMA = _schema(
+    "path dv_id deletion_timestamp data_change extended_file_metadata partition_values size stats tags deletion_vector "
+    "base_row_id default_row_commit_version"
 )
 """Tombstones, and files about to be removed."""
 
-CDC_SCHEMA = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("partition_values", STRING_MAP),
-        pa.field("size", pa.int64()),
-        pa.field("data_change", pa.bool_()),
-        pa.field("tags", STRING_MAP),
-    ]
-)
+CDC_SCHEMA = _schema("path partition_values size data_change tags")
 """Change data files of one commit (PROTOCOL, "Add CDC File")."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,13 +14,15 @@ import pyarrow.compute as pc
 from delta_orch.log.files.arrow_building import (
     all_booleans,
     bool_array,
+    int32_array,
     int64_array,
     one_chunk,
     string_array,
     string_map_array,
     struct_array,
+    validity_bitmap,
 )
-from delta_orch.log.files.file_columns import STRING_MAP, FileTable
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FILE_TYPES, STRING_MAP, FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
 from delta_orch.protocol.action_json import (
@@ -28,8 +31,9 @@ from delta_orch.protocol.action_json import (
     PARTITION_VALUES_PARSED,
     REMOVE_FIELDS,
     STATS_PARSED,
+    body_to_json,
 )
-from delta_orch.protocol.actions import CheckpointMetadata, Sidecar
+from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructType
@@ -62,35 +66,19 @@ _METADATA = pa.struct(
     ]
 )
 _DOMAIN_METADATA = pa.struct([("domain", _TEXT), ("configuration", _TEXT), ("removed", pa.bool_())])
-_DELETION_VECTOR = pa.struct(
-    [
-        ("storageType", _TEXT),
-        ("pathOrInlineDv", _TEXT),
-        ("offset", pa.int32()),
-        ("sizeInBytes", pa.int32()),
-        ("cardinality", _LONG),
-    ]
-)
+_DELETION_VECTOR = pa.struct([(DELETION_VECTOR_FIELDS[field.name], field.type) for field in DELETION_VECTOR_TYPE])
 _CHECKPOINT_METADATA = pa.struct([("version", _LONG), ("tags", STRING_MAP)])
 _SIDECAR = pa.struct([("path", _TEXT), ("sizeInBytes", _LONG), ("modificationTime", _LONG), ("tags", STRING_MAP)])
 _OTHERS = (("metaData", _METADATA), ("protocol", _PROTOCOL), ("domainMetadata", _DOMAIN_METADATA))
-_FILE_TYPES: Mapping[str, pa.DataType] = {
-    "path": _TEXT,
-    "partition_values": STRING_MAP,
-    "size": _LONG,
-    "modification_time": _LONG,
-    "data_change": pa.bool_(),
-    "stats": _TEXT,
-    "tags": STRING_MAP,
-    "deletion_vector": _DELETION_VECTOR,
-    "base_row_id": _LONG,
-    "default_row_commit_version": _LONG,
-    "clustering_provider": _TEXT,
-    "deletion_timestamp": _LONG,
-    "extended_file_metadata": pa.bool_(),
-}
+_ADD_COLUMNS = (
+    "path", "partition_values", "size", "data_change", "stats", "tags", "deletion_vector", "base_row_id",
+    "default_row_commit_version", "modification_time", "clustering_provider",
+)  # fmt: skip
 # Tombstones serve vacuum alone: without statistics and tags (PROTOCOL, "Checkpoints").
-TOMBSTONE_COLUMNS = tuple(name for name in REMOVE_FIELDS if name not in ("stats", "tags"))
+TOMBSTONE_COLUMNS = (
+    "path", "partition_values", "size", "data_change", "deletion_vector", "base_row_id", "default_row_commit_version",
+    "deletion_timestamp", "extended_file_metadata",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -146,7 +134,7 @@ class CheckpointColumns:
 
     @cached_property
     def _add_type(self) -> pa.StructType:
-        names = [name for name in ADD_FIELDS if name != "stats" or self.stats_as_json]
+        names = [name for name in _ADD_COLUMNS if name != "stats" or self.stats_as_json]
         fields = list(_file_type(names, ADD_FIELDS))
         if self.parsed_partitions is not None:
             fields.append(pa.field(PARTITION_VALUES_PARSED, self.parsed_partitions))
@@ -183,7 +171,8 @@ class CheckpointColumns:
 
 
 def _file_type(names: Sequence[str], spelling: Mapping[str, str]) -> pa.StructType:
-    return pa.struct([(spelling[name], _FILE_TYPES[name]) for name in names])
+    types = {**FILE_TYPES, "deletion_vector": _DELETION_VECTOR}
+    return pa.struct([(spelling[name], types[name]) for name in names])
 
 
 def _file_values(files: pa.Table, spelling: Mapping[str, str]) -> dict[str, pa.Array]:
@@ -213,88 +202,49 @@ def rows_of(schema: pa.Schema, action: str, values: pa.StructArray) -> pa.Table:
 
 def small_actions(schema: pa.Schema, snapshot: Snapshot) -> pa.Table:
     """The rows of every action of a snapshot that is no file."""
+    domains = (DomainMetadata(name, text) for name, text in snapshot.domain_metadata.items())
     parts = {
-        "protocol": _protocol(snapshot),
-        "metaData": _metadata(snapshot),
-        "txn": _txns(snapshot),
-        "domainMetadata": _domain_metadata(snapshot),
+        "protocol": [snapshot.protocol],
+        "metaData": [snapshot.metadata],
+        "txn": list(snapshot.txn_actions.values()),
+        "domainMetadata": list(domains),
     }
-    return pa.concat_tables([rows_of(schema, name, part) for name, part in parts.items()]).combine_chunks()
+    return _rows_of_actions(schema, parts)
 
 
 def v2_actions(schema: pa.Schema, metadata: CheckpointMetadata, sidecars: Sequence[Sidecar]) -> pa.Table:
     """The rows of the actions that only V2 checkpoints have (PROTOCOL, "V2 Spec")."""
-    described = struct_array(_CHECKPOINT_METADATA, [int64_array([metadata.version]), string_map_array([metadata.tags])])
-    listed = struct_array(
-        _SIDECAR,
-        [
-            string_array([s.path for s in sidecars]),
-            int64_array([s.size_in_bytes for s in sidecars]),
-            int64_array([s.modification_time for s in sidecars]),
-            string_map_array([s.tags for s in sidecars]),
-        ],
-    )
-    parts = [rows_of(schema, "checkpointMetadata", described), rows_of(schema, "sidecar", listed)]
-    return pa.concat_tables(parts).combine_chunks()
+    return _rows_of_actions(schema, {"checkpointMetadata": [metadata], "sidecar": sidecars})
 
 
-def _protocol(snapshot: Snapshot) -> pa.StructArray:
-    protocol = snapshot.protocol
-    return struct_array(
-        _PROTOCOL,
-        [
-            pc.cast(int64_array([protocol.min_reader_version]), pa.int32()),
-            pc.cast(int64_array([protocol.min_writer_version]), pa.int32()),
-            _one_list(protocol.reader_features),
-            _one_list(protocol.writer_features),
-        ],
-    )
+def _rows_of_actions(schema: pa.Schema, parts: Mapping[str, Sequence[Action]]) -> pa.Table:
+    rows = [
+        rows_of(schema, name, _column_of(schema.field(name).type, [body_to_json(action) for action in actions]))
+        for name, actions in parts.items()
+    ]
+    return pa.concat_tables(rows).combine_chunks()
 
 
-def _metadata(snapshot: Snapshot) -> pa.StructArray:
-    metadata = snapshot.metadata
-    table_format = struct_array(
-        _METADATA.field("format").type,
-        [string_array([metadata.format.provider]), string_map_array([metadata.format.options])],
-    )
-    return struct_array(
-        _METADATA,
-        [
-            string_array([metadata.id]),
-            string_array([metadata.name]),
-            string_array([metadata.description]),
-            table_format,
-            string_array([metadata.schema_string]),
-            _one_list(metadata.partition_columns),
-            int64_array([metadata.created_time]),
-            string_map_array([metadata.configuration]),
-        ],
-    )
+def _column_of(data_type: pa.DataType, values: Sequence[JsonValue]) -> pa.Array:
+    """Values of JSON as a column; structs from dicts."""
+    if pa.types.is_struct(data_type):
+        return struct_array(data_type, [_column_of(f.type, [v.get(f.name) for v in values]) for f in data_type])
+    if data_type == _TEXTS:
+        return _lists(values)
+    return _BUILDERS[data_type](values)
 
 
-def _txns(snapshot: Snapshot) -> pa.StructArray:
-    txns = list(snapshot.txn_actions.values())
-    return struct_array(
-        _TXN,
-        [
-            string_array([txn.app_id for txn in txns]),
-            int64_array([txn.version for txn in txns]),
-            int64_array([txn.last_updated for txn in txns]),
-        ],
-    )
+_BUILDERS: Mapping[pa.DataType, Callable[[Sequence[JsonValue]], pa.Array]] = {
+    _TEXT: string_array,
+    _LONG: int64_array,
+    pa.int32(): int32_array,
+    pa.bool_(): bool_array,
+    STRING_MAP: string_map_array,
+}
 
 
-def _domain_metadata(snapshot: Snapshot) -> pa.StructArray:
-    domains = snapshot.domain_metadata
-    return struct_array(
-        _DOMAIN_METADATA,
-        [string_array(list(domains)), string_array(list(domains.values())), bool_array([False] * len(domains))],
-    )
-
-
-def _one_list(texts: Sequence[str] | None) -> pa.ListArray:
-    """A column of one row that holds the texts, or null."""
-    if texts is None:
-        return pa.nulls(1, _TEXTS)
-    offsets = pc.cast(int64_array([0, len(texts)]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, string_array(texts))
+def _lists(values: Sequence[Sequence[str] | None]) -> pa.ListArray:
+    """Lists of texts, and nulls."""
+    texts = string_array(list(chain.from_iterable(value or () for value in values)))
+    lengths = int32_array([*accumulate((len(value or ()) for value in values), initial=0)])
+    return pa.Array.from_buffers(_TEXTS, len(values), [validity_bitmap(values), lengths.buffers()[1]], children=[texts])
