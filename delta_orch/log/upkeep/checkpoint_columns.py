@@ -203,7 +203,7 @@ def rows_of(schema: pa.Schema, action: str, values: pa.StructArray) -> pa.Table:
 def small_actions(schema: pa.Schema, snapshot: Snapshot) -> pa.Table:
     """The rows of every action of a snapshot that is no file."""
     domains = (DomainMetadata(name, text) for name, text in snapshot.domain_metadata.items())
-    parts = {
+    parts: dict[str, Sequence[Action]] = {
         "protocol": [snapshot.protocol],
         "metaData": [snapshot.metadata],
         "txn": list(snapshot.txn_actions.values()),
