@@ -49,7 +49,7 @@ def parse_schema_mode(mode: str | SchemaMode | None) -> SchemaMode | None:
         ) from None
 
 
-def merge_schemas(table: StructType, source: StructType, *, may_widen: bool) -> StructType:
+def merge_schemas(table: StructType, source: StructType, *, may_widen: bool, may_cast: bool = False) -> StructType:
     """The table's schema with what the source has beyond it.
 
     Columns match by name without regard to case. New ones, at any depth, come last, may be null and carry nothing of
@@ -57,13 +57,14 @@ def merge_schemas(table: StructType, source: StructType, *, may_widen: bool) -> 
 
     Args:
         may_widen: Whether a column may become wider, its history recorded (PROTOCOL, "Type Widening").
+        may_cast: Whether a column whose type is another keeps its own: the caller casts the values, or refuses them.
 
     Returns: `table` itself where the source has nothing new.
 
     Raises:
         SchemaMismatchError: A column has a type that its values cannot be kept in; all are named. Nothing was written.
     """
-    merging = _Merging(may_widen)
+    merging = _Merging(may_widen, may_cast)
     merged = merging.struct(table, source, "")
     if merging.problems:
         raise SchemaMismatchError(
@@ -150,6 +151,7 @@ def _loosen(data_type: DataType) -> DataType:
 @dataclass(slots=True)
 class _Merging:
     may_widen: bool
+    may_cast: bool
     problems: list[str] = field(default_factory=list)
 
     def struct(self, table: StructType, source: StructType, prefix: str) -> StructType:
@@ -202,5 +204,7 @@ class _Merging:
         if wider is not None:
             changes.append((ours, wider, place))
             return wider
+        if self.may_cast:
+            return ours
         self.problems.append(f"column {path} is {theirs}, the table has {ours}")
         return ours

@@ -247,6 +247,8 @@ def evolve_target(
     source_schema: StructType,
     schema_mode: SchemaMode | None,
     definition: TableDefinition | None = None,
+    *,
+    may_cast: bool = False,
 ) -> WriteTarget:
     """The target with the schema, metadata and protocol that it will have once rows of this schema are in it.
 
@@ -254,6 +256,7 @@ def evolve_target(
         schema_mode: None leaves the target as it is: rows must fit. `MERGE` adds columns, and widens types where the
             table allows it. `OVERWRITE` takes the source's columns; only for writes that replace every row.
         definition: With `OVERWRITE`, what else is to change.
+        may_cast: As of `merge_schemas`.
 
     Returns: `target` itself where nothing changes; otherwise the verb must stage it.
 
@@ -273,7 +276,8 @@ def evolve_target(
     before = target.table
     if schema_mode is SchemaMode.OVERWRITE:
         return _overwritten(target, source_schema, definition or {})
-    schema = merge_schemas(before.schema, source_schema, may_widen=before.properties.enable_type_widening)
+    may_widen = before.properties.enable_type_widening
+    schema = merge_schemas(before.schema, source_schema, may_widen=may_widen, may_cast=may_cast)
     settled = settle(before, before.with_schema(schema))
     if settled is before:
         return target

@@ -202,7 +202,10 @@ FURTHER = [
     "CAST(i AS TIMESTAMP)", "CAST(S AS BINARY)", "bin = S", "CAST(i AS STRING) = i", "CAST(i AS STRING) < 5.5",
     "CAST(day AS STRING) = day", "CAST(i AS STRING) IN (1, 5)", "i IN ('1', '5')", "year(CAST(day AS STRING))",
     "date_trunc('MONTH', CAST(day AS STRING))", "trunc(CAST(day AS STRING), 'MM')", "i + NULL",
-    "CAST(if(abs(x) < 1000, x, 0D) AS DECIMAL(10,2))",
+    "CAST(if(abs(x) < 1000, x, 0D) AS DECIMAL(10,2))", "CAST(x AS FLOAT)", "CAST(x * 1e300 AS FLOAT)", "d5 / 2", "1 / 3BD",
+    "d5 / nullif(d5 + 1, 0)", "i / nullif(d5, 0)", "d5 / NULL", "NULL - d5", "CAST(1.5 AS DECIMAL(38,18)) + d5",
+    "CAST(d5 AS DECIMAL(38,18)) - 1", "CAST(d5 AS DECIMAL(20,9)) * CAST(1.05 AS DECIMAL(18,2))", "l / 7BD",
+    "CAST(CAST(b % 2 * 0.5 - 0.2 AS DECIMAL(2,2)) AS STRING)", "CAST(d5 AS DECIMAL(30,10)) / 3",
 ]  # fmt: skip
 
 AGGREGATES: dict[str, list[str]] = {
@@ -367,9 +370,9 @@ def test_letters_that_change_otherwise_are_refused_while_the_query_runs(relation
 @pytest.mark.parametrize(
     "text",
     [
-        "initcap(S)", "hash(i)", "d38 + d38", "CAST(x AS STRING)", "crc32(S)", "reverse(S)", "exp(x)", "sha2(S, 512)",
-        "CAST(x AS FLOAT)", "S LIKE `we``ird`", "try_cast(S AS INT)", "array(1)", "st = st",
-        "row_number() OVER (ORDER BY i)", "(SELECT 1)", "rand()", "d5 / 2", "round(x, -1)", "greatest(S, 1)",
+        "initcap(S)", "hash(i)", "CAST(x AS STRING)", "crc32(S)", "reverse(S)", "exp(x)", "sha2(S, 512)", "d38 * d38",
+        "S LIKE `we``ird`", "try_cast(S AS INT)", "array(1)", "st = st",
+        "row_number() OVER (ORDER BY i)", "(SELECT 1)", "rand()", "d38 / d38", "round(x, -1)", "greatest(S, 1)",
         "date_format(day, 'YYYY')", "date_format(ts, 'zzz')", "to_date(S, 'MM')", "x % 2", "day - day",
         r"S RLIKE 'a\\b'", "S RLIKE '(?=a)b'", "S RLIKE 'a*+'", "S RLIKE '(a*)*'", "S RLIKE '[a&&[b]]'",
         r"S RLIKE '(a)\\1'", "regexp_replace(S, 'a*', 'x')", "regexp_replace(S, '(a)', '$1')", "split(S, '')",

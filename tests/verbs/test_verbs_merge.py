@@ -298,6 +298,33 @@ def test_schema_evolution_by_all_columns_and_by_assignments(table: DeltaTable) -
     assert [row["w"] for row in content(table)] == [None, 1, None, None, 2]
 
 
+def test_what_schema_evolution_takes_from_the_source(tmp_path: Path) -> None:
+    """Names mean the columns before the merge; what is assigned evolves, whatever its value is."""
+
+    def kind(*more: str) -> pa.DataType:
+        return pa.struct([(name, pa.int64()) for name in ("a", *more)])
+
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": pa.array([1, 2], pa.int32()), "st": pa.array([{"a": 1}] * 2, kind())}))
+    source = pa.table({"id": [1, 3], "st": pa.array([{"a": 5, "b": 6, "c": 7}] * 2, kind("b", "c")), "x": [None, 8]})
+    table.merge(source, "target.id = source.id", schema_mode="merge").when_matched_update(
+        {"st.b": "x"}, condition="x IS NULL"
+    ).execute()
+    assert str(table.snapshot().schema.find("st").data_type) == "struct<a:long,b:long>"  # type: ignore[union-attr]
+    merge = table.merge(source, "target.id = source.id", schema_mode="merge")
+    merge.when_matched_update_all(condition="x IS NULL").when_not_matched_insert_all().execute()
+    assert str(table.snapshot().schema.find("id").data_type) == "integer"  # type: ignore[union-attr]
+    assert content(table) == [
+        {"id": 1, "st": {"a": 5, "b": 6, "c": 7}, "x": None},
+        {"id": 2, "st": {"a": 1, "b": None, "c": None}, "x": None},
+        {"id": 3, "st": {"a": 5, "b": 6, "c": 7}, "x": 8},
+    ]
+    wider = pa.table({"id": [2], "st": pa.array([{"z": 1}], pa.struct([("z", pa.int64())]))})
+    table.merge(wider, "target.id = source.id", schema_mode="merge").when_matched_update({"st": "NULL"}).execute()
+    assert content(table)[1] == {"id": 2, "st": None, "x": None}
+    assert str(table.snapshot().schema.find("st").data_type) == "struct<a:long,b:long,c:long,z:long>"  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("feed", ["true", "false"])
 def test_the_latest_changes_bring_a_copy_up_to_date(table: DeltaTable, tmp_path: Path, feed: str) -> None:
     origin = DeltaTable(tmp_path / "origin")

@@ -93,12 +93,22 @@ def cast(value: Typed, target: DataType) -> Typed:
         return Typed(_moment_text(value), STRING)
     if (source, target) == (FLOAT, DOUBLE):
         return Typed(plain, target)
+    if (source, target) == (DOUBLE, FLOAT):
+        # What no float is near becomes infinite; DuckDB would raise.
+        limit = f"abs({value.sql}) >= 3.4028235677973366e38::DOUBLE AND NOT isnan({value.sql})"
+        return Typed(
+            f"CASE WHEN {limit} THEN CAST(if({value.sql} > 0, 'inf', '-inf') AS FLOAT) ELSE {plain} END", FLOAT
+        )
     if isinstance(target, DecimalType) and (source in INTEGRAL_RANGES or isinstance(source, DecimalType)):
         return Typed(plain, target)
     if isinstance(target, DecimalType) and source == DOUBLE:
         return Typed(f"CAST(CAST({value.sql} AS VARCHAR) AS {to})", target)
-    if isinstance(source, DecimalType) and target in (DOUBLE, STRING):
+    if isinstance(source, DecimalType) and target == DOUBLE:
         return widen(value, target)
+    if isinstance(source, DecimalType) and target == STRING:
+        # DuckDB leaves out a zero before the point where the type has no digit there.
+        zero = r", '^(-?)\.', '\1" + "0.')"
+        return Typed(f"regexp_replace({plain}{zero}" if source.precision == source.scale else plain, STRING)
     if source == TIMESTAMP and target == LONG:
         return Typed(whole_seconds(value), LONG)
     if source in INTEGRAL_RANGES and target == TIMESTAMP:

@@ -37,6 +37,7 @@ from delta_orch.protocol.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VOID,
     DataType,
     DecimalType,
     PrimitiveType,
@@ -71,17 +72,65 @@ def guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:
 
 
 def decimal_arithmetic(function: str, left: Typed, right: Typed, what: str) -> Typed:
-    """Exact, or refused where Spark would give up digits."""
-    a, b = decimal_operand(left), decimal_operand(right)
+    """Exact in as many digits as DuckDB has, then rounded where Spark gives up digits, or refused. A sum that does not
+    fit before it is rounded raises."""
+    a, b = _decimal_operands(left, right)
     if function == "multiply":
-        kind = (a.precision + b.precision + 1, a.scale + b.scale)
+        exact = DecimalType(min(a.precision + b.precision + 1, MAX_DECIMAL_DIGITS), min(a.scale + b.scale, 38))
+        target = _adjusted(a.precision + b.precision + 1, a.scale + b.scale)
+        if a.precision + b.precision > MAX_DECIMAL_DIGITS:
+            raise unsupported(f"{what}: more than {MAX_DECIMAL_DIGITS} digits")
     else:
         scale = max(a.scale, b.scale)
-        kind = (max(a.precision - a.scale, b.precision - b.scale) + scale + 1, scale)
-    if kind[0] > MAX_DECIMAL_DIGITS:
+        digits = max(a.precision - a.scale, b.precision - b.scale) + scale + 1
+        target = _adjusted(digits, scale)
+        exact = DecimalType(min(digits, MAX_DECIMAL_DIGITS), scale)
+        a, b = exact, exact
+    computed = f"CAST({function}({widen(left, a).sql}, {widen(right, b).sql}) AS {duckdb_type(exact)})"
+    return Typed(computed if target == exact else f"CAST({computed} AS {duckdb_type(target)})", target)
+
+
+def _decimal_operands(left: Typed, right: Typed) -> tuple[DecimalType, DecimalType]:
+    """A null is of the other operand's type."""
+    if left.data_type == VOID:
+        return (decimal_operand(right),) * 2
+    return decimal_operand(left), decimal_operand(left if right.data_type == VOID else right)
+
+
+def _adjusted(precision: int, scale: int) -> DecimalType:
+    """The decimal of a result, as Spark gives up digits behind the point for those before it, but for six."""
+    if precision <= MAX_DECIMAL_DIGITS:
+        return DecimalType(precision, scale)
+    before = precision - scale
+    return DecimalType(MAX_DECIMAL_DIGITS, max(MAX_DECIMAL_DIGITS - before, min(scale, _LEAST_SCALE)))
+
+
+_LEAST_SCALE = 6
+
+
+def decimal_quotient(left: Typed, right: Typed, what: str) -> Typed:
+    """Divided as whole numbers of up to 38 digits, rounded half up."""
+    a, b = _decimal_operands(left, right)
+    scale = max(_LEAST_SCALE, a.scale + b.precision + 1)
+    target = _adjusted(a.precision - a.scale + b.scale + scale, scale)
+    shift = target.scale + b.scale - a.scale
+    if shift < 0 or a.precision + shift > MAX_DECIMAL_DIGITS:
         raise unsupported(f"{what}: more than {MAX_DECIMAL_DIGITS} digits")
-    target = DecimalType(*kind)
-    return Typed(f"CAST({function}({widen(left, a).sql}, {widen(right, b).sql}) AS {duckdb_type(target)})", target)
+    n, d = (
+        f"CAST(replace(CAST({widen(value, of).sql} AS VARCHAR), '.', '') AS HUGEINT)"
+        for value, of in ((left, a), (right, b))
+    )
+    n, one = f"({n} * CAST('1{'0' * shift}' AS HUGEINT))", f"CAST('1{'0' * target.scale}' AS HUGEINT)"
+    rest = f"abs({n}) % abs({d})"
+    whole = f"(abs({n}) // abs({d}) + CAST({rest} >= abs({d}) - {rest} AS HUGEINT))"
+    fraction = f"lpad(CAST({whole} % {one} AS VARCHAR), {target.scale}, '0')"
+    text = f"concat(if(({n} < 0) <> ({d} < 0), '-', ''), {whole} // {one}, '.', {fraction})"
+    zero = "error('[DIVIDE_BY_ZERO] Division by zero')"
+    return Typed(
+        f"CASE WHEN {n} IS NULL OR {d} IS NULL THEN NULL WHEN {d} = 0 THEN {zero} "
+        f"ELSE CAST({text} AS {duckdb_type(target)}) END",
+        target,
+    )
 
 
 def cast_target(tree: Tree) -> DataType:

@@ -24,6 +24,7 @@ from delta_orch.engines.local.sql_operators import (
     cast_target,
     compare_with_literal,
     decimal_arithmetic,
+    decimal_quotient,
     ensure_valid_pattern,
     guarded,
     in_order,
@@ -312,7 +313,7 @@ class Scalars:
         left, right = self.scalar(tree.this), self.scalar(tree.expression)
         kinds = {left.data_type, right.data_type}
         if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE, STRING} & kinds:
-            raise unsupported("a division of decimals")
+            return decimal_quotient(left, right, describe(tree))
         arithmetic_type(left, right, describe(tree))
         return guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -63,23 +63,26 @@ def is_identity(field: StructField) -> bool:
 
 
 def evolution(clauses: Sequence[Clause], sides: Sides) -> StructType:
-    """The columns of the source that may change the table's schema: those that a `*` form takes, and those that are
-    assigned under their own name."""
-    wanted: dict[str, StructField] = {}
-    for clause in clauses:
-        if clause.takes_all:
-            excluded = {name.lower() for name in clause.except_columns}
-            wanted.update((f.name.lower(), f) for f in sides.source if f.name.lower() not in excluded)
-            continue
-        for name, given in (clause.values or {}).items():
-            path = _named(name, sides, clause)
-            field = sides.source.find(path[0]) if len(path) == 1 else None
-            if field is None or not isinstance(given, str | Expression) or _is_default(given):
-                continue
-            value = sides.value(given, f"value of {name} in the clause {clause.title}", _VISIBLE[clause.kind])
-            if value == Column((SOURCE, field.name)):
-                wanted[field.name.lower()] = field
-    return StructType(tuple(wanted.values()))
+    """The columns and fields of the source that change the table's schema where it lacks them: those that a `*` form
+    takes, and those of the name of a column or field that is assigned, whatever its value is."""
+    excluded = [{name.lower() for name in clause.except_columns} for clause in clauses if clause.takes_all]
+    given = [(clause, name) for clause in clauses for name in clause.values or ()]
+    assigned = [tuple(name.lower() for name in _named(text, sides, clause)) for clause, text in given]
+    taken = [f for f in sides.source if any(f.name.lower() not in names for names in excluded)]
+    return StructType(tuple(_evolving(sides.source, {f.name.lower() for f in taken}, assigned)))
+
+
+def _evolving(schema: StructType, taken: Collection[str], assigned: Sequence[Path]) -> Iterator[StructField]:
+    """The fields that are taken whole, and of others the parts that are assigned."""
+    for field in schema:
+        name = field.name.lower()
+        inside = [path[1:] for path in assigned if path[0] == name]
+        if name in taken or () in inside:
+            yield field
+        elif inside and isinstance(field.data_type, StructType):
+            parts = tuple(_evolving(field.data_type, (), inside))
+            if parts:
+                yield replace(field, data_type=StructType(parts))
 
 
 def resolve_clauses(

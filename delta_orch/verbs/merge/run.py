@@ -157,14 +157,15 @@ class _Run:
         if not self._evolves:
             return sides
         before = write.target.table
-        evolved: WriteTarget = evolve_target(write.target, evolution(self._given, sides), SchemaMode.MERGE)
+        wanted = evolution(self._given, sides)
+        evolved: WriteTarget = evolve_target(write.target, wanted, SchemaMode.MERGE, may_cast=True)
         if evolved.table is before:
             return sides
         write.target = evolved
         if evolved.table.protocol != before.protocol:
             write.transaction.update_protocol(evolved.table.protocol)
         write.transaction.update_metadata(evolved.table.metadata)
-        return replace(sides, target=evolved.schema)
+        return replace(sides, target=evolved.schema, named=sides.target)
 
     # Which rows
 

@@ -26,12 +26,14 @@ class Sides:
 
     Attributes:
         target, source: Their columns; names of a side differ in more than case.
+        named: The columns of the table that expressions may name, where the merge gives it more; None: all.
     """
 
     target: StructType
     source: StructType
     target_alias: str
     source_alias: str
+    named: StructType | None = None
 
     @property
     def schema(self) -> StructType:
@@ -80,16 +82,20 @@ class Sides:
                 return Opaque(sql, tuple(Column(find_column(column.path, self.schema)[0]) for column in columns))
         return resolve_expression(placed, self.schema)
 
+    @property
+    def _named(self) -> StructType:
+        return self.target if self.named is None else self.named
+
     def _ensure_no_quoted_column(self, given: object) -> None:
         if isinstance(given, str):
-            ensure_no_column_in_double_quotes(given, self.target)
+            ensure_no_column_in_double_quotes(given, self._named)
             ensure_no_column_in_double_quotes(given, self.source)
 
     def _placed(self, expression: Expression, what: str, visible: Sequence[str]) -> Expression:
         return renamed(expression, lambda column: self._place(column, what, visible))
 
     def _place(self, column: Column, what: str, visible: Sequence[str]) -> NewName:
-        sides = {TARGET: (self.target_alias, self.target), SOURCE: (self.source_alias, self.source)}
+        sides = {TARGET: (self.target_alias, self._named), SOURCE: (self.source_alias, self.source)}
         first, *rest = column.path
         qualified = [side for side, (alias, _) in sides.items() if rest and alias.lower() == first.lower()]
         found = [side for side in qualified if sides[side][1].find(rest[0]) is not None]
@@ -112,7 +118,7 @@ class Sides:
             find_column(tuple(rest), schema)
         raise ColumnNotFoundError(
             f"There is no column {_text(column)!r} for the {what}",
-            cause=f"The table has {_listed(self.target)}; the source has {_listed(self.source)}",
+            cause=f"The table has {_listed(self._named)}; the source has {_listed(self.source)}",
             remedy=f"Name a column, with {self.target_alias} or {self.source_alias} before it where both have it",
             column=_text(column),
         )

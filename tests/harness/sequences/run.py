@@ -18,10 +18,17 @@ import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import DeltaError
-from tests.harness.sequences.cases import SCHEMA, Sequence, Statement, random_sequence
+from delta_orch.protocol.arrow_types import schema_to_arrow
+from tests.harness.sequences.cases import COLUMNS, COMPUTED, SCHEMA, Sequence, Statement, random_sequence
 from tests.interop.reference_client import Reference, ReferenceError
 
 REFERENCE = "reference"
+_SQL_TYPES = {
+    "st": "STRUCT<a: STRING, b: BIGINT>", "tags": "ARRAY<STRING>", "m": "MAP<STRING, BIGINT>", "p": "STRING",
+    "d": "DECIMAL(10, 2)", "f": "DOUBLE", "day": "DATE", "ts": "TIMESTAMP", "n": "TIMESTAMP_NTZ", "bin": "BINARY",
+    "fl": "FLOAT", "i": "INT", "wide": "DECIMAL(38, 18)", "ls": "ARRAY<STRUCT<q: BIGINT, r: DATE>>",
+    "deep": "STRUCT<in: STRUCT<k: STRING, l: ARRAY<INT>>>", "ä-y": "STRING",
+}  # fmt: skip
 Bag = Counter[tuple[str, ...]]
 _IDS = ("_row_id", "_row_version")
 _FEED = ("_commit_version", "_commit_timestamp")
@@ -78,31 +85,33 @@ def check_sequence(seed: int, directory: Path, reference: Reference, engines: Ma
 def _create(sequence: Sequence, copies: _Copies, reference: Reference) -> None:
     """By one side, with its first rows, and copied: so row ids are the same everywhere."""
     first, *others = copies.paths.values()
+    columns = [f"`{name}` {_sql_type(name)}" for name in SCHEMA.names]
+    columns += [f"{name} {COMPUTED[name]}" for name in sequence.computed]
+    laid_out = _laid_out("PARTITIONED BY", sequence.partition_by) + _laid_out("CLUSTER BY", sequence.cluster_by)
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in sequence.properties.items())
+    create = f"CREATE TABLE delta.`{first}` ({', '.join(columns)}) USING delta{laid_out} TBLPROPERTIES ({properties})"
     if sequence.seed % 2:
-        table = DeltaTable(first)
-        table.create(SCHEMA, partition_by=sequence.partition_by or None, properties=sequence.properties)
+        delta_orch.sql(create)
         for rows in sequence.files:
-            table.append(rows)
+            DeltaTable(first).append(rows)
     else:
-        columns = ", ".join(f"{name} {_sql_type(name)}" for name in SCHEMA.names)
-        partitioned = f" PARTITIONED BY ({', '.join(sequence.partition_by)})" if sequence.partition_by else ""
-        properties = ", ".join(f"'{key}' = '{value}'" for key, value in sequence.properties.items())
-        statements = [f"CREATE TABLE delta.`{first}` ({columns}) USING delta{partitioned} TBLPROPERTIES ({properties})"]
+        reference.run(create)
         for number, rows in enumerate(sequence.files):
             source = first.parent / f"first-{number}"
             _write_source(rows, source)
-            statements.append(f"INSERT INTO delta.`{first}` SELECT * FROM parquet.`{source}`")
-        reference.run(*statements)
+            reference.run(f"INSERT INTO delta.`{first}` ({COLUMNS}) SELECT {COLUMNS} FROM parquet.`{source}`")
     for path in others:
         shutil.copytree(first, path)
     version = DeltaTable(first).version()
     copies.versions = {path: [version] for path in copies.paths.values()}
 
 
+def _laid_out(how: str, columns: tuple[str, ...]) -> str:
+    return f" {how} ({', '.join(f'`{name}`' for name in columns)})" if columns else ""
+
+
 def _sql_type(name: str) -> str:
-    special = {"st": "STRUCT<a: STRING, b: BIGINT>", "tags": "ARRAY<STRING>", "m": "MAP<STRING, BIGINT>"}
-    simple = {"p": "STRING", "d": "DECIMAL(10, 2)", "f": "DOUBLE", "day": "DATE", "ts": "TIMESTAMP"}
-    return {**special, **simple}.get(name, "BIGINT")
+    return _SQL_TYPES.get(name, "BIGINT")
 
 
 def _write_source(rows: pa.Table, path: Path) -> None:
@@ -116,7 +125,8 @@ def _step(
     source = directory / f"source-{number}"
     if statement.rows is not None:
         _write_source(statement.rows, source)
-    before = {path: _ids(path, sequence) for path in copies.versions}
+    before = {path: _ids(path) for path in copies.versions}
+    told = {path: _tells(path) for path in copies.versions}
     refusals = {
         name: _run(writer, statement, copies.paths[name], copies.versions, source, reference)
         for name, writer in copies.writers.items()
@@ -131,10 +141,11 @@ def _step(
     # What moves rows goes by the files there are, and the reference's MERGE may commit rows that it only copied.
     if len({bool(count) for count in made.values()}) > 1 and statement.sql.startswith(("DELETE", "UPDATE", "INSERT")):
         raise Differs(f"not everybody commits: {made}")
-    _compare_rows(sequence, copies, reference)
-    if any(made.values()) and sequence.properties["delta.enableChangeDataFeed"] == "true":
+    _compare_schemas(copies)
+    _compare_rows(copies, reference)
+    if any(made.values()) and all(told[path] and _tells(path) for path in told):
         _compare_feeds(copies, reference)
-    _compare_kept_ids(before, sequence, copies)
+    _compare_kept_ids(before, copies)
 
 
 def _run(
@@ -151,8 +162,9 @@ def _run(
         return None  # already there
     if writer == REFERENCE:
         text = statement.sql.format(table=f"delta.`{path}`", source=f"parquet.`{source}`", version=version)
+        mode = "dynamic" if statement.is_dynamic else "static"
         try:
-            reference.run(text)
+            reference.run(f"SET spark.sql.sources.partitionOverwriteMode={mode}", text)
         except ReferenceError as error:
             return str(error)[:600]
         return None
@@ -161,7 +173,10 @@ def _run(
     if statement.rows is not None:
         tables["these_rows"] = statement.rows
     try:
-        delta_orch.sql(text, engine=writer, tables=tables)  # type: ignore[arg-type]
+        if statement.is_dynamic:
+            DeltaTable(path).overwrite(statement.rows, partition_overwrite_mode="dynamic", engine=writer)  # type: ignore[arg-type]
+        else:
+            delta_orch.sql(text, engine=writer, tables=tables)  # type: ignore[arg-type]
     except DeltaError as error:
         return f"{type(error).__name__}: {error}"[:600]
     return None
@@ -170,24 +185,44 @@ def _run(
 # What both sides say
 
 
-def _compare_rows(sequence: Sequence, copies: _Copies, reference: Reference) -> None:
-    tracked = sequence.properties["delta.enableRowTracking"] == "true"
-    ids = f", _metadata.row_id AS {_IDS[0]}, _metadata.row_commit_version AS {_IDS[1]}" if tracked else ""
-    columns = ", ".join(SCHEMA.names)
+def _compare_schemas(copies: _Copies) -> None:
+    first, *others = copies.versions
+    for path in others:
+        if _schema(path) != _schema(first):
+            raise Differs(f"schemas of {path.name} and {first.name}: {_schema(path)} {_schema(first)}")
+
+
+def _schema(path: Path) -> pa.Schema:
+    return schema_to_arrow(DeltaTable(path).snapshot().schema)
+
+
+def _tells(path: Path) -> bool:
+    return DeltaTable(path).snapshot().metadata.configuration.get("delta.enableChangeDataFeed") == "true"
+
+
+def _tracks(path: Path) -> bool:
+    return DeltaTable(path).snapshot().metadata.configuration.get("delta.enableRowTracking") == "true"
+
+
+def _compare_rows(copies: _Copies, reference: Reference) -> None:
     paths = list(copies.versions)
+    tracked = _tracks(paths[0])
+    ids = f", _metadata.row_id AS {_IDS[0]}, _metadata.row_commit_version AS {_IDS[1]}" if tracked else ""
+    schema = _schema(paths[0])
+    columns = _listed(schema)
     selects = (f"SELECT {i} AS _t, {columns}{ids} FROM delta.`{path}`" for i, path in enumerate(paths))
-    theirs = _split(reference.query(" UNION ALL ".join(selects)), len(paths))
+    theirs = _split(reference.query(" UNION ALL ".join(selects)), len(paths), schema)
     expected: Bag | None = None
     for path, read_by_them in zip(paths, theirs, strict=True):
         snapshot = DeltaTable(path).snapshot()
         scan = snapshot.scan(row_tracking=tracked)
-        read_by_us = _bag(scan.to_arrow().rename_columns([*SCHEMA.names, *(_IDS if tracked else ())]))
+        read_by_us = _bag(scan.to_arrow().rename_columns([*schema.names, *(_IDS if tracked else ())]), schema)
         _ensure_same(f"rows of {path.name} by us and by the reference", read_by_us, read_by_them)
         if tracked and read_by_us:
             ids_found = [row[-2] for row in read_by_us.elements()]
             if len(set(ids_found)) < len(ids_found):
                 raise Differs(f"{path.name} has a row id twice: {sorted(ids_found)}")
-        rows = Counter(row[: len(SCHEMA)] for row in read_by_us.elements())
+        rows = Counter(row[: len(schema)] for row in read_by_us.elements())
         if expected is not None:
             _ensure_same(f"rows of {path.name} and of {paths[0].name}", rows, expected)
         expected = expected or rows
@@ -196,32 +231,37 @@ def _compare_rows(sequence: Sequence, copies: _Copies, reference: Reference) -> 
         if isinstance(writer, SparkEngine):
             scan = DeltaTable(paths[-1]).snapshot().scan()
             read = writer.to_arrow(writer.scan(scan.plan()))
-            _ensure_same(f"rows of {paths[-1].name} by {name}", _bag(read), expected)
+            _ensure_same(f"rows of {paths[-1].name} by {name}", _bag(read, schema), expected)
+
+
+def _listed(schema: pa.Schema) -> str:
+    return ", ".join(f"`{name}`" for name in schema.names)
 
 
 def _compare_feeds(copies: _Copies, reference: Reference) -> None:
     paths = [path for path, versions in copies.versions.items() if versions[-1] > versions[-2]]
-    columns = ", ".join([*SCHEMA.names, "_change_type"])
+    schema = _schema(paths[0])
+    columns = f"{_listed(schema)}, _change_type"
     selects = []
     for i, path in enumerate(paths):
         *_, before, after = copies.versions[path]
         selects.append(f"SELECT {i} AS _t, {columns} FROM table_changes_by_path('{path}', {before + 1}, {after})")
-    theirs = _split(reference.query(" UNION ALL ".join(selects)), len(paths))
+    theirs = _split(reference.query(" UNION ALL ".join(selects)), len(paths), schema)
     expected: Bag | None = None
     for path, told_by_them in zip(paths, theirs, strict=True):
         feed = DeltaTable(path).changes(starting_version=copies.versions[path][-2] + 1).to_arrow()
-        told_by_us = _bag(feed.select([*SCHEMA.names, "_change_type"]))
+        told_by_us = _bag(feed.select([*schema.names, "_change_type"]), schema)
         _ensure_same(f"changes of {path.name} by us and by the reference", told_by_us, told_by_them)
         if expected is not None:
             _ensure_same(f"changes of {path.name} and of {paths[0].name}", told_by_us, expected)
         expected = told_by_us if expected is None else expected
 
 
-def _compare_kept_ids(before: Mapping[Path, Mapping[int, Any]], sequence: Sequence, copies: _Copies) -> None:
+def _compare_kept_ids(before: Mapping[Path, Mapping[int, Any]], copies: _Copies) -> None:
     """Everybody keeps the ids and commit versions of the same rows. Rows are known by `u`, where one has it."""
     kept: dict[Path, Bag] = {}
     for path in copies.versions:
-        after = _ids(path, sequence)
+        after = _ids(path)
         common = before[path].keys() & after.keys()
         kept[path] = Counter(
             (str(u), f"id {before[path][u][0] == after[u][0]}", f"version {before[path][u][1] == after[u][1]}")
@@ -232,23 +272,23 @@ def _compare_kept_ids(before: Mapping[Path, Mapping[int, Any]], sequence: Sequen
         _ensure_same(f"(u, id kept, version kept) of {path.name} and of {first.name}", kept[path], kept[first])
 
 
-def _ids(path: Path, sequence: Sequence) -> dict[int, Any]:
-    if sequence.properties["delta.enableRowTracking"] != "true":
+def _ids(path: Path) -> dict[int, Any]:
+    if not _tracks(path):
         return {}
     rows = DeltaTable(path).snapshot().scan(["u"], row_tracking=True).to_arrow().to_pylist()
     counts = Counter(row["u"] for row in rows)
     return {r["u"]: (r["row_id"], r["row_commit_version"]) for r in rows if counts[r["u"]] == 1}
 
 
-def _split(rows: pa.Table, count: int) -> list[Bag]:
-    return [_bag(rows.filter(pc.equal(rows["_t"], i)).drop_columns(["_t"])) for i in range(count)]
+def _split(rows: pa.Table, count: int, schema: pa.Schema) -> list[Bag]:
+    return [_bag(rows.filter(pc.equal(rows["_t"], i)).drop_columns(["_t"]), schema) for i in range(count)]
 
 
-def _bag(rows: pa.Table) -> Bag:
+def _bag(rows: pa.Table, schema: pa.Schema) -> Bag:
     """The rows, whatever units of time and widths of lengths a reader prefers."""
     rows = pa.table(
         {
-            name: rows[name].cast(SCHEMA.field(name).type) if name in SCHEMA.names else rows[name]
+            name: rows[name].cast(schema.field(name).type) if name in schema.names else rows[name]
             for name in rows.column_names
         }
     )
