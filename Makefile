@@ -39,8 +39,9 @@ fuzz: setup ## Damage tables and read them all, pass every wrong argument (FUZZ=
 	@$(BIN)/python -m tests.harness.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)
 	@$(BIN)/python -m tests.harness.fuzz.arguments $(ARGUMENTS)
 
-scenarios: setup ## Random pipelines on a Dagster instance against a plain model (SCENARIOS="--cases 20 --seed 7")
+scenarios: setup ## Random pipelines and definitions on a Dagster instance against a plain model (SCENARIOS="--cases 20 --seed 7")
 	@$(BIN)/python -m tests.dagster.scenarios $(SCENARIOS)
+	@$(BIN)/python -W ignore -m tests.dagster.definition_scenarios $(SCENARIOS)
 
 airflow-scenarios: setup ## Ways to write and fates of tasks under a real Airflow (WAYS="append,days" FATES="late_day")
 	@$(BIN)/python -m tests.airflow.scheduler $(if $(WAYS),--ways $(WAYS)) $(if $(FATES),--fates $(FATES))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dagster as dg
 
 from delta_orch._version import VERSION
+from delta_orch.dagster.all_tables import with_delta_maintenance
+from delta_orch.dagster.audits import build_delta_audit_checks
 from delta_orch.dagster.checks import (
     build_delta_cdc_lag_check,
     build_delta_freshness_check,
@@ -19,7 +21,7 @@ from delta_orch.dagster.checks import (
 from delta_orch.dagster.components import DeltaIncrementalComponent, DeltaMaintenanceComponent, DeltaTablesComponent
 from delta_orch.dagster.incremental import delta_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
-from delta_orch.dagster.maintenance import build_delta_maintenance_assets
+from delta_orch.dagster.maintenance import MaintenanceConfig, build_delta_maintenance_assets
 from delta_orch.dagster.multi_asset import DeltaOut, delta_multi_asset
 from delta_orch.dagster.observation import build_delta_observations, report_existing_partitions
 from delta_orch.dagster.resource import DeltaTableResource
@@ -40,8 +42,10 @@ __all__ = [
     "DeltaSnapshot",
     "DeltaTableResource",
     "DeltaTablesComponent",
+    "MaintenanceConfig",
     "MaintenancePolicy",
     "PipesDeltaSparkClient",
+    "build_delta_audit_checks",
     "build_delta_cdc_lag_check",
     "build_delta_freshness_check",
     "build_delta_health_check",
@@ -57,6 +61,7 @@ __all__ = [
     "delta_asset",
     "delta_multi_asset",
     "report_existing_partitions",
+    "with_delta_maintenance",
 ]
 
 # Public, but not marked as exported.

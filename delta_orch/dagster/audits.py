@@ -1,15 +1,115 @@
 """Audits of a write, as Dagster tells them: blocking asset checks, and the failure of a step."""
 
-from __future__ import annotations
+# No postponed annotations in this file: Dagster reads them as they are.
 
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, cast
 
 import dagster as dg
 
 from delta_orch.dagster.metadata import Metadata
-from delta_orch.errors import AuditFailedError
-from delta_orch.pipeline.audit import Audit, AuditFinding
+from delta_orch.dagster.settings import plain_metadata
+from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import AuditFailedError, InvalidRequestError
+from delta_orch.pipeline.audit import Audit, AuditFinding, as_audits
+from delta_orch.pipeline.step import snapshot_or_none
+
+PASSED = "delta/audits"
+"""Metadata of a materialization: the names of the audits that its commit passed."""
+_LATEST = 50
+
+
+class KeepsTables(Protocol):
+    """What of an IO manager tells where the table of an asset is."""
+
+    def table_of(self, key: dg.AssetKey, metadata: Mapping[str, object]) -> DeltaTable: ...
+
+
+def build_delta_audit_checks(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetChecksDefinition]:
+    """The audits of assets that the IO manager keeps (metadata `audit`), as blocking asset checks.
+
+    An audit looks at the rows before they are visible, whether it is a check or not. As a check it is in the catalog,
+    with its history. After a materialization the check tells what the audit found. A failed audit, which fails the
+    step, is told as a failed check. A check that is run without its asset looks at the whole table as it is.
+
+    Args:
+        assets: Those without audits are passed over. The audits of a `@delta_asset` are checks already.
+
+    Raises:
+        InvalidRequestError: What the metadata `audit` says is no audit.
+    """
+    made: list[dg.AssetChecksDefinition] = []
+    for asset in assets:
+        for key in asset.keys:
+            metadata = plain_metadata(asset.metadata_by_key.get(key))
+            audits = as_audits(metadata["audit"]) if metadata.get("audit") else ()  # type: ignore[arg-type]
+            if audits:
+                manager = asset.get_io_manager_key_for_asset_key(key)
+                made.append(_checks(key, audits, manager, metadata))
+    return made
+
+
+def _checks(
+    key: dg.AssetKey, audits: Sequence[Audit], manager: str, metadata: Mapping[str, object]
+) -> dg.AssetChecksDefinition:
+    def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        passed = _passed_in_run(context, key)
+        keeper: KeepsTables = getattr(context.resources, manager)
+        table = None if keeper is None or not hasattr(keeper, "table_of") else keeper.table_of(key, metadata)
+        if table is None:
+            raise InvalidRequestError(
+                f"The IO manager {manager!r} of {key.to_user_string()} keeps no Delta tables",
+                remedy="Leave the asset out of build_delta_audit_checks",
+            )
+        wanted = [audit for audit in audits if dg.AssetCheckKey(key, audit.name) in context.selected_asset_check_keys]
+        snapshot = snapshot_or_none(table) if any(audit.name not in passed for audit in wanted) else None
+        for audit in wanted:
+            if audit.name in passed:
+                yield from audit_results([AuditFinding(audit.name, True, "")])
+            elif snapshot is None:
+                yield dg.AssetCheckResult(
+                    passed=False, check_name=audit.name, description=f"There is no table at {table.uri}."
+                )
+            else:
+                found = audit.find(snapshot, None)
+                described = found.description or f"Passes in version {snapshot.version}."
+                about = {**_about(found), "delta/version": snapshot.version}
+                yield dg.AssetCheckResult(
+                    passed=found.passed, check_name=audit.name, description=described, metadata=about
+                )
+
+    make: Callable[..., dg.AssetChecksDefinition] = dg.multi_asset_check(
+        name="__".join([*key.path, "audits"]),
+        specs=audit_specs(key, audits),
+        can_subset=True,
+        required_resource_keys={manager},
+    )
+    return make(check)
+
+
+def _passed_in_run(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> set[str]:
+    """The audits that the asset's own materialization in this run has passed."""
+    events = context.instance.fetch_materializations(key, limit=_LATEST).records
+    for event in events:
+        if event.run_id == context.run.run_id and event.asset_materialization is not None:
+            told = event.asset_materialization.metadata.get(PASSED)
+            return set(cast("Sequence[str]", told.value)) if isinstance(told, dg.JsonMetadataValue) else set()
+    return set()
+
+
+def report_failed_checks(context: dg.OutputContext, error: AuditFailedError) -> None:
+    """Tell the instance what an audit found that fails its step: no check of the run will."""
+    for finding in findings_of(error):
+        told = dg.AssetCheckEvaluation(
+            asset_key=context.asset_key,
+            check_name=finding.name,
+            passed=finding.passed,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=finding.description or "Passed, but another audit did not.",
+            metadata={**_about(finding), "delta/run_id": context.run_id},
+            blocking=True,
+        )
+        context.step_context.instance.report_runless_asset_event(told)
 
 
 def audit_specs(asset: dg.AssetKey, audits: Sequence[Audit]) -> list[dg.AssetCheckSpec]:

@@ -9,6 +9,7 @@ from typing import Literal as OneOf
 
 import dagster as dg
 
+from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
@@ -171,6 +172,7 @@ def delta_asset(
             dagster_type=nothing,
             **arguments,
         )(compute)
+        remember_tables(asset, {asset.key: table}, sources.values())
         return asset
 
     return decorate

@@ -9,11 +9,12 @@ from typing import Any, cast
 import dagster as dg
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from delta_orch.dagster.audits import audit_failure
+from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
 from delta_orch.dagster.inputs import load_value
 from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
 from delta_orch.dagster.output_place import (
     Place,
+    asset_place,
     ensure_no_table_around,
     ensure_own_folder,
     output_parts,
@@ -165,6 +166,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 is_repeatable = not context.has_asset_key and not is_read_once(obj)
                 report, scopes = repeat_conflicts(write) if is_repeatable else write()
         except AuditFailedError as error:
+            if context.has_asset_key and is_in_run(context):
+                report_failed_checks(context, error)
             raise audit_failure(error) from error
         self._report(context, report, ".".join(place), scopes)
 
@@ -286,6 +289,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         metadata = report_metadata(report, snapshot, table_name)
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)
+            metadata[PASSED] = dg.JsonMetadataValue([finding.name for finding in report.findings])
         _warn_of_many_files(context, report, len(scopes), snapshot.partition_columns)
         if report.skipped:
             context.log.warning("Nothing was written: %s.", report.reason or "nothing to do")
@@ -312,6 +316,19 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         settings = parse_settings(definition, None, "overwrite")
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))
         return load_value(context, table, settings, self.engine, self.code_location)
+
+    def place_of(self, key: dg.AssetKey, metadata: Mapping[str, object] | None = None) -> Place:
+        """The folders of an asset's table below the root.
+
+        Args:
+            metadata: Of the asset's definition: `schema` names another folder than the key's prefix.
+        """
+        schema = plain_metadata(metadata).get("schema")
+        return asset_place(key, schema if isinstance(schema, str) else None)
+
+    def table_of(self, key: dg.AssetKey, metadata: Mapping[str, object] | None = None) -> DeltaTable:
+        """The table of an asset, whether it exists or not. The arguments are those of `place_of`."""
+        return self._table(self.place_of(key, metadata))
 
     def _table(self, path: Sequence[str]) -> DeltaTable:
         root = resolve_env(self.root_uri).rstrip("/")

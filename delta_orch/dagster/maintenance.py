@@ -1,4 +1,4 @@
-"""Compaction, checkpoint and vacuum of tables, each an asset of its own."""
+"""The health of tables, their compaction, checkpoint and vacuum: each an asset of its own."""
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
@@ -13,13 +13,26 @@ from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.consumers import retention_hours_for
 from delta_orch.pipeline.maintenance import MaintenancePolicy, TableHealth, read_table_health
+from delta_orch.pipeline.step import snapshot_or_none
 from delta_orch.verbs.vacuum import VacuumResult
 
 DEFAULT_POOL = "delta_maintenance"
 
-Job = Callable[[DeltaTable, TableSnapshot, str], Metadata]
+Job = Callable[[DeltaTable, TableSnapshot, str, bool], Metadata]
+"""Table, the version that was measured, the run's words for the commit, and whether to report only."""
 Deps = Sequence[dg.AssetsDefinition | dg.AssetKey | str]
+
+
+class MaintenanceConfig(dg.Config):
+    """What a single run of a maintenance asset is asked for, in the launchpad or in `run_config`.
+
+    Attributes:
+        dry_run: Report what is due, and what vacuum would delete; change nothing.
+    """
+
+    dry_run: bool = False
 
 
 def build_delta_maintenance_assets(
@@ -30,37 +43,44 @@ def build_delta_maintenance_assets(
     vacuum_retention_hours: float | None = None,
     vacuum_dry_run_only: bool = False,
     deps: Mapping[str, dg.AssetsDefinition | dg.AssetKey | str | Deps] | None = None,
+    consumers: Mapping[str, Sequence[DeltaTableResource]] | None = None,
     key_prefix: str | Sequence[str] = "maintenance",
     group_name: str | None = "maintenance",
     pool: str | None = DEFAULT_POOL,
     automation_condition: dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey] | None = None,
     retry_policy: dg.RetryPolicy | None = None,
 ) -> list[dg.AssetsDefinition]:
-    """Three assets a table: `…/{name}/compaction`, then `…/checkpoint`, then `…/vacuum`.
+    """Four assets a table: `…/{name}/health`, then `…/compaction`, `…/checkpoint` and `…/vacuum`.
 
-    Each looks at the table's health first and does nothing (saying so in its metadata) where the policy sees no need.
-    Compaction that a concurrent commit overtakes fails with a retryable error and leaves the table as it is. Vacuum
-    first finds what it would delete, reports it, then deletes.
+    `health` measures: its metadata are numbers that the UI plots over time, and its checks `needs_compaction`,
+    `needs_checkpoint` and `needs_vacuum` warn where the policy sees a need. The others look at the health once more
+    and do nothing (saying so in their metadata) where there is no need. Compaction that a concurrent commit overtakes
+    fails with a retryable error and leaves the table as it is. Vacuum first finds what it would delete, reports it,
+    then deletes. With the run's config `dry_run: true` they only report. A table
+    that does not exist yet needs nothing.
 
     Args:
-        tables: Name → table. The names become parts of asset keys.
+        tables: Name → table. A name becomes a part of asset keys, or with slashes several.
         policy: When maintenance is due; by default `MaintenancePolicy()`.
         target_file_size_bytes: Of compaction; by default the table's.
         vacuum_retention_hours: By default `delta.deletedFileRetentionDuration`; never shorter than that.
         vacuum_dry_run_only: Report only.
         deps: Name → the asset(s) that write the table, so that maintenance runs after them.
+        consumers: Name → the tables that incremental steps fill from the table: vacuum keeps what they still have to
+            read. One that does not exist yet needs none of the old files.
         key_prefix: Of the asset keys.
         group_name: Of the assets.
         pool: A concurrency pool, so that maintenance does not crowd out the pipeline; None for none.
-        automation_condition: Of each first asset; the other two follow it eagerly where it is given.
+        automation_condition: When `health` is measured. Where it is given, each of the others runs by itself when a
+            measurement finds it due.
         retry_policy: By default three retries.
 
     Raises:
-        InvalidRequestError: `deps` names a table that is not in `tables`, or two tables share a folder.
+        InvalidRequestError: `deps` or `consumers` names a table that is not in `tables`, or two tables share a folder.
     """
-    if unknown := sorted(set(deps or {}) - set(tables)):
+    if unknown := sorted({*(deps or {}), *(consumers or {})} - set(tables)):
         raise InvalidRequestError(
-            f"deps names {', '.join(unknown)}, which is not one of the tables",
+            f"deps or consumers names {', '.join(unknown)}, which is not one of the tables",
             remedy=f"The tables are {', '.join(tables)}",
         )
     _ensure_separate(tables)
@@ -69,13 +89,21 @@ def build_delta_maintenance_assets(
     assets: list[dg.AssetsDefinition] = []
     for name, resource in tables.items():
         upstream = _as_list((deps or {}).get(name))
+        place = [*prefix, *name.split("/")]
+        health = _health_asset(
+            resource, dg.AssetKey([*place, "health"]), chosen, upstream, group_name, automation_condition
+        )
+        assets.append(health)
+        upstream = [health.key]
         for step, (is_due, job) in _jobs(
-            chosen, target_file_size_bytes, vacuum_retention_hours, vacuum_dry_run_only
+            chosen,
+            target_file_size_bytes,
+            vacuum_retention_hours,
+            vacuum_dry_run_only,
+            (consumers or {}).get(name, ()),
         ).items():
-            key = dg.AssetKey([*prefix, name, step])
-            condition = automation_condition
-            if condition is not None and step != "compaction":
-                condition = dg.AutomationCondition.eager()
+            key = dg.AssetKey([*place, step])
+            condition = None if automation_condition is None else _found_due(health.key, step)
             asset = dg.asset(
                 key=key,
                 deps=upstream,
@@ -107,6 +135,71 @@ def _ensure_separate(tables: Mapping[str, DeltaTableResource]) -> None:
             )
 
 
+def _health_asset(
+    resource: DeltaTableResource,
+    key: dg.AssetKey,
+    policy: MaintenancePolicy,
+    deps: Deps,
+    group_name: str | None,
+    automation_condition: dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey] | None,
+) -> dg.AssetsDefinition:
+    needs = {
+        "compaction": policy.needs_optimize,
+        "checkpoint": policy.needs_checkpoint,
+        "vacuum": policy.needs_vacuum,
+    }
+
+    def measure() -> Materialized:
+        snapshot = snapshot_or_none(resource.table())
+        if snapshot is None:
+            nothing = [dg.AssetCheckResult(passed=True, check_name=f"needs_{step}") for step in needs]
+            return dg.MaterializeResult(metadata=_NO_TABLE, check_results=nothing)
+        health = read_table_health(snapshot)
+        return dg.MaterializeResult(
+            metadata=_health_metadata(health),
+            data_version=data_version(snapshot),
+            check_results=[
+                dg.AssetCheckResult(
+                    passed=not is_due(health), check_name=f"needs_{step}", severity=dg.AssetCheckSeverity.WARN
+                )
+                for step, is_due in needs.items()
+            ],
+        )
+
+    measure.__annotations__ = {"return": dg.MaterializeResult}
+    make: Callable[..., dg.AssetsDefinition] = dg.asset(
+        key=key,
+        deps=deps,
+        group_name=group_name,
+        kinds={"deltalake"},
+        description="Measures files, log and removed files. No row is read.",
+        automation_condition=automation_condition,
+        check_specs=[
+            dg.AssetCheckSpec(f"needs_{step}", asset=key, description=f"No {step} is due.", blocking=True)
+            for step in needs
+        ],
+    )
+    return make(measure)
+
+
+def _found_due(health: dg.AssetKey, step: str) -> dg.AutomationCondition[dg.AssetKey]:
+    """A new measurement has found that a step is due."""
+    check = dg.AssetSelection.checks(dg.AssetCheckKey(health, f"needs_{step}"))
+    # Without `blocking_only`, `allow` takes the other checks out of Dagster's own graph (1.13.27). They only warn, so
+    # none of them blocks anything.
+    failed = dg.AutomationCondition.any_checks_match(dg.AutomationCondition.check_failed(), blocking_only=True)
+    failed = failed.allow(check)
+    found = dg.AutomationCondition.newly_updated() & failed
+    return dg.AutomationCondition.asset_matches(health, found).with_label(f"{step} is due")
+
+
+_NO_TABLE: Metadata = {"delta/skipped": True, "delta/skip_reason": "there is no table yet"}
+
+
+def _health_metadata(health: TableHealth) -> Metadata:
+    return {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
+
+
 _DESCRIPTIONS = {
     "compaction": "Merges small files. No row changes.",
     "checkpoint": "Writes a checkpoint, so that readers replay fewer commits.",
@@ -115,9 +208,15 @@ _DESCRIPTIONS = {
 
 
 def _jobs(
-    policy: MaintenancePolicy, target_file_size_bytes: int | None, retention_hours: float | None, dry_run_only: bool
+    policy: MaintenancePolicy,
+    target_file_size_bytes: int | None,
+    retention_hours: float | None,
+    dry_run_only: bool,
+    consumers: Sequence[DeltaTableResource],
 ) -> dict[str, tuple[Callable[[TableHealth], bool], Job]]:
-    def compact(table: DeltaTable, snapshot: TableSnapshot, run: str) -> Metadata:
+    def compact(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
+        if dry:
+            return {"delta/skipped": True}
         result = table.optimize(target_file_size_bytes=target_file_size_bytes, user_metadata=run)
         return {
             "delta/skipped": result.skipped,
@@ -126,14 +225,18 @@ def _jobs(
             "delta/operation_metrics": dg.JsonMetadataValue(dict(result.operation_metrics)),
         }
 
-    def checkpoint(table: DeltaTable, snapshot: TableSnapshot, run: str) -> Metadata:
+    def checkpoint(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
+        if dry:
+            return {"delta/skipped": True}
         return {"delta/skipped": False, "delta/checkpoint_version": table.checkpoint()}
 
-    def vacuum(table: DeltaTable, snapshot: TableSnapshot, run: str) -> Metadata:
-        found = table.vacuum(retention_hours, dry_run=True)
-        metadata = {"delta/skipped": dry_run_only or found.num_files == 0, **_vacuum_metadata("found", found)}
+    def vacuum(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
+        readers = [reader for consumer in consumers if (reader := consumer.table()).exists()]
+        hours = retention_hours_for(table, readers, retention_hours) if readers else retention_hours
+        found = table.vacuum(hours, dry_run=True)
+        metadata = {"delta/skipped": dry or dry_run_only or found.num_files == 0, **_vacuum_metadata("found", found)}
         if not metadata["delta/skipped"]:
-            metadata |= _vacuum_metadata("deleted", table.vacuum(retention_hours, user_metadata=run))
+            metadata |= _vacuum_metadata("deleted", table.vacuum(hours, user_metadata=run))
         return metadata
 
     return {
@@ -154,14 +257,18 @@ def _vacuum_metadata(what: str, result: VacuumResult) -> Metadata:
 def _compute(
     resource: DeltaTableResource, key: dg.AssetKey, is_due: Callable[[TableHealth], bool], job: Job
 ) -> Callable[..., Materialized]:
-    def maintain(context: dg.AssetExecutionContext) -> Materialized:
+    def maintain(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> Materialized:
         table = resource.table()
-        snapshot = table.snapshot()
+        snapshot = snapshot_or_none(table)
+        if snapshot is None:
+            return dg.MaterializeResult(metadata=_NO_TABLE)
         health = read_table_health(snapshot)
-        metadata: Metadata = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
+        metadata: Metadata = {**_health_metadata(health), "delta/is_due": is_due(health)}
         if is_due(health):
             run = read_run(context).user_metadata(key.to_user_string())
-            metadata |= job(table, snapshot, run)
+            metadata |= job(table, snapshot, run, config.dry_run)
+            if config.dry_run:
+                metadata["delta/skip_reason"] = "the run is a dry one"
         else:
             metadata |= {"delta/skipped": True, "delta/skip_reason": "the policy sees no need"}
         newest = table.snapshot()
@@ -170,7 +277,11 @@ def _compute(
         )
 
     # Dagster looks at the annotations themselves, not at their text.
-    maintain.__annotations__ = {"context": dg.AssetExecutionContext, "return": dg.MaterializeResult}
+    maintain.__annotations__ = {
+        "context": dg.AssetExecutionContext,
+        "config": MaintenanceConfig,
+        "return": dg.MaterializeResult,
+    }
     return maintain
 
 

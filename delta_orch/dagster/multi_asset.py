@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.incremental import (
@@ -172,6 +173,7 @@ def delta_multi_asset(
             required_resource_keys={*resources, *(required_resource_keys or ())},
             **{"name": function.__name__, **multi_asset_arguments},
         )(compute)
+        remember_tables(made, {keys[name]: out.table for name, out in outs.items()}, sources.values())
         return made
 
     return decorate

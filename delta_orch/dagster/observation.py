@@ -12,7 +12,7 @@ from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.touched import ByDimension, TouchedPartitions
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
-from delta_orch.pipeline.tail import changes_data, live_partitions
+from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, live_partitions, parse_cursor, poll
 
 
 def build_delta_observations(
@@ -22,22 +22,39 @@ def build_delta_observations(
     group_name: str | None = None,
     automation_condition: dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey] | None = None,
     tags: Mapping[str, str] | None = None,
+    partitions_def: dg.PartitionsDefinition[str] | None = None,
+    partition_expr: ByDimension = None,
+    partition_format: ByDimension = None,
 ) -> list[dg.SourceAsset]:
     """An observable source asset for each table.
 
     Its data version is `{table id}:{version}` of the last commit that changed data, so that compaction and properties
     make nothing downstream stale. A table that does not exist fails the observation.
 
+    With `partitions_def` each partition is observed on its own: its data version changes when a commit changed data in
+    it. An observation goes on where the last one ended, and tells of the touched partitions alone; without news it
+    tells of none. The first one, and the first one after the table was recreated, tell of all partitions that hold
+    files. A partition that Dagster does not know yet is told of, too. Values outside of the partitions are passed over.
+
     Args:
         tables: Name → table. A name becomes the last part of the asset's key.
+        partitions_def: The partitions of all tables.
+        partition_expr: As in an asset's metadata; by default the table's only partition column.
+        partition_format: As in an asset's metadata.
         key_prefix: Of the asset keys.
         group_name: Of the assets.
         automation_condition: When to observe, for example `dg.AutomationCondition.on_cron("*/5 * * * *")`.
         tags: Of the assets.
 
     Raises:
-        InvalidRequestError: There is no table.
+        InvalidRequestError: There is no table, or `partition_expr` does not name a column for every dimension.
     """
+    given = partition_expr is not None or partition_format is not None
+    if given and partitions_def is None:
+        raise InvalidRequestError("partition_expr needs partitions_def", remedy="Pass it as well")
+    mapping = None
+    if partitions_def is not None:
+        mapping = TouchedPartitions(partitions_def, partition_expr, partition_format)
     if not tables:
         raise InvalidRequestError("No table is named", remedy="Map names to DeltaTableResource")
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix)
@@ -52,10 +69,81 @@ def build_delta_observations(
                 group_name=group_name,
                 automation_condition=automation_condition,
                 tags=tags,
+                partitions_def=partitions_def,
                 description="A Delta table that others write.",
             )
-        observations.append(define(_observe(resource, ".".join(key.path))))
+        if mapping is None:
+            observations.append(define(_observe(resource, ".".join(key.path))))
+        else:
+            observations.append(define(_observe_partitions(resource, key, mapping)))
     return observations
+
+
+def _observe_partitions(
+    resource: DeltaTableResource, key: dg.AssetKey, mapping: TouchedPartitions
+) -> Callable[[dg.OpExecutionContext], dg.DataVersionsByPartition]:
+    def observe(context: dg.OpExecutionContext) -> dg.DataVersionsByPartition:
+        table = resource.table()
+        # What does not exist fails here; a poll finds nothing new in it.
+        snapshot = table.snapshot()
+        last = _last_observed(context.instance, key)
+        gone: set[str] = set()
+        if last == NO_TABLE:
+            cursor, partitions = TailCursor(snapshot.metadata.id, snapshot.version), live_partitions(snapshot)
+        else:
+            batch = poll(table.log, last, verify=True, max_versions=None)
+            if batch is None or not batch.data_changed:
+                return _by_partition({})
+            cursor, partitions = batch.cursor, batch.partitions
+            if batch.recreated or batch.missed:
+                # Nothing tells which of those that were there are empty now.
+                gone = _observed_partitions(context.instance, key)
+        if not partitions.column_names:
+            raise _not_partitioned(snapshot)
+        touched = mapping.find(partitions, context.instance)
+        if touched.num_outside:
+            context.log.warning("%d touched partitions lie outside of the asset's partitions", touched.num_outside)
+        version = dg.DataVersion(str(cursor))
+        found = sorted({*map(str, touched.keys), *map(str, touched.later), *gone})
+        return _by_partition(dict.fromkeys(found, version))
+
+    observe.__annotations__ = {"context": dg.OpExecutionContext, "return": dg.DataVersionsByPartition}
+    return observe
+
+
+def _by_partition(versions: Mapping[str, dg.DataVersion | str]) -> dg.DataVersionsByPartition:
+    with warnings.catch_warnings():
+        # Beta, as the observable source asset is.
+        warnings.filterwarnings("ignore", message="Class `DataVersionsByPartition`")
+        return dg.DataVersionsByPartition(dict(versions))
+
+
+def _last_observed(instance: dg.DagsterInstance, key: dg.AssetKey) -> TailCursor:
+    """Where the last observation ended that told of a partition: all of it has the same data version."""
+    for record in instance.fetch_observations(key, limit=1).records:
+        observed = record.event_log_entry.asset_observation
+        version = None if observed is None else (observed.tags or {}).get("dagster/data_version")
+        if version is not None:
+            return parse_cursor(version)
+    return NO_TABLE
+
+
+def _observed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
+    """All partitions that were ever observed."""
+    found: set[str] = set()
+    page = instance.fetch_observations(key, limit=1000)
+    while True:
+        found |= {record.partition_key for record in page.records if record.partition_key is not None}
+        if not page.has_more:
+            return found
+        page = instance.fetch_observations(key, limit=1000, cursor=page.cursor)
+
+
+def _not_partitioned(snapshot: TableSnapshot) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The table at {snapshot.store.uri} is not partitioned, so its partitions are unknown",
+        remedy="Leave partitions_def out",
+    )
 
 
 def _observe(resource: DeltaTableResource, table_name: str) -> Callable[[], dg.ObserveResult]:
@@ -112,10 +200,7 @@ def report_existing_partitions(
     snapshot = table.snapshot()
     partitions = live_partitions(snapshot)
     if not partitions.column_names:
-        raise InvalidRequestError(
-            f"The table at {snapshot.store.uri} is not partitioned, so its partitions are unknown",
-            remedy="Report the materialization of the asset itself",
-        )
+        raise _not_partitioned(snapshot)
     found = TouchedPartitions(partitions_def, partition_expr, partition_format).find(partitions, instance)
     if isinstance(partitions_def, dg.DynamicPartitionsDefinition) and partitions_def.name is not None:
         instance.add_dynamic_partitions(partitions_def.name, list(found.keys))

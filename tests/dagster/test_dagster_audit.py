@@ -9,7 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch.dagster import Audit, DeltaSnapshot, DeltaTableResource, delta_asset
+from delta_orch.dagster import Audit, DeltaSnapshot, DeltaTableResource, build_delta_audit_checks, delta_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, ColumnNotFoundError, InvalidRequestError
 from delta_orch.pipeline.audit import as_audits
@@ -89,6 +89,78 @@ def test_audits_look_at_the_partitions_of_the_run(tmp_path: Path) -> None:
     (event,) = result.asset_materializations_for_node("money")
     assert event.metadata["delta/audits_passed"].value == 3
     assert len(lake.rows("money")) == 4
+
+
+def told(lake: Lake, name: str) -> tuple[bool, str]:
+    """What the catalog shows of a check of `money`: passed or not, and why."""
+    key = dg.AssetCheckKey(dg.AssetKey("money"), name)
+    record = lake.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    assert record.event is not None
+    assert record.event.dagster_event is not None
+    found = record.event.dagster_event.asset_check_evaluation_data
+    return found.passed, found.description or ""
+
+
+def test_audits_of_the_io_manager_are_asset_checks(tmp_path: Path) -> None:
+    lake, values, looks = Lake(tmp_path), [amounts(1, 2)], list[int]()
+
+    @dg.asset(
+        partitions_def=DAYS,
+        metadata={
+            "partition_expr": "day",
+            "audit": {"positive": "amount > 0", "few": {"min_rows": 1}},
+        },
+    )
+    def money() -> pa.Table:
+        return values[-1]
+
+    @dg.asset(deps=[money])
+    def after() -> None:
+        looks.append(1)
+
+    @dg.asset(metadata={"key of": "its own"})
+    def plain() -> None: ...
+
+    checks = build_delta_audit_checks([money, after, plain])
+    (specs,) = [list(check.check_specs) for check in checks]
+    assert [(spec.name, spec.blocking, spec.description) for spec in specs] == [
+        ("positive", True, "Every row satisfies amount > 0."),
+        ("few", True, "There are at least 1 rows."),
+    ]
+    result = lake.run(money, *checks, partition="a")
+    assert [(c.check_name, c.passed) for c in result.get_asset_check_evaluations()] == [
+        ("positive", True),
+        ("few", True),
+    ]
+    assert told(lake, "positive") == (True, "Passed before anybody could see the rows.")
+    values.append(amounts(1, None))
+    failed = lake.run(money, *checks, after, partition="a", raise_on_error=False)
+    assert (failed.success, looks) == (False, [])
+    row = amounts(1, None).to_pylist()[1]
+    assert told(lake, "positive") == (False, f"1 rows do not satisfy amount > 0, such as {row}.")
+    assert told(lake, "few") == (True, "Passed, but another audit did not.")
+    # Alone a check looks at what is there, whoever wrote it.
+    assert lake.run(*checks, money, selection=dg.AssetSelection.checks_for_assets(money)).success
+    assert told(lake, "positive") == (True, "Passes in version 0.")
+    lake.table("money").append(amounts(-1, day="b"))
+    only = dg.AssetSelection.checks_for_assets(money)
+    alone = lake.run(*checks, money, selection=only, raise_on_error=False)
+    assert [c.passed for c in alone.get_asset_check_evaluations()] == [False, True]
+    assert told(lake, "positive")[0] is False
+
+
+def test_audit_checks_need_tables(tmp_path: Path) -> None:
+    @dg.asset(metadata={"audit": ["amount > 0"]})
+    def money() -> int:
+        return 1
+
+    (check,) = build_delta_audit_checks([money])
+    lake = Lake(tmp_path)
+    only = dg.AssetSelection.checks_for_assets(money)
+    (found,) = lake.run(check, money, selection=only, raise_on_error=False).get_asset_check_evaluations()
+    assert (found.passed, found.description) == (False, f"There is no table at {lake.table('money').uri}.")
+    result = dg.materialize([check, money], raise_on_error=False)
+    assert "keeps no Delta tables" in str(result.all_events)
 
 
 class Incremental:

@@ -45,7 +45,9 @@ def test_what_is_scaffolded_loads(component: Any) -> None:
     expected = {
         DeltaTablesComponent: {"lake/events"},
         DeltaIncrementalComponent: {"lake/daily"},
-        DeltaMaintenanceComponent: {f"maintenance/events/{job}" for job in ("compaction", "checkpoint", "vacuum")},
+        DeltaMaintenanceComponent: {
+            f"maintenance/events/{job}" for job in ("health", "compaction", "checkpoint", "vacuum")
+        },
     }[component]
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(component_cls=component)
@@ -107,7 +109,8 @@ def test_components_do_what_their_builders_do(tmp_path: Path, monkeypatch: pytes
             assert result.success
             assert sorted(target.snapshot().scan().to_arrow().to_pylist(), key=str) == ROWS.to_pylist()
             checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
-            assert checks == dict.fromkeys(("schema", "unique", "row_count", "freshness", "positive", "keys"), True)
+            own = ("schema", "unique", "row_count", "freshness", "positive", "keys")
+            assert checks == dict.fromkeys((*own, "needs_compaction", "needs_checkpoint", "needs_vacuum"), True)
             assert "hidden-value" not in "".join(str(entry) for entry in instance.all_logs(result.run_id))
 
 

@@ -5,7 +5,19 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch.dagster import DeltaTableResource, MaintenancePolicy, build_delta_maintenance_assets
+from delta_orch.dagster import (
+    ChangeBatch,
+    DeltaLakeIOManager,
+    DeltaOut,
+    DeltaTableResource,
+    MaintenanceConfig,
+    MaintenancePolicy,
+    build_delta_maintenance_assets,
+    delta_asset,
+    delta_multi_asset,
+    with_delta_maintenance,
+)
+from delta_orch.dagster.all_tables import tables_of
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.maintenance import ALWAYS
@@ -29,8 +41,8 @@ def build(table: DeltaTable, **arguments: Any) -> list[dg.AssetsDefinition]:
     return build_delta_maintenance_assets({"flights": DeltaTableResource(table_uri=table.uri)}, **arguments)
 
 
-def run(assets: list[dg.AssetsDefinition]) -> dict[str, dict[str, Any]]:
-    result = dg.materialize(assets)
+def run(assets: list[dg.AssetsDefinition], **arguments: Any) -> dict[str, dict[str, Any]]:
+    result = dg.materialize(assets, **arguments)
     metadata = {}
     for step in STEPS:
         (event,) = result.asset_materializations_for_node(f"maintenance__flights__{step}")
@@ -80,25 +92,154 @@ def test_vacuum_may_only_report(table: DeltaTable) -> None:
     assert data_files(table) == 5
 
 
+def test_a_dry_run_only_reports(table: DeltaTable) -> None:
+    config = dg.RunConfig({f"maintenance__flights__{step}": MaintenanceConfig(dry_run=True) for step in STEPS})
+    metadata = run(build(table, policy=ALWAYS), run_config=config)
+    assert all(metadata[step]["delta/skipped"] and metadata[step]["delta/is_due"] for step in STEPS)
+    assert metadata["vacuum"]["delta/skip_reason"] == "the run is a dry one"
+    assert (DeltaTable(table.uri).version(), data_files(table)) == (3, 4)
+    # What could be vacuumed is still in use: nothing was compacted.
+    assert metadata["vacuum"]["delta/vacuum_found_files"] == 0
+
+
 def test_order_pools_and_dependencies(table: DeltaTable) -> None:
     @dg.asset
     def flights() -> None: ...
 
-    compaction, checkpoint, vacuum = build(table, deps={"flights": flights}, pool="lake", key_prefix=["ops", "delta"])
-    keys = [asset.key for asset in (compaction, checkpoint, vacuum)]
-    assert keys == [dg.AssetKey(["ops", "delta", "flights", step]) for step in STEPS]
-    parents = [asset.asset_deps[asset.key] for asset in (compaction, checkpoint, vacuum)]
-    assert parents == [{dg.AssetKey("flights")}, {keys[0]}, {keys[1]}]
-    assert {asset.op.pool for asset in (compaction, checkpoint, vacuum)} == {"lake"}
-    assert all("dagster/kind/deltalake" in asset.specs_by_key[asset.key].tags for asset in (compaction, checkpoint))
+    assets = build(table, deps={"flights": flights}, pool="lake", key_prefix=["ops", "delta"])
+    keys = [asset.key for asset in assets]
+    assert keys == [dg.AssetKey(["ops", "delta", "flights", step]) for step in ("health", *STEPS)]
+    parents = [asset.asset_deps[asset.key] for asset in assets]
+    assert parents == [{dg.AssetKey("flights")}, {keys[0]}, {keys[1]}, {keys[2]}]
+    assert [asset.op.pool for asset in assets] == [None, "lake", "lake", "lake"]
+    assert all("dagster/kind/deltalake" in asset.specs_by_key[asset.key].tags for asset in assets)
 
 
-def test_automation(table: DeltaTable) -> None:
+# Of Dagster itself, where it evaluates conditions by hand.
+@pytest.mark.filterwarnings("ignore:Parameter `include_sources`")
+def test_what_a_measurement_finds_due_runs_by_itself(table: DeltaTable) -> None:
     condition = dg.AutomationCondition.on_cron("0 3 * * *")
-    assets = build(table, automation_condition=condition)
-    found = [asset.automation_conditions_by_key[asset.key] for asset in assets]
-    assert found[0] == condition
-    assert all(other is not None and other != condition for other in found[1:])
+    policy = MaintenancePolicy(2, 100, 1)
+    assets = build(table, automation_condition=condition, policy=policy)
+    assert assets[0].automation_conditions_by_key[assets[0].key] == condition
+    defs, instance = dg.Definitions(assets), dg.DagsterInstance.ephemeral()
+    cursor = None
+
+    def requested() -> set[str]:
+        nonlocal cursor
+        found = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
+        cursor = found.cursor
+        return {
+            step
+            for step in ("health", *STEPS)
+            for asset in assets
+            if asset.key.path[-1] == step and found.get_num_requested(asset.key)
+        }
+
+    assert requested() == set()
+    assert dg.materialize(assets, selection=[assets[0]], instance=instance).success
+    # Four small files, four commits, nothing removed yet.
+    assert requested() == {"compaction"}
+    assert requested() == set()
+    assert dg.materialize(assets, selection=[assets[1]], instance=instance).success
+    assert requested() == set()
+    result = dg.materialize(assets, selection=[assets[0]], instance=instance)
+    assert [(one.check_name, one.passed) for one in result.get_asset_check_evaluations()] == [
+        ("needs_compaction", True),
+        ("needs_checkpoint", True),
+        ("needs_vacuum", False),
+    ]
+    assert requested() == {"vacuum"}
+    (event,) = result.asset_materializations_for_node("maintenance__flights__health")
+    assert event.metadata["delta/health/num_expired_tombstones"].value == 4
+    assert dg.materialize(assets, selection=[assets[3]], instance=instance).success
+    assert data_files(table) == 1
+
+
+def test_vacuum_keeps_what_consumers_have_to_read(tmp_path: Path) -> None:
+    source, target = (DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("bronze", "silver"))
+    no_retention = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+
+    @delta_asset(incremental_from=source, table=target, write="overwrite")
+    def silver(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    source.table().append(pa.table({"n": [1]}), properties=no_retention)
+    assets = build_delta_maintenance_assets({"bronze": source}, policy=ALWAYS, consumers={"bronze": [target]})
+
+    def vacuumed() -> int:
+        result = dg.materialize(assets, selection=[assets[3]])
+        (event,) = result.asset_materializations_for_node("maintenance__bronze__vacuum")
+        found = event.metadata["delta/vacuum_found_files"].value
+        assert isinstance(found, int)
+        return found
+
+    source.table().overwrite(pa.table({"n": [2]}))
+    # Who has never run begins with what is there.
+    assert vacuumed() == 1
+    assert dg.materialize([silver]).success
+    source.table().overwrite(pa.table({"n": [3]}))
+    assert vacuumed() == 0
+    assert dg.materialize([silver]).success
+    assert vacuumed() == 1
+
+
+def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
+    @dg.asset(key=["bronze", "flights"])
+    def flights() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.asset(
+        key=["fix", "flights"], metadata={"schema": "bronze", "mode": "append"}, deps=[flights], io_manager_key="fixes"
+    )
+    def fixes() -> pa.Table:
+        return pa.table({"n": [2]})
+
+    @dg.asset
+    def elsewhere() -> None: ...
+
+    @dg.asset(io_manager_key="other")
+    def another() -> int:
+        return 1
+
+    source = DeltaTableResource(table_uri=str(tmp_path / "bronze" / "flights"))
+
+    @delta_asset(incremental_from=source, table="silver", write="append")
+    def silver(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    outs = {name: DeltaOut(DeltaTableResource(table_uri=str(tmp_path / name)), "overwrite") for name in ("one", "two")}
+
+    @delta_multi_asset(incremental_from=source, outs=outs)
+    def split(batch: ChangeBatch) -> dict[str, pa.Table]:
+        rows = batch.scan().to_arrow()
+        return {"one": rows, "two": rows}
+
+    plain = dg.Definitions(
+        assets=[flights, fixes, elsewhere, another, silver.with_attributes(group_names_by_key={}), split],
+        resources={
+            "io_manager": DeltaLakeIOManager(root_uri=str(tmp_path)),
+            "fixes": DeltaLakeIOManager(root_uri=str(tmp_path)),
+            "other": dg.FilesystemIOManager(base_dir=str(tmp_path / "files")),
+            "silver": DeltaTableResource(table_uri=str(tmp_path / "silver_table")),
+        },
+    )
+    defs = with_delta_maintenance(plain, policy=ALWAYS)
+    dg.Definitions.validate_loadable(defs)
+    graph = defs.resolve_asset_graph()
+    health = [key for key in graph.get_all_asset_keys() if key.path[-1] == "health"]
+    assert sorted("/".join(key.path[1:-1]) for key in health) == ["bronze/flights", "one", "silver", "two"]
+    first = dg.AssetKey(["maintenance", "bronze", "flights", "health"])
+    assert graph.get(first).parent_keys == {flights.key, fixes.key}
+    assert graph.get(first).automation_condition is not None
+    assert defs.resolve_implicit_global_asset_job_def().execute_in_process().success
+    table = DeltaTable(tmp_path / "silver_table")
+    assert "maintenance/silver/compaction" not in str(table.history())
+    assert table.snapshot().segment.checkpoint is not None
+    readers = {name: len(found.read_by) for name, found in tables_of(plain).items()}
+    assert readers == {"bronze/flights": 3, "one": 0, "silver": 0, "two": 0}
+    with pytest.raises(InvalidRequestError, match="No asset"):
+        with_delta_maintenance(dg.Definitions([elsewhere]))
 
 
 def test_deps_of_an_unknown_table(table: DeltaTable) -> None:

@@ -1,3 +1,4 @@
+import shutil
 from datetime import date
 from pathlib import Path
 
@@ -39,6 +40,45 @@ def test_observations_follow_the_data(tmp_path: Path) -> None:
     assert observe() == (f"{table_id}:1", 2)
     table.append(pa.table({"n": [3]}))
     assert observe() == (f"{table_id}:3", 3)
+
+
+@pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`")
+def test_each_partition_is_observed_on_its_own(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "orders")
+    resource = DeltaTableResource(table_uri=table.uri)
+    (asset,) = build_delta_observations({"orders": resource}, partitions_def=DAYS)
+    instance = dg.DagsterInstance.ephemeral()
+
+    def observe() -> dict[str | None, str]:
+        job = dg.Definitions([asset], jobs=[dg.define_asset_job("look", [asset.key])]).resolve_job_def("look")
+        found = job.execute_in_process(instance=instance).asset_observations_for_node("orders")
+        return {one.partition: one.tags["dagster/data_version"].rpartition(":")[2] for one in found}
+
+    def write(*days: int) -> None:
+        rows = pa.table({"day": [date(2013, 1, day) for day in days], "n": range(len(days))})
+        table.append(rows, partition_by=["day"])
+
+    write(1, 2)
+    write(2, 3)
+    assert observe() == {"2013-01-01": "1", "2013-01-02": "1", "2013-01-03": "1"}
+    assert observe() == {}
+    table.optimize()
+    assert observe() == {}
+    write(3)
+    write(9)
+    # The partition of the tenth is none of these: it is passed over.
+    write(4, 10)
+    last = str(table.version())
+    assert observe() == {"2013-01-03": last, "2013-01-04": last, "2013-01-09": last}
+    table.delete("day = DATE'2013-01-04'")
+    assert observe() == {"2013-01-04": str(table.version())}
+    # Another table in its place: also what is not there any more has changed.
+    shutil.rmtree(tmp_path / "orders")
+    write(7)
+    every = ["2013-01-01", "2013-01-02", "2013-01-03", "2013-01-04", "2013-01-07", "2013-01-09"]
+    assert observe() == dict.fromkeys(every, "0")
+    with pytest.raises(InvalidRequestError, match="needs partitions_def"):
+        build_delta_observations({"orders": resource}, partition_expr="day")
 
 
 def test_partitions_that_are_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.dagster.definition_scenarios import run_definition
 from tests.dagster.scenarios import run_scenario
 
 
@@ -9,3 +10,9 @@ from tests.dagster.scenarios import run_scenario
 def test_scenarios(tmp_path: Path, seed: int) -> None:
     """The short form of `make scenarios`."""
     run_scenario(tmp_path, seed, steps=12)
+
+
+@pytest.mark.parametrize("seed", [2, 7, 100])
+def test_definitions(tmp_path: Path, seed: int) -> None:
+    """Hours over a change of clocks, two dimensions, a mapping: the short form of `make scenarios`, too."""
+    run_definition(tmp_path, seed, steps=2)
