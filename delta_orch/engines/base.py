@@ -288,8 +288,12 @@ class Engine(Protocol):
             num_files: Into how many parts an engine that writes in parallel cuts the order.
         """
 
-    def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
-        """Run a query that the user wrote in Spark SQL over named relations. Verbs use the requests above."""
+    def sql(self, query: str, relations: Mapping[str, Relation], *, named: bool = True) -> Relation:
+        """Run a query that the user wrote in Spark SQL over named relations. Verbs use the requests above.
+
+        Args:
+            named: False: the columns get names by their position, whatever the query calls them.
+        """
 
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; none existing is touched.

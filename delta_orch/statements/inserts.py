@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import ComputedColumn, Engine, Relation
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.parse import parse_row_value, parse_value
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
-from delta_orch.protocol.types import STRING, StructField, StructType
-from delta_orch.statements.cursor import Cursor
+from delta_orch.protocol.types import STRING, ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.queries import Query, parse_query
 from delta_orch.statements.rows import Statement, ensure_count, values
 from delta_orch.statements.session import Session, table_name, unsupported
+from delta_orch.writing.assignments import cast_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +52,15 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             break
     if by_name and columns is not None:
         raise InvalidRequestError("INSERT takes a list of columns or BY NAME, not both")
-    rows: list[list[str]] | Query = values(cursor) if cursor.take("VALUES") else parse_query(cursor, known)
+    rows: list[list[str]] | Query
+    if cursor.take("VALUES"):
+        rows = values(cursor)
+    elif cursor.at("TABLE"):
+        query = f"SELECT * FROM {cursor.source[cursor.token.end :]}"
+        rows = parse_query(Cursor(query, tokens_of(query)), known)
+        cursor.index = len(cursor.tokens) - 1
+    else:
+        rows = parse_query(cursor, known)
     cursor.end()
     if by_name and not isinstance(rows, Query):
         raise InvalidRequestError("VALUES have no names", remedy="List the columns, or write SELECT … AS name")
@@ -65,13 +74,20 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         if isinstance(rows, Query):
             if overwrite or replace_where is not None:
                 options = rows.options_of_commit(session, table)
-            found = rows.relation(session, engine)
+            found = rows.relation(session, engine, named=by_name)
             wanted = engine.schema(found).names if by_name else columns
             fields = _fields(wanted, schema, given)
             data = _renamed(engine, found, fields, [*given, *_nulls(fields, given, schema)])
         else:
             fields = _fields(columns, schema, given)
-            data = _constants(rows, fields, given, schema)
+            if (queries := _as_queries(rows, fields)) is None:
+                data = _constants(rows, fields, given, schema)
+            else:
+                parts = [query.relation(session, engine, named=False) for query in queries]
+                further = [*given, *_nulls(fields, given, schema)]
+                shape = StructType(tuple(StructField(f.name, f.data_type) for f in (*fields, *(f for f, _ in further))))
+                parts = [engine.conform(_renamed(engine, part, fields, further), shape) for part in parts]
+                data = engine.union(parts)
         where: str | Expression | None = replace_where
         if overwrite and given and where is None:
             where = conjunction(*(Comparison("<=>", Column((f.name,)), value) for f, value in given))
@@ -162,11 +178,52 @@ def _nulls(fields: Sequence[StructField], given: _Given, schema: StructType) -> 
 
 
 def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], further: _Given) -> Relation:
-    """The columns of a query under the names of those they are inserted into: by position, as in SQL."""
-    names = engine.schema(rows).names
-    ensure_count(len(names), len(fields))
-    columns = [ComputedColumn(field.name, Column((name,))) for field, name in zip(fields, names, strict=True)]
+    """The columns of a query under the names of those they are inserted into, and in their types: by position, as in
+    SQL."""
+    found = engine.schema(rows)
+    ensure_count(len(found), len(fields))
+    columns = []
+    for field, given in zip(fields, found, strict=True):
+        _ensure_same_fields(given.data_type, field.data_type, field.name)
+        value = cast_to(Column((given.name,)), given.data_type, field.data_type, field.name)
+        columns.append(ComputedColumn(field.name, value))
     return engine.project(rows, [*columns, *(ComputedColumn(field.name, value) for field, value in further)])
+
+
+def _ensure_same_fields(have: DataType, want: DataType, path: str) -> None:
+    """In Spark an INSERT assigns fields by their position, other writes by their names.
+
+    Raises SchemaMismatchError: A struct has other fields, or in another order.
+    """
+    match have, want:
+        case StructType(), StructType():
+            if [name.lower() for name in have.names] != [name.lower() for name in want.names]:
+                raise SchemaMismatchError(
+                    f"The struct {path} has the fields {', '.join(have.names)}, the table's {', '.join(want.names)}",
+                    cause="INSERT takes structs with the same fields in the same order",
+                    remedy="Name them in the query with named_struct(…), or use append",
+                    column=path,
+                )
+            for ours, theirs in zip(have, want, strict=True):
+                _ensure_same_fields(ours.data_type, theirs.data_type, f"{path}.{theirs.name}")
+        case ArrayType(), ArrayType():
+            _ensure_same_fields(have.element_type, want.element_type, f"{path}.element")
+        case MapType(), MapType():
+            _ensure_same_fields(have.key_type, want.key_type, f"{path}.key")
+            _ensure_same_fields(have.value_type, want.value_type, f"{path}.value")
+
+
+def _as_queries(rows: list[list[str]], fields: Sequence[StructField]) -> list[Query] | None:
+    """A query a row for VALUES with functions or operators, which an engine computes; None for constants."""
+    texts = [text for row in rows for text in row]
+    if any(text.strip().upper() == "DEFAULT" for text in texts):
+        return None
+    if all(isinstance(parse_row_value(text), Literal) for text in texts):
+        return None
+    for row in rows:
+        ensure_count(len(row), len(fields))
+    selects = [f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(row))}" for row in rows]
+    return [parse_query(Cursor(text, tokens_of(text)), frozenset()) for text in selects]
 
 
 def _constants(rows: list[list[str]], fields: list[StructField], given: _Given, schema: StructType) -> pa.Table:
@@ -213,6 +270,8 @@ def _literal_column(literal: Literal, field: StructField, text: str) -> pa.Array
     if literal.value is None:
         return pa.nulls(1, target)
     kind = literal.data_type or natural_type(literal.value)
+    if field.data_type == STRING and type(literal.value) is int:
+        return pa.array([str(literal.value)])
     if (kind == STRING) != (field.data_type == STRING):
         raise InvalidRequestError(
             f"The value {text[:100]} is a {kind}, the column {field.name} has {field.data_type}",

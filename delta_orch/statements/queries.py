@@ -74,14 +74,14 @@ class Query:
             options["read_version"] = table.version()
         return options
 
-    def relation(self, session: Session, engine: Engine) -> Relation:
-        """The rows. Raises as the engine's `sql`, and where a name stands for no table."""
+    def relation(self, session: Session, engine: Engine, *, named: bool = True) -> Relation:
+        """The rows; `named` as of `Engine.sql`. Raises as the engine's `sql`, and where a name stands for no table."""
         relations: dict[str, Relation] = {}
         for name, source in self.tables.items():
             value = source.value(session)
             relations[name] = self._scan(session, engine, value)
             ensure_no_column_in_double_quotes(self.text, engine.schema(relations[name]))
-        return engine.sql(self.text, relations)
+        return engine.sql(self.text, relations, named=named)
 
     def _scan(self, session: Session, engine: Engine, value: object) -> Relation:
         if self.where is not None and isinstance(value, TableSnapshot):

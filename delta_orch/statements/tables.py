@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.delta_table import DeltaTable
@@ -12,6 +13,7 @@ from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.queries import Query, parse_query, time_travel
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
+from delta_orch.writing.assignments import column_path
 
 if TYPE_CHECKING:
     from delta_orch.verbs.alter.builder import Alteration
@@ -42,6 +44,8 @@ def reorg(cursor: Cursor) -> Statement:
     name = table_name(cursor)
     where = cursor.text_until("APPLY") if cursor.take("WHERE") else None
     cursor.expect("APPLY", "(")
+    if cursor.at("UPGRADE"):
+        raise unsupported("REORG … APPLY (UPGRADE UNIFORM …)", "Use alter() to set properties")
     if not cursor.take("PURGE"):
         raise unsupported("REORG … APPLY with anything but (PURGE)")
     cursor.expect(")")
@@ -153,15 +157,16 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             return table.create_or_replace(data=query.relation(session, engine), engine=engine, **definition, **options)
         if replaces:
             return table.create_or_replace(fields, **definition, **session.options)
-        if table.exists() and not if_not_exists:
+        if table.exists():
             from delta_orch.errors import TableExistsError
+            from delta_orch.log.write.commit_result import CommitResult
 
+            if if_not_exists:
+                return CommitResult(table.version(), skipped=True)
             raise TableExistsError(f"There is a table at {table.uri}", remedy="Write IF NOT EXISTS, or drop it")
         if query is None:
             return table.create(fields, **definition, **session.options)
         engine = session.engine()
-        if table.exists():
-            raise unsupported("CREATE TABLE IF NOT EXISTS … AS over a table that exists")
         return table.append(query.relation(session, engine), engine=engine, **definition, **session.options)
 
     return run
@@ -368,6 +373,8 @@ def _added_column(cursor: Cursor) -> _Change:
 
 def _column_change(cursor: Cursor) -> _Change:
     column = cursor.column()
+    if cursor.tokens[cursor.index + 1].kind == "word" and cursor.token.text.strip("`").lower() == _last(column).lower():
+        return _redefined_column(cursor, column)
     if cursor.take("TYPE"):
         data_type = cursor.text_until(angles=True)
         return lambda a: a.change_type(column, data_type)
@@ -389,3 +396,23 @@ def _column_change(cursor: Cursor) -> _Change:
         after = cursor.name()
         return lambda a: a.move_column(column, after=after)
     raise unsupported(f"ALTER COLUMN … {cursor.token.text[:60]}")
+
+
+def _last(column: str) -> str:
+    return column_path(column)[-1]
+
+
+def _redefined_column(cursor: Cursor, column: str) -> _Change:
+    """`CHANGE COLUMN name name type [COMMENT text] [FIRST | AFTER other]`."""
+    cursor.name()
+    data_type = cursor.text_until("COMMENT", "FIRST", "AFTER", angles=True)
+    changes: list[_Change] = [lambda a: a.change_type(column, data_type)]
+    if cursor.take("COMMENT"):
+        comment = cursor.string()
+        changes.append(lambda a: a.set_column_comment(column, comment))
+    if cursor.take("FIRST"):
+        changes.append(lambda a: a.move_column(column, first=True))
+    elif cursor.take("AFTER"):
+        after = cursor.name()
+        changes.append(lambda a: a.move_column(column, after=after))
+    return lambda alteration: reduce(lambda changed, change: change(changed), changes, alteration)

@@ -77,8 +77,8 @@ class RehearsalEngine:
     ) -> Relation:
         return self._engine.along_curve(relation, columns, curve, num_rows=num_rows, num_files=num_files)
 
-    def sql(self, query: str, relations: Mapping[str, Relation]) -> Relation:
-        return self._engine.sql(query, relations)
+    def sql(self, query: str, relations: Mapping[str, Relation], *, named: bool = True) -> Relation:
+        return self._engine.sql(query, relations, named=named)
 
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         """See `Engine.write`; the files named do not exist any more."""

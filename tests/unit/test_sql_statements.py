@@ -57,12 +57,40 @@ def test_insert_keeps_text_and_types(table: DeltaTable) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", ["(1, 'a')", "('1', 'a', NULL)", "(1, 2, NULL)", "(1.5, 'a', NULL)", "(1, upper('a'), NULL)"]
+    "values", ["(1, 'a')", "('1', 'a', NULL)", "(1, 'a', '2024-01-01')", "(1.5, 'a', NULL)", "('x' || 'y', 'a', NULL)"]
 )
 def test_insert_refuses_what_does_not_fit(table: DeltaTable, values: str) -> None:
     with pytest.raises(DeltaError):
         sql(f"INSERT INTO t VALUES {values}", t=table)
     assert ids(table) == [1, 2, 3]
+
+
+def test_insert_computes_and_casts(table: DeltaTable, tmp_path: Path) -> None:
+    sql("INSERT INTO t VALUES (2 * 2, upper('a'), NULL), (5, 6, DATE '2024-01-01')", t=table)
+    sql("INSERT INTO t SELECT 6.0, 7, TIMESTAMP '2024-01-01 10:00:00'", t=table)
+    assert [(row[0], row[1]) for row in rows(table)][3:] == [(4, "A"), (5, "6"), (6, "7")]
+    with pytest.raises(DeltaError):
+        sql("INSERT INTO t SELECT 1e30D, 'x', NULL", t=table)
+    twin = tmp_path / "twin"
+    sql(f"CREATE TABLE IF NOT EXISTS delta.`{twin}` USING delta AS SELECT * FROM t WHERE id < 3", t=table)
+    again: Any = sql(f"CREATE TABLE IF NOT EXISTS delta.`{twin}` USING delta AS SELECT * FROM t", t=table)
+    other: Any = sql(f"CREATE TABLE IF NOT EXISTS delta.`{twin}` (x INT) USING delta")
+    assert again.skipped and other.skipped and ids(DeltaTable(twin)) == [1, 2]
+    sql("INSERT INTO t TABLE s", t=DeltaTable(twin), s=table)
+    assert len(ids(DeltaTable(twin))) == 8
+    with pytest.raises(UnsupportedExpressionError, match="UPGRADE UNIFORM"):
+        sql("REORG TABLE t APPLY (UPGRADE UNIFORM(ICEBERG_COMPAT_VERSION=2))", t=table)
+
+
+def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    sql(f"CREATE TABLE delta.`{table.uri}` (st STRUCT<a: BIGINT, b: BIGINT>) USING delta")
+    sql("INSERT INTO t SELECT named_struct('a', 1L, 'b', 2L)", t=table)
+    for query in ("named_struct('b', 1L, 'a', 2L)", "named_struct('a', 1L)"):
+        with pytest.raises(DeltaError, match="same fields in the same order"):
+            sql(f"INSERT INTO t SELECT {query}", t=table)
+    sql("ALTER TABLE t CHANGE COLUMN st.b b BIGINT COMMENT 'about b' FIRST", t=table)
+    assert str(table.snapshot().schema.find("st").data_type) == "struct<b:long,a:long>"  # type: ignore[union-attr]
 
 
 def test_delete_and_update(table: DeltaTable) -> None:

@@ -143,11 +143,11 @@ class LocalEngine:
 
         return along_curve(relation, [column.path for column in columns], curve, num_rows, num_files)
 
-    def sql(self, query: str, relations: Mapping[str, LocalRelation]) -> LocalRelation:
+    def sql(self, query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> LocalRelation:
         from delta_orch.engines.local.duckdb_query import query_relation
         from delta_orch.engines.local.sql_query import translate_query
 
-        return query_relation(translate_query(query, relations))
+        return query_relation(translate_query(query, relations, named=named))
 
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.local.file_writer import add_table

@@ -117,6 +117,22 @@ def cast(value: Typed, target: DataType) -> Typed:
     raise unsupported(f"CAST from {source} to {target}")
 
 
+def try_cast(value: Typed, target: DataType) -> Typed:
+    """TRY_CAST, where null is for exactly what CAST raises for in Spark. Raises UnsupportedExpressionError."""
+    source, to = value.data_type, duckdb_type(target) if is_atomic(target) else ""
+    is_narrow = target in INTEGRAL_RANGES or isinstance(target, DecimalType)
+    if source in (target, VOID):
+        return widen(value, target)
+    if source in INTEGRAL_RANGES and is_narrow:
+        return Typed(f"TRY_CAST({value.sql} AS {to})", target)
+    if target in INTEGRAL_RANGES and is_number(source):
+        return Typed(f"TRY_CAST(trunc({value.sql}) AS {to})", target)
+    if source == STRING and target in INTEGRAL_RANGES:
+        text = f"regexp_extract({value.sql}, {quote_duckdb_string(f'(?s)^{_BLANK}([+-]?[0-9]+){_BLANK}$')}, 1)"
+        return Typed(f"TRY_CAST({text} AS {to})", target)
+    raise unsupported(f"TRY_CAST from {source} to {target}")
+
+
 def whole_seconds(value: Typed) -> str:
     """Seconds since 1970 of a moment, rounded down."""
     return (

@@ -110,6 +110,18 @@ def _text_tree(text: str) -> Tree:
     return exp.Literal.string(text)
 
 
+_WEEKDAYS = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
+
+
+def next_day(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    name = constant(scalars, arguments[1], str, "next_day").strip().upper()
+    found = [i + 1 for i, day in enumerate(_WEEKDAYS) if name in (day, day[:3], day[:2])]
+    if not found:
+        raise unsupported(f"next_day to {name[:40]!r}")
+    day = scalars.day(arguments[0]).sql
+    return Typed(f"CAST({day} + CAST((({found[0]} - isodow({day}) + 6) % 7 + 1) AS INTEGER) AS DATE)", DATE)
+
+
 _PARTS = {
     **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
     **dict.fromkeys(("QUARTER", "QTR"), "quarter"),

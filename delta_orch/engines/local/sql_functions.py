@@ -7,30 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from delta_orch.engines.local import sql_dates, sql_text
+from delta_orch.engines.local import sql_dates, sql_nested, sql_text
 from delta_orch.engines.local.sql_arguments import (
     ARGUMENTS,
     Scalars,
     constant,
     double_sql,
 )
-from delta_orch.engines.local.sql_casts import cast, error, widen
-from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, unsupported
+from delta_orch.engines.local.sql_casts import cast, widen
+from delta_orch.engines.local.sql_types import Typed, common_type, unsupported
 from delta_orch.expressions.parse_literals import Tree
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import duckdb_type
 from delta_orch.protocol.types import (
     BOOLEAN,
+    BYTE,
     DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
     LONG,
+    SHORT,
     STRING,
-    ArrayType,
+    TIMESTAMP,
     DataType,
     DecimalType,
-    MapType,
 )
 
 # --- functions that are a template over their arguments: what they take, what they are, and what they give
@@ -72,6 +73,17 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "locate": (("text", "text"), "CAST(instr({1}, {0}) AS INTEGER)", INTEGER),
     "sqrt": (("double",), "CASE WHEN {0} < 0 THEN CAST('nan' AS DOUBLE) ELSE sqrt({0}) END", DOUBLE),
 }  # fmt: skip
+_FLOORED = "CAST((epoch_us({0}) - ((epoch_us({0}) %% %d) + %d) %% %d) // %d AS BIGINT)"
+_TEMPLATES |= {
+    "btrim": (("text",), "trim({0}, ' ')", STRING),
+    "timestamp_seconds": (("long",), "CAST(make_timestamp(multiply({0}, 1000000::BIGINT)) AS TIMESTAMPTZ)", TIMESTAMP),
+    "timestamp_millis": (("long",), "CAST(make_timestamp(multiply({0}, 1000::BIGINT)) AS TIMESTAMPTZ)", TIMESTAMP),
+    "timestamp_micros": (("long",), "CAST(make_timestamp({0}) AS TIMESTAMPTZ)", TIMESTAMP),
+    "unix_seconds": (("moment",), _FLOORED % ((1_000_000,) * 4), LONG),
+    "unix_millis": (("moment",), _FLOORED % ((1_000,) * 4), LONG),
+    "unix_micros": (("moment",), "epoch_us({0})", LONG),
+}
+_CASTS: dict[str, DataType] = {"bigint": LONG, "smallint": SHORT, "tinyint": BYTE, "float": FLOAT}
 _ALIASES = {"signum": "sign", "cardinality": "size", "array_size": "size", "datepart": "date_part",
             "to_unix_timestamp": "unix_timestamp"}  # fmt: skip
 
@@ -155,60 +167,8 @@ def _nanvl(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(f"CASE WHEN isnan({first}) THEN {second} ELSE {first} END", DOUBLE)
 
 
-# --- nested values
-
-
-def _size(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
-    value = scalars.scalar(arguments[0])
-    if not isinstance(value.data_type, ArrayType | MapType):
-        raise unsupported(f"size of {value.data_type}")
-    return Typed(f"CAST(length({value.sql}) AS INTEGER)" if isinstance(value.data_type, ArrayType)
-                 else f"CAST(cardinality({value.sql}) AS INTEGER)", INTEGER)  # fmt: skip
-
-
-def _array_contains(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
-    array, value = (scalars.scalar(argument) for argument in arguments)
-    if not isinstance(array.data_type, ArrayType):
-        raise unsupported(f"array_contains of {array.data_type}")
-    kind = array.data_type.element_type
-    if (
-        not is_atomic(kind)
-        or kind in (FLOAT, DOUBLE)
-        or common_type(kind, value.data_type) != kind
-        or (STRING in (kind, value.data_type) and kind != value.data_type)
-    ):
-        raise unsupported(f"array_contains of {array.data_type} and {value.data_type}")
-    wanted = widen(value, kind).sql
-    # A null in the array may be the value.
-    absent = f"CASE WHEN list_count({array.sql}) = length({array.sql}) THEN FALSE END"
-    found = f"list_contains({array.sql}, {wanted}) OR {absent}"
-    return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {wanted} IS NOT NULL THEN {found} END", BOOLEAN)
-
-
-def element(scalars: Scalars, tree: Tree) -> Typed:
-    """`array[index]`, from zero, `map[key]`, and `element_at`, from one."""
-    if len(tree.expressions) != 1:
-        raise unsupported("several indexes of one array")
-    return _element(scalars, [tree.this, tree.expressions[0]], base=tree.args.get("offset") or 0)
-
-
-def _element(scalars: Scalars, arguments: Sequence[Tree], base: int) -> Typed:
-    value, key = (scalars.scalar(argument) for argument in arguments)
-    kind = value.data_type
-    if isinstance(kind, MapType) and is_atomic(kind.key_type) and kind.key_type not in (FLOAT, DOUBLE):
-        if key.data_type != kind.key_type and not (
-            kind.key_type in INTEGRAL_RANGES and key.data_type in INTEGRAL_RANGES
-        ):
-            raise unsupported(f"a key of type {key.data_type} in {kind}")
-        return Typed(f"{value.sql}[CAST({key.sql} AS {duckdb_type(kind.key_type)})]", kind.value_type)
-    if not isinstance(kind, ArrayType) or key.data_type not in INTEGRAL_RANGES:
-        raise unsupported(f"an element of {kind}")
-    if base and (key.literal is None or key.literal.value < 1):
-        raise unsupported("element_at from the end, or at an index that is no constant")
-    position = f"(CAST({key.sql} AS BIGINT) + {1 - base})"
-    problem = error("[INVALID_ARRAY_INDEX] The index is out of bounds")
-    return Typed(f"CASE WHEN {value.sql} IS NULL OR {key.sql} IS NULL THEN NULL WHEN {position} BETWEEN 1 AND "
-                 f"length({value.sql}) THEN {value.sql}[{position}] ELSE {problem} END", kind.element_type)  # fmt: skip
+def _cast_to(kind: DataType) -> Callable[[Scalars, Sequence[Tree]], Typed]:
+    return lambda scalars, arguments: cast(scalars.scalar(arguments[0]), kind)
 
 
 def second_unless_null(scalars: Scalars, tree: Tree) -> Typed:
@@ -255,6 +215,15 @@ _NAMED: dict[str, _Function] = {
     "round": _taking(1, 2, _rounded),
     "sign": _taking(1, 1, _sign),
     "nanvl": _taking(2, 2, _nanvl),
-    "size": _taking(1, 1, _size),
-    "array_contains": _taking(2, 2, _array_contains),
+    "size": _taking(1, 1, sql_nested.size),
+    "array_contains": _taking(2, 2, sql_nested.array_contains),
+    "get": _taking(2, 2, sql_nested.get),
+    "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),
+    "map_values": _taking(1, 1, sql_nested.map_parts("map_values")),
+    "map_contains_key": _taking(2, 2, sql_nested.map_contains_key),
+    "equal_null": _taking(2, 2, lambda scalars, arguments: scalars.equal_or_null(*arguments)),
+    "next_day": _taking(2, 2, sql_dates.next_day),
+    "reverse": _taking(1, 1, sql_text.reverse),
+    "substring_index": _taking(3, 3, sql_text.substring_index),
+    **{name: _taking(1, 1, _cast_to(kind)) for name, kind in _CASTS.items()},
 }

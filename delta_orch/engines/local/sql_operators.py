@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from delta_orch.engines.local.sql_arguments import Scalars
 from delta_orch.engines.local.sql_casts import (
     null_of,
     widen,
@@ -12,6 +13,7 @@ from delta_orch.engines.local.sql_casts import (
 from delta_orch.engines.local.sql_types import (
     Typed,
     decimal_operand,
+    is_number,
     unsupported,
 )
 from delta_orch.errors import InvalidExpressionError
@@ -21,7 +23,7 @@ from delta_orch.expressions.nodes import (
     Column,
 )
 from delta_orch.expressions.parse_literals import Tree
-from delta_orch.expressions.spark_literals import MAX_DECIMAL_DIGITS
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import (
     chain,
     duckdb_type,
@@ -176,3 +178,27 @@ def in_order(operator: str, parts: Sequence[str]) -> str:
         decides, answer = (f"{before} IS FALSE", "FALSE") if operator == "AND" else (before, "TRUE")
         found = f"CASE WHEN {decides} THEN {answer} ELSE {before} {operator} ({found}) END"
     return f"({found})"
+
+
+def complement(scalars: Scalars, tree: Tree) -> Typed:
+    value = scalars.scalar(tree.this)
+    if value.data_type not in INTEGRAL_RANGES:
+        raise unsupported(f"~ before {value.data_type}")
+    return Typed(f"(~{value.sql})", value.data_type)
+
+
+def minus(scalars: Scalars, tree: Tree) -> Typed:
+    value = scalars.scalar(tree.this)
+    if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
+        return Typed(f"(-{value.sql})", value.data_type)
+    if value.data_type in INTEGRAL_RANGES:
+        kind = duckdb_type(value.data_type)
+        return Typed(f"CAST(subtract(CAST(0 AS {kind}), {value.sql}) AS {kind})", value.data_type)
+    raise unsupported(f"a minus before {value.data_type}")
+
+
+def absolute(scalars: Scalars, tree: Tree) -> Typed:
+    value = scalars.scalar(tree.this)
+    if not is_number(value.data_type):
+        raise unsupported(f"abs of {value.data_type}")
+    return Typed(f"abs({value.sql})", value.data_type)

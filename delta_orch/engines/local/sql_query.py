@@ -28,7 +28,7 @@ from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.spark_syntax import has_only, parse_spark_statement
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
-from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, DecimalType, StructField, StructType
+from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, VOID, DecimalType, StructField, StructType
 
 _SELECT_PARTS = frozenset(
     {"expressions", "from", "from_", "joins", "where", "group", "having", "order", "limit", "distinct", "with", "with_"}
@@ -50,8 +50,8 @@ class _Context:
     with_queries: dict[str, tuple[Tree, _Context]] = field(default_factory=dict)
 
 
-def translate_query(query: str, relations: Mapping[str, LocalRelation]) -> DuckDBQuery:
-    """Translate one query over named relations; their names match without regard to case.
+def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> DuckDBQuery:
+    """Translate one query over named relations; their names match without regard to case. `named` as of `Engine.sql`.
 
     Raises:
         InvalidExpressionError: It is not a query, or Spark refuses it.
@@ -61,14 +61,18 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation]) -> DuckD
     tree = parse_spark_statement(query)
     context = _Context({name.lower(): (name, relation) for name, relation in relations.items()}, {})
     try:
-        translated = _query(tree, context)
+        translated = _query(tree, context, is_named=named)
     except RecursionError:
         raise InvalidExpressionError(
             "The query is nested too deeply",
             remedy="Write long alternatives as IN (…)",
             query=query,
         ) from None
-    return translated
+    if named:
+        return translated
+    fields = tuple(replace(f, name=f"c{i}") for i, f in enumerate(translated.schema))
+    listed = ", ".join(f.name for f in fields)
+    return replace(translated, sql=f"SELECT * FROM ({translated.sql}) AS q({listed})", schema=StructType(fields))
 
 
 class _SourceColumns:
@@ -231,9 +235,10 @@ def _union(tree: Tree, context: _Context, is_named: bool) -> DuckDBQuery:
         )
     fields = []
     for a, b in zip(left.schema, right.schema, strict=True):
-        if a.data_type != b.data_type and not {a.data_type, b.data_type} <= INTEGRAL_RANGES.keys():
+        kinds = {a.data_type, b.data_type} - {VOID}
+        if len(kinds) > 1 and not kinds <= INTEGRAL_RANGES.keys():
             raise unsupported(f"a UNION of {a.data_type} and {b.data_type}")
-        kind = a.data_type if a.data_type == b.data_type else common_type_of([a.data_type, b.data_type])
+        kind = common_type_of([a.data_type, b.data_type])
         fields.append(StructField(a.name, kind, a.nullable or b.nullable))
     schema = StructType(tuple(fields))
     if tree.args.get("distinct") and not all(is_atomic(f.data_type) for f in fields):

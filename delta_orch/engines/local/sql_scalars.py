@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from delta_orch.engines.local import sql_dates, sql_functions, sql_text
+from delta_orch.engines.local import sql_dates, sql_functions, sql_nested, sql_operators, sql_text
 from delta_orch.engines.local.sql_arguments import moment
 from delta_orch.engines.local.sql_casts import (
     as_boolean,
@@ -18,6 +18,7 @@ from delta_orch.engines.local.sql_casts import (
     choose,
     literal_value,
     null_of,
+    try_cast,
     widen,
 )
 from delta_orch.engines.local.sql_operators import (
@@ -207,6 +208,9 @@ class Scalars:
     def distinct(self, tree: Tree) -> Typed:
         return Typed(f"(NOT {self._compare('<=>', self.scalar(tree.this), self.scalar(tree.expression)).sql})", BOOLEAN)
 
+    def equal_or_null(self, first: Tree, second: Tree) -> Typed:
+        return self._compare("<=>", self.scalar(first), self.scalar(second))
+
     def membership(self, tree: Tree) -> Typed:
         if not tree.expressions:
             raise unsupported("IN with a subquery")
@@ -318,6 +322,10 @@ class Scalars:
         return guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
 
     def remainder(self, tree: Tree) -> Typed:
+        left, right = self.scalar(tree.this), self.scalar(tree.expression)
+        kind = arithmetic_type(left, right, describe(tree))
+        if kind in (FLOAT, DOUBLE):
+            return guarded("%", widen(left, kind), widen(right, kind), kind)
         left, right, kind = self._integrals(tree.this, tree.expression, describe(tree))
         return guarded("%", left, right, kind)
 
@@ -342,23 +350,10 @@ class Scalars:
         function = {"BitwiseAnd": "({0} & {1})", "BitwiseOr": "({0} | {1})", "BitwiseXor": "xor({0}, {1})"}
         return Typed(function[type(tree).__name__].format(left.sql, right.sql), kind)
 
-    def minus(self, tree: Tree) -> Typed:
-        value = self.scalar(tree.this)
-        if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
-            return Typed(f"(-{value.sql})", value.data_type)
-        if value.data_type in INTEGRAL_RANGES:
-            kind = duckdb_type(value.data_type)
-            return Typed(f"CAST(subtract(CAST(0 AS {kind}), {value.sql}) AS {kind})", value.data_type)
-        raise unsupported(f"a minus before {value.data_type}")
-
-    def absolute(self, tree: Tree) -> Typed:
-        value = self.scalar(tree.this)
-        if not is_number(value.data_type):
-            raise unsupported(f"abs of {value.data_type}")
-        return Typed(f"abs({value.sql})", value.data_type)
-
     def cast(self, tree: Tree) -> Typed:
-        return cast(self.scalar(tree.this), cast_target(tree.to))
+        value, target = self.scalar(tree.this), cast_target(tree.to)
+        # `x::type` is such a node, too, without being safe.
+        return try_cast(value, target) if tree.args.get("safe") else cast(value, target)
 
     # --- text
 
@@ -468,10 +463,13 @@ _RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
     "Mod": (Scalars.remainder, _BINARY),
     "IntDiv": (Scalars.whole_quotient, _BINARY),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), (Scalars.bitwise, _BINARY)),
-    "Neg": (Scalars.minus, _PART),
-    "Abs": (Scalars.absolute, _PART),
+    "BitwiseNot": (sql_operators.complement, _PART),
+    "Struct": (sql_nested.struct, ("expressions",)),
+    "Array": (sql_nested.array, ("expressions",)),
+    "Neg": (sql_operators.minus, _PART),
+    "Abs": (sql_operators.absolute, _PART),
     "Cast": (Scalars.cast, ("this", "to")),
-    "TryCast": (Scalars.cast, ("this", "to")),
+    "TryCast": (Scalars.cast, ("this", "to", "safe")),
     "Length": (Scalars.length, _PART),
     "Concat": (Scalars.concatenation, ("expressions", "safe", "coalesce")),
     "DPipe": (Scalars.concatenation, (*_BINARY, "safe")),
@@ -487,12 +485,13 @@ _RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
     "TsOrDsAdd": (Scalars.date_add, (*_BINARY, "unit")),
     "DateDiff": (Scalars.date_difference, (*_BINARY, "unit")),
     **dict.fromkeys(("Upper", "Lower"), (sql_text.changed_case, _PART)),
+    "Initcap": (sql_text.initcap, _BINARY),
     "DateTrunc": (sql_dates.truncated_date, ("this", "unit")),
     "TimestampTrunc": (sql_dates.truncated_moment, ("this", "unit")),
     "Nvl2": (sql_functions.second_unless_null, ("this", "true", "false")),
     "RegexpLike": (sql_text.matches, _BINARY),
     "ILike": (sql_text.case_blind_like, (*_BINARY, "negate")),
     "Extract": (sql_dates.extracted, _BINARY),
-    "Bracket": (sql_functions.element, ("this", "expressions", "offset", "safe")),
+    "Bracket": (sql_nested.element, ("this", "expressions", "offset", "safe")),
     "Anonymous": (sql_functions.named, _LISTED),
 }

@@ -151,3 +151,37 @@ def case_blind_like(scalars: Scalars, tree: Tree) -> Typed:
     operator = "NOT LIKE" if tree.args.get("negate") else "LIKE"
     text = _cased("lower", scalars.text(tree.this))
     return Typed(f"({text} {operator} {_cased('lower', quote_duckdb_string(pattern))} ESCAPE '\\')", BOOLEAN)
+
+
+def _over(characters: str, text: str, found: str, what: str) -> str:
+    """`found`, where the text has only such characters."""
+    pattern = quote_duckdb_string(f"[{characters}]*")
+    problem = error(f"{what} of letters for which the local engine is not proven equal to Spark")
+    return f"CASE WHEN {text} IS NULL OR regexp_full_match({text}, {pattern}) THEN {found} ELSE {problem} END"
+
+
+def reverse(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    if scalars.scalar(arguments[0]).data_type != STRING:
+        raise unsupported("reverse of what is no text")
+    text = scalars.text(arguments[0])
+    return Typed(_over(r"\x{00}-\x{7F}", text, f"reverse({text})", "reverse"), STRING)
+
+
+def initcap(scalars: Scalars, tree: Tree) -> Typed:
+    """Of words of ASCII letters between blanks; where words end otherwise is a matter of Unicode's version."""
+    if str(tree.expression.this) != " ":
+        raise unsupported("initcap with two arguments")
+    text = scalars.text(tree.this)
+    words = f"list_transform(string_split(lower({text}), ' '), lambda word: concat(upper(word[1]), substring(word, 2)))"
+    return Typed(_over("A-Za-z ", text, f"array_to_string({words}, ' ')", "initcap"), STRING)
+
+
+def substring_index(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    delimiter = constant(scalars, arguments[1], str, "substring_index")
+    count = constant(scalars, arguments[2], int, "substring_index")
+    if len(delimiter) != 1:
+        raise unsupported("substring_index with a delimiter that is no single character")
+    text, quoted = scalars.text(arguments[0]), quote_duckdb_string(delimiter)
+    bounds = f"1, {count}" if count >= 0 else f"{count}, -1"
+    found = f"array_to_string(list_slice(string_split({text}, {quoted}), {bounds}), {quoted})"
+    return Typed(f"CASE WHEN {text} IS NOT NULL THEN {found if count else quote_duckdb_string('')} END", STRING)

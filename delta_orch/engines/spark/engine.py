@@ -194,7 +194,7 @@ class SparkEngine:
         typed = [(column.path, type_at(schema, column.path)) for column in columns]
         return self._analysed(along_curve(self._pinned(relation), typed, curve, num_rows, num_files))
 
-    def sql(self, query: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+    def sql(self, query: str, relations: Mapping[str, DataFrame], *, named: bool = True) -> DataFrame:
         """Run one Spark SQL query over named relations; views of the session stay as they are.
 
         Raises InvalidExpressionError, ColumnNotFoundError: The query does not fit the relations.
@@ -208,7 +208,8 @@ class SparkEngine:
         text = f"WITH {', '.join(tables)} (\n{escape_braces(query)}\n)" if tables else query
         with spark_errors("run a query", is_analysis=True):
             pinned = {key: self._pinned(relation) for key, relation in frames.items()}
-            return self._analysed(self.host.pinned_session().sql(text, **pinned))
+            found = self._analysed(self.host.pinned_session().sql(text, **pinned))
+            return found if named else found.toDF(*(f"c{i}" for i in range(len(found.columns))))
 
     def _pinned(self, relation: DataFrame) -> DataFrame:
         return self.host.pinned(relation, ANALYSIS_SETTINGS)

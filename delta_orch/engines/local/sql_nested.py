@@ -1,0 +1,146 @@
+"""Functions of Spark SQL on arrays, maps and structs in DuckDB's SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from delta_orch.engines.local.sql_arguments import Scalars
+from delta_orch.engines.local.sql_casts import error, widen
+from delta_orch.engines.local.sql_types import (
+    Typed,
+    common_type,
+    common_type_of,
+    is_atomic,
+    struct_field,
+    struct_of,
+    unsupported,
+)
+from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
+from delta_orch.expressions.to_sql import duckdb_type
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    STRING,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+)
+
+
+def size(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    value = scalars.scalar(arguments[0])
+    if not isinstance(value.data_type, ArrayType | MapType):
+        raise unsupported(f"size of {value.data_type}")
+    return Typed(f"CAST(length({value.sql}) AS INTEGER)" if isinstance(value.data_type, ArrayType)
+                 else f"CAST(cardinality({value.sql}) AS INTEGER)", INTEGER)  # fmt: skip
+
+
+def array_contains(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    array, value = (scalars.scalar(argument) for argument in arguments)
+    if not isinstance(array.data_type, ArrayType):
+        raise unsupported(f"array_contains of {array.data_type}")
+    kind = array.data_type.element_type
+    if (
+        not is_atomic(kind)
+        or kind in (FLOAT, DOUBLE)
+        or common_type(kind, value.data_type) != kind
+        or (STRING in (kind, value.data_type) and kind != value.data_type)
+    ):
+        raise unsupported(f"array_contains of {array.data_type} and {value.data_type}")
+    wanted = widen(value, kind).sql
+    # A null in the array may be the value.
+    absent = f"CASE WHEN list_count({array.sql}) = length({array.sql}) THEN FALSE END"
+    found = f"list_contains({array.sql}, {wanted}) OR {absent}"
+    return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {wanted} IS NOT NULL THEN {found} END", BOOLEAN)
+
+
+def element(scalars: Scalars, tree: Tree) -> Typed:
+    """`array[index]`, from zero, `map[key]`, and `element_at`, from one."""
+    if len(tree.expressions) != 1:
+        raise unsupported("several indexes of one array")
+    return _element(scalars, [tree.this, tree.expressions[0]], base=tree.args.get("offset") or 0)
+
+
+def _element(scalars: Scalars, arguments: Sequence[Tree], base: int) -> Typed:
+    value, key = (scalars.scalar(argument) for argument in arguments)
+    kind = value.data_type
+    if isinstance(kind, StructType) and not base and key.literal is not None and key.data_type == STRING:
+        return struct_field(value, str(key.literal.value))
+    if isinstance(kind, MapType) and is_atomic(kind.key_type) and kind.key_type not in (FLOAT, DOUBLE):
+        if key.data_type != kind.key_type and not (
+            kind.key_type in INTEGRAL_RANGES and key.data_type in INTEGRAL_RANGES
+        ):
+            raise unsupported(f"a key of type {key.data_type} in {kind}")
+        return Typed(f"{value.sql}[CAST({key.sql} AS {duckdb_type(kind.key_type)})]", kind.value_type)
+    if not isinstance(kind, ArrayType) or key.data_type not in INTEGRAL_RANGES:
+        raise unsupported(f"an element of {kind}")
+    position = f"(CAST({key.sql} AS BIGINT) + {1 - base})"
+    if base and (key.literal is None or key.literal.value == 0):
+        raise unsupported("element_at zero, or at an index that is no constant")
+    if base and key.literal is not None and key.literal.value < 0:
+        position = f"(length({value.sql}) + 1 + {key.sql})"
+    problem = error("[INVALID_ARRAY_INDEX] The index is out of bounds")
+    return Typed(f"CASE WHEN {value.sql} IS NULL OR {key.sql} IS NULL THEN NULL WHEN {position} BETWEEN 1 AND "
+                 f"length({value.sql}) THEN {value.sql}[{position}] ELSE {problem} END", kind.element_type)  # fmt: skip
+
+
+def get(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    """`get`: an element from zero, null where there is none."""
+    value, index = (scalars.scalar(argument) for argument in arguments)
+    if not isinstance(value.data_type, ArrayType) or index.data_type not in INTEGRAL_RANGES:
+        raise unsupported(f"get of {value.data_type}")
+    at = f"CAST({index.sql} AS BIGINT)"
+    return Typed(f"CASE WHEN {at} >= 0 THEN {value.sql}[{at} + 1] END", value.data_type.element_type)
+
+
+def map_parts(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
+    """`map_keys` and `map_values`."""
+
+    def parts(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+        value = scalars.scalar(arguments[0])
+        kind = value.data_type
+        if not isinstance(kind, MapType):
+            raise unsupported(f"{function} of {kind}")
+        found = ArrayType(kind.key_type, False) if function == "map_keys" else ArrayType(kind.value_type, True)
+        # DuckDB has an empty list for a map that is null.
+        return Typed(f"CASE WHEN {value.sql} IS NOT NULL THEN {function}({value.sql}) END", found)
+
+    return parts
+
+
+def map_contains_key(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    value, key = (scalars.scalar(argument) for argument in arguments)
+    kind = value.data_type
+    if not isinstance(kind, MapType) or kind.key_type != key.data_type or kind.key_type in (FLOAT, DOUBLE):
+        raise unsupported(f"map_contains_key of {kind} and {key.data_type}")
+    found = f"list_contains(map_keys({value.sql}), {key.sql})"
+    return Typed(f"CASE WHEN {value.sql} IS NOT NULL AND {key.sql} IS NOT NULL THEN {found} END", BOOLEAN)
+
+
+def struct(scalars: Scalars, tree: Tree) -> Typed:
+    """`named_struct` and `struct`."""
+    fields = []
+    for part in tree.expressions:
+        if type(part).__name__ != "PropertyEQ":
+            raise unsupported("a struct with a field of no name")
+        fields.append((str(part.this.name), scalars.scalar(part.expression)))
+    names = {name.lower() for name, _ in fields}
+    if not fields or len(names) < len(fields) or any(value.data_type == VOID for _, value in fields):
+        raise unsupported("a struct without fields, with a name twice, or with a null of no type")
+    return struct_of([(name, value) for name, value in fields])
+
+
+def array(scalars: Scalars, tree: Tree) -> Typed:
+    """`array`."""
+    values = [scalars.scalar(part) for part in tree.expressions]
+    if not values or tree.args.get("value_constructor") is not None:
+        raise unsupported("an array without elements, or an index of what is named array")
+    kind: DataType = common_type_of([value.data_type for value in values])
+    if not is_atomic(kind) or kind == VOID:
+        raise unsupported(f"an array of {kind}")
+    return Typed(f"[{', '.join(widen(value, kind).sql for value in values)}]", ArrayType(kind, True))
