@@ -161,15 +161,8 @@ class DeltaTable(TableWrites, TableVerbs):
             return cast(TableSnapshot, self.log.snapshot(version=version))
         if timestamp is not None:
             return cast(TableSnapshot, self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp)))
-        known = self._newest
-        newest = self.log.advance(known) if known is not None and self._is_current(known) else self.log.snapshot()
-        self._newest = cast(TableSnapshot, newest)
+        self._newest = cast(TableSnapshot, self.log.newest(self._newest))
         return self._newest
-
-    def _is_current(self, known: TableSnapshot) -> bool:
-        """Whether a snapshot still belongs to the table at the location. The table may have been deleted, and another
-        one created in its place. A write must not build on the log of that other table."""
-        return self.store.head(known.segment.version_file.path) == known.segment.version_file
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """The commits the log still holds, newest first, at most `limit`. Times are in milliseconds since the epoch

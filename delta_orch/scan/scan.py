@@ -63,6 +63,7 @@ class Scan:
         row_tracking: bool = False,
     ) -> None:
         self._snapshot = snapshot
+        self._asked = (columns, where, row_tracking)
         self._row_tracking: RowTracking | None = None
         self._schema = snapshot.schema
         if row_tracking:
@@ -183,13 +184,34 @@ class Scan:
 
         return duckdb_relation(local_engine().scan(self.plan()), connection)
 
-    def to_spark(self, spark: object) -> Relation:
+    def to_spark(self, spark: object, *, follow: bool = False) -> Relation:
         """A lazy DataFrame of `spark` that stays at this version. Spark's own Parquet reader reads the files.
 
-        Errors of queries on it are Spark's own. In a classic session your own filters leave out files by statistics, as
-        `where` does. Over Spark Connect only `where` does (docs/spark.md).
+        Errors of queries on it are Spark's own; `spark_source.errors.explained` names them. In a classic session your
+        own filters leave out files by statistics, as `where` does. Over Spark Connect only `where` does
+        (docs/spark.md).
+
+        Args:
+            follow: The DataFrame, and views of it, read the newest version of the table instead. Each query looks for
+                it when Spark optimizes it, and all parts of a query read one version. A DataFrame that you make from
+                it looks once, for its first action. The columns stay; a query fails once one is dropped, renamed or
+                of another type. A classic session is needed.
+
+        Raises:
+            UnsupportedError: `follow` over Spark Connect.
         """
-        return spark_engine(spark).scan(self.plan())
+        engine = spark_engine(spark)
+        if not follow:
+            return engine.scan(self.plan())
+        from delta_orch.engines.spark.engine import SparkEngine
+        from delta_orch.scan.following import FollowedScan
+
+        columns, where, row_tracking = self._asked
+
+        def make(snapshot: Snapshot, names: list[str]) -> Scan:
+            return Scan(snapshot, names if columns is None else columns, where, row_tracking=row_tracking)
+
+        return SparkEngine(spark).follow(FollowedScan(self._snapshot, self, make))
 
     def to_relation(self, engine: Engine) -> Relation:
         """The rows as a relation of any engine."""

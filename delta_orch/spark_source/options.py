@@ -206,6 +206,12 @@ def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Map
         )
     for name, value in options.items():
         canonical = known.get(name.lower())
+        if name.lower() == "follow":
+            raise InvalidRequestError(
+                'The format "delta_orch" cannot follow a table',
+                cause="Spark plans a Python data source once for each DataFrame and view",
+                remedy="Make a view of DeltaTable(path).snapshot().scan().to_spark(spark, follow=True)",
+            )
         if canonical is None:
             raise InvalidRequestError(
                 f'The format "delta_orch" has no option {name!r}', remedy=f"Use {', '.join(names[1:])}"

@@ -129,6 +129,7 @@ INNER = {
     ("pipeline.run_identity", "cdc_app_id"): "for processes that are no orchestrator",
     ("spark_source.source", "DeltaOrchSource"): "where Spark does not find it by itself",
     ("spark_source.batches", "write_batches"): "foreachBatch, beside the sink",
+    ("spark_source.errors", "explained"): "for errors of Spark's own actions",
     ("storage.base", "FileMeta"): "for who writes a store",
     ("storage.base", "StagedFile"): "for who writes a store",
     ("storage.local", "LocalStore"): "for who writes a store",

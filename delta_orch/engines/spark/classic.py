@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.spark.frames import with_position
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost, read_options
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, Followed, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import NUMBER_COLUMN, ScanFiles, hadoop_root
 from delta_orch.log.files.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
@@ -29,6 +29,8 @@ from delta_orch.storage.base import LogStore
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway, JavaObject
     from pyspark.sql import DataFrame, SparkSession
+
+    from delta_orch.engines.scan_plan import ScanPlan
 
 # The class moved between releases of Spark: 4.1 and later first, then 4.0.
 _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
@@ -48,12 +50,14 @@ class Bridge:
     """The compiled classes of one JVM."""
 
     def __init__(self, session: SparkSession) -> None:
+        self.is_following = False
         self._gateway = session.sparkContext._gateway
         self._jvm = session._jvm
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         filters = self._compile("FilterText", loader)
         self._index_class = self._compile("LogFileIndex", filters.getClassLoader())
-        self._planning = self._new(self._compile("LogPlanning", self._index_class.getClassLoader()))
+        self._followed_class = self._compile("FollowedRelation", self._index_class.getClassLoader())
+        self._planning = self._new(self._compile("LogPlanning", self._followed_class.getClassLoader()))
         self._bridge_class = self._compile("Bridge", loader)
         self._indexes: WeakKeyDictionary[object, dict[tuple[object, ...], JavaObject]] = WeakKeyDictionary()
 
@@ -89,6 +93,20 @@ class Bridge:
             ensure_callback_server_started(self._gateway)
             index.skipWith(files.pushed)
         return index
+
+    def followed(self, java_session: JavaObject, schema: JavaObject, newest: object) -> JavaObject:
+        """Rows that `newest` gives for each query; see `FollowedRelation.java`."""
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        ensure_callback_server_started(self._gateway)
+        self.is_following = True
+        relation = self._new(self._followed_class, java_session, schema)
+        relation.readBy(newest)
+        return java_session.baseRelationToDataFrame(relation)
+
+    def settled(self, java_rows: JavaObject) -> JavaObject:
+        """The same rows, of the versions of followed tables that are the newest now."""
+        return self._planning.settled(java_rows)
 
     def struct_type(self, schema: StructType) -> JavaObject:
         """The schema as Spark's own `StructType`."""
@@ -160,6 +178,18 @@ class ClassicHost(SparkHost):
         self._bridge = bridge
         self._java = bridge.new_java()
         bridge.plan_by_log(session._jsparkSession)
+
+    def follow(self, followed: Followed, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
+        from delta_orch.engines.spark.followed import FollowingFrame, NewestRows
+
+        schema = scan(self, followed.plan)._jdf.schema()
+        newest = NewestRows(self, followed, scan)
+        return FollowingFrame(self._bridge.followed(self.session._jsparkSession, schema, newest), self.session)
+
+    def settled(self, rows: DataFrame) -> DataFrame:
+        if not self._bridge.is_following:
+            return rows
+        return self._frame(self._bridge.settled(rows._jdf), rows.sparkSession)
 
     def pinned(self, rows: DataFrame, settings: Mapping[str, str]) -> DataFrame:
         return self._rehome(rows, self._pinned_session(settings))

@@ -18,7 +18,7 @@ from delta_orch.engines.scan_plan import ScanPlan, ensure_distinct
 from delta_orch.engines.spark.classic import BridgeUnavailable, ClassicHost, bridge_of
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.frames import is_connect, is_spark_frame, session_of, union_by_name, value_to_frame
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, SparkHost
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, SparkHost
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
@@ -92,7 +92,8 @@ class SparkEngine:
                 "A streaming DataFrame cannot be written by a batch verb",
                 remedy="Write inside foreachBatch, with a txn made of the query's id and the batch id",
             )
-        return frame
+        # A verb may read its rows twice.
+        return self.host.settled(frame)
 
     def schema(self, relation: DataFrame) -> StructType:
         """The relation's schema.
@@ -123,6 +124,13 @@ class SparkEngine:
             ProtocolViolationError: Row tracking is asked for, and the log lacks what it takes (when rows are pulled).
         """
         return scan_rows(self.host, plan)
+
+    def follow(self, followed: Followed) -> DataFrame:
+        """The rows of the newest version at each query, lazily; a scan's columns stay as they are.
+
+        Raises as `scan`, and UnsupportedError: The session is one of Spark Connect.
+        """
+        return self.host.follow(followed, scan_rows)
 
     def conform(self, relation: DataFrame, schema: StructType) -> DataFrame:
         """The rows with exactly these columns and types; see `Engine.conform`."""

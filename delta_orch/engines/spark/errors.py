@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from delta_orch import errors
 from delta_orch.errors import (
     CancelledError,
     ColumnNotFoundError,
@@ -39,6 +40,7 @@ DAMAGE_MARK = "delta_orch damage"
 MISMATCH_MARK = "delta_orch mismatch"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
 _DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTALL)
+_OURS = re.compile(r"\[delta_orch error\] (\w+): (.*)")
 _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
 PACKAGE = "delta-orch"
 _NO_PACKAGE = "No module named 'delta_orch'"
@@ -146,13 +148,28 @@ def spark_errors(
         raise translated from e
 
 
+def explained(error: BaseException) -> DeltaError | None:
+    """What an error of one of Spark's actions says about a table: `MissingFileError` where vacuum has taken a file from
+    a DataFrame, `CancelledError`, `StorageError`, … None if it is about something else. Nothing is read.
+
+        except Exception as e:
+            raise (explained(e) or e) from e
+    """
+    if isinstance(error, DeltaError):
+        return error
+    return _translate(error, "read the table", (), is_analysis=False, needs_package="Python workers run it")
+
+
 def _translate(
-    error: Exception, action: str, checks: Sequence[str], is_analysis: bool, needs_package: str | None
+    error: BaseException, action: str, checks: Sequence[str], is_analysis: bool, needs_package: str | None
 ) -> DeltaError | None:
     """The error to raise instead of one of Spark's; None to let it pass."""
     if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
         return None
     text = _full_text(error)
+    if ours := _OURS.search(text):
+        named: DeltaError = getattr(errors, ours[1], DeltaError)(ours[2])
+        return named
     condition = getattr(error, "getCondition", lambda: None)() or ""
     found = _VIOLATION.search(text)
     if found and int(found[1]) < len(checks):

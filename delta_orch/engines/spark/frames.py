@@ -43,7 +43,7 @@ def session_of(value: object) -> SparkSession:
 
     Raises InvalidRequestError for anything else.
     """
-    if type(value).__module__.startswith("pyspark.sql"):
+    if any(kind.__module__.startswith("pyspark.sql") for kind in type(value).__mro__):
         if hasattr(value, "sparkSession"):
             return value.sparkSession
         if hasattr(value, "createDataFrame"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow.compute as pc
 
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.scan_files import ScanFiles
+from delta_orch.errors import UnsupportedError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.storage.base import LogStore
 
@@ -90,6 +91,19 @@ def read_options(files: ScanFiles) -> dict[str, str]:
     return options
 
 
+class Followed(Protocol):
+    """A scan that can be made again of newer versions; `scan.following.FollowedScan`."""
+
+    uri: str
+    plan: ScanPlan
+
+    def newest_version(self) -> int:
+        """The newest version."""
+
+    def plan_of(self, version: int) -> ScanPlan:
+        """The scan of a version, with the columns that it had at first."""
+
+
 class SparkHost(ABC):
     """A session. Classic and Connect differ behind this interface only."""
 
@@ -114,6 +128,18 @@ class SparkHost(ABC):
     def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
         """The rows of a scan, as `build` makes them of the plan or of fewer of its files."""
         return self.analysed(build(plan))
+
+    def follow(self, followed: Followed, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
+        """The rows of a table's newest version at each query, as `scan` makes them."""
+        raise UnsupportedError(
+            "This session cannot follow a table",
+            cause="Spark Connect plans queries where no code of this package runs",
+            remedy="Make the DataFrame again for each query, or use a classic session",
+        )
+
+    def settled(self, rows: DataFrame) -> DataFrame:
+        """The same rows, of one version of each table that they follow, however often they are read."""
+        return rows
 
     @abstractmethod
     def settings(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:

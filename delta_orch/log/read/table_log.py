@@ -93,6 +93,13 @@ class TableLog:
         tail = replay_segment(self.store, segment, checkpoint)
         return self._snapshot_class(self.store, segment, checkpoint, tail)
 
+    def newest(self, known: Snapshot | None = None) -> Snapshot:
+        """The newest version; only commits after `known` are read, if that belongs to the table at the location. The
+        table may have been deleted, and another one created in its place. Raises as `snapshot`."""
+        if known is None or self.store.head(known.segment.version_file.path) != known.segment.version_file:
+            return self.snapshot()
+        return self.advance(known)
+
     def advance(self, snapshot: Snapshot, up_to: int | None = None, *, may_rebase: bool = True) -> Snapshot:
         """The newest version, from a snapshot of an older one: only commits that are new are read.
 

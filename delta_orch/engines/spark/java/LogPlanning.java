@@ -20,14 +20,15 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Union;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.types.LongType$;
 
 /**
- * What the log knows, told to the optimizer: how much a filter leaves of a scan, and how many rows there are. Without
- * this rule a query has the same rows; it plans larger joins, and opens files to count.
+ * What the log knows, told to the optimizer: which version is the newest of a table that a query follows, how much a
+ * filter leaves of a scan, and how many rows there are.
  */
 public final class LogPlanning extends Rule {
   /** Adds the rule to a session, once. */
@@ -41,7 +42,19 @@ public final class LogPlanning extends Rule {
     session.experimental().extraOptimizations_$eq((scala.collection.immutable.Seq) rules.appended(new LogPlanning()));
   }
 
+  /** The same rows, of the versions that are the newest now, however often they are read. */
+  public static Dataset settled(Dataset rows) {
+    LogicalPlan analyzed = rows.queryExecution().analyzed();
+    LogicalPlan settled = FollowedRelation.settled(analyzed);
+    return settled == analyzed ? rows : Dataset.ofRows((SparkSession) rows.sparkSession(), settled);
+  }
+
   public TreeNode apply(TreeNode plan) {
+    LogicalPlan settled = FollowedRelation.settled((LogicalPlan) plan);
+    if (settled != plan) {
+      // What was pushed down to a followed table is to reach the scan in its place. This rule runs, too.
+      return SparkSession.active().sessionState().optimizer().execute(settled);
+    }
     return plan.transform(new Step());
   }
 

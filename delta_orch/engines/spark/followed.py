@@ -1,0 +1,89 @@
+"""DataFrames of classic sessions that read the newest version of a table at each query; see `FollowedRelation.java`."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.errors import DeltaError
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame
+
+    from delta_orch.engines.spark.host import Followed, SparkHost
+
+_KEPT_QUERIES = 256
+
+_lock = threading.Lock()
+_versions: OrderedDict[tuple[str, str], int] = OrderedDict()
+"""The version that a query reads of a table."""
+
+
+class NewestRows:
+    """Gives the JVM the rows of a followed scan. It keeps this object while a plan with the scan exists."""
+
+    class Java:
+        implements: ClassVar[list[str]] = ["java.util.function.Function"]
+
+    def __init__(self, host: SparkHost, followed: Followed, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> None:
+        self._host = weakref.ref(host)
+        self._followed = followed
+        self._scan = scan
+
+    def apply(self, query: str) -> JavaObject | str:
+        """The rows for one query as a Java `Dataset`, or what is wrong."""
+        host = self._host()
+        if host is None:
+            return "The session of a DataFrame that follows a table has ended"
+        try:
+            return self._scan(host, self._followed.plan_of(self._version(query)))._jdf
+        except DeltaError as e:
+            return f"{type(e).__name__}: {e}"
+
+    def _version(self, query: str) -> int:
+        key = (query, self._followed.uri)
+        with _lock:
+            if key not in _versions:
+                _versions[key] = self._followed.newest_version()
+                while len(_versions) > _KEPT_QUERIES:
+                    _versions.popitem(last=False)
+            return _versions[key]
+
+
+class FollowingFrame(ClassicDataFrame):  # type: ignore[misc]  # untyped
+    """A DataFrame whose plan Spark optimizes again for each action: otherwise it would do so once."""
+
+    def _anew(self) -> DataFrame:
+        return self.select("*")
+
+    def collect(self) -> list[Any]:
+        """As every DataFrame's, at the newest version."""
+        return self._anew().collect()  # type: ignore[no-any-return]
+
+    def toArrow(self) -> Any:
+        """As every DataFrame's, at the newest version."""
+        return self._anew().toArrow()
+
+    def toPandas(self) -> Any:
+        """As every DataFrame's, at the newest version."""
+        return self._anew().toPandas()
+
+    def toLocalIterator(self, prefetchPartitions: bool = False) -> Iterator[Any]:
+        """As every DataFrame's, at the newest version."""
+        return self._anew().toLocalIterator(prefetchPartitions)  # type: ignore[no-any-return]
+
+    def explain(self, *arguments: Any, **keywords: Any) -> None:
+        """As every DataFrame's, at the newest version."""
+        self._anew().explain(*arguments, **keywords)
+
+    @property
+    def rdd(self) -> Any:
+        """As every DataFrame's, at the newest version."""
+        return self._anew().rdd
