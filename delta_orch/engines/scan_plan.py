@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import LONG, DataType, StructField, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode
@@ -128,6 +128,17 @@ def fields_on(path: Sequence[str], schema: StructType) -> Iterator[StructField]:
         current = found.data_type
 
 
+class FilePruning(Protocol):
+    """What the log says of the files of a snapshot. Both raise as `Snapshot.files`."""
+
+    def __call__(self, where: Expression | None) -> pa.Table:
+        """The `path` of each file that may hold rows for which a predicate is true, resolved against the table's
+        schema; for None the `path` of each file and its `num_rows`, int64, null where statistics do not say."""
+
+    def extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
+        """The `path` of each file, and what `exact_bounds.exact_extremes` says; None if nobody knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
     """Which rows to read: everything an engine needs, nothing it must look up in the log.
@@ -148,10 +159,8 @@ class ScanPlan:
         arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
             `schema` then has no more of a struct than is wanted of it.
-        prune: For an engine that learns of more predicates when the scan runs: gives, for one that is resolved against
-            the table's schema, the `path` of each file of the snapshot that may hold rows for which it is true; for
-            None the `path` of each file and its `num_rows`, int64, null where statistics do not say. Raises as
-            `Snapshot.files`. It stays in its process: a plan that was pickled has none.
+        prune: For an engine that learns of more predicates when the scan runs. It stays in its process: a plan that
+            was pickled has none.
     """
 
     store: LogStore
@@ -164,7 +173,7 @@ class ScanPlan:
     row_tracking: RowTracking | None = None
     arrow_filter: pc.Expression | None = None
     output: tuple[OutputColumn, ...] | None = None
-    prune: Callable[[Expression | None], pa.Table] | None = field(default=None, compare=False, repr=False)
+    prune: FilePruning | None = field(default=None, compare=False, repr=False)
     row_addresses: RowAddresses | None = None
     opened: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_orch.arguments import checked
 from delta_orch.engines.scan_plan import OutputColumn, RowTracking, ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import DataType, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -300,7 +300,7 @@ class SnapshotPruning:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._lock = threading.Lock()
-        self._answers: dict[Expression | None, pa.Table] = {}
+        self._answers: dict[object, pa.Table | None] = {}
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> SnapshotPruning:
@@ -309,12 +309,19 @@ class SnapshotPruning:
         return made
 
     def __call__(self, where: Expression | None) -> pa.Table:
-        """See `ScanPlan.prune`. Raises as `Snapshot.files`."""
+        """See `FilePruning`. Raises as `Snapshot.files`."""
+        if where is None:
+            return self._kept(None, lambda: _with_row_counts(self._snapshot))
+        return self._kept(where, lambda: self._snapshot.files(["path"], where))
+
+    def extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
+        """See `FilePruning`. Raises as `Snapshot.files`."""
+        return self._kept((column, data_type), lambda: _extremes(self._snapshot, column, data_type))
+
+    def _kept(self, key: object, find: Callable[[], pa.Table | None]) -> pa.Table | None:
         with self._lock:
-            answer = self._answers.pop(where, None)
-            if answer is None:
-                answer = _with_row_counts(self._snapshot) if where is None else self._snapshot.files(["path"], where)
-            self._answers[where] = answer
+            answer = self._answers.pop(key) if key in self._answers else find()
+            self._answers[key] = answer
             while len(self._answers) > _REMEMBERED:
                 del self._answers[next(iter(self._answers))]
             return answer
@@ -328,6 +335,17 @@ def _with_row_counts(snapshot: Snapshot) -> pa.Table:
 
     files = snapshot.files(["path", *ROW_COUNT_COLUMNS])
     return files.select(["path"]).append_column("num_rows", live_row_counts(files))
+
+
+def _extremes(snapshot: Snapshot, column: Column, data_type: DataType) -> pa.Table | None:
+    from delta_orch.log.read.skipping.exact_bounds import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
+    from delta_orch.table.column_mapping import physical_path
+
+    if data_type not in EXACT_TYPES:
+        return None
+    files = snapshot.files(["path", *EXACT_COLUMNS])
+    known = exact_extremes(files, physical_path(snapshot.schema, column.path), data_type)
+    return known.append_column("path", files["path"])
 
 
 def _nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,103 @@ def test_counts_that_the_log_does_not_know_read_the_rows(spark: Any, tmp_path: P
     assert frame.unionAll(frame).count() == 76
     unknown = table_with_vectors(tmp_path / "u", stats=False)
     assert unknown.snapshot().scan().to_spark(spark).count() == unknown.snapshot().scan().count() == 38
+
+
+def bounded_table(root: Path) -> tuple[HandmadeTable, DeltaTable]:
+    """Four files in partitions 10, 9 and NULL: ids 0-9, 10-19, nulls only, and -40 … -31."""
+    made = HandmadeTable(root)
+    schema = pa.schema(
+        [("id", pa.int32()), ("d", pa.date32()), ("x", pa.float64()), ("s", pa.string()), ("p", pa.int64())]
+    )
+    made.create(schema, partition_by=("p",), reader_features=("deletionVectors",))
+    for number, (start, p) in enumerate(((0, "10"), (10, "9"), (None, None), (-40, "9"))):
+        ids = [None] * 10 if start is None else list(range(start, start + 10))
+        days = [None if i is None else date(2020, 1, 1) + timedelta(i) for i in ids]
+        rows = pa.table(
+            {"id": pa.array(ids, pa.int32()), "d": days, "x": [float(i or 0) for i in ids], "s": ["a" * 40] * 10}
+        )
+        stats: dict[str, Any] = {
+            "numRecords": 10,
+            "nullCount": {"id": 10 if start is None else 0, "d": 10 if start is None else 0},
+        }
+        if start is not None:
+            for kind, at in (("minValues", 0), ("maxValues", 9)):
+                stats[kind] = {"id": ids[at], "d": str(days[at])}
+        made.commit(told(made.add(f"f{number}.parquet", rows, partition_values={"p": p}), stats))
+    return made, made.open()
+
+
+def told(add: Any, stats: dict[str, Any]) -> Any:
+    object.__setattr__(add, "stats", json.dumps(stats))
+    return add
+
+
+def test_extremes_open_no_file(spark: Any, tmp_path: Path) -> None:
+    _, table = bounded_table(tmp_path / "t")
+    frame = table.snapshot().scan().to_spark(spark)
+    frame.createOrReplaceTempView("bounded")
+    asked = [
+        ("min(id), max(id), count(*)", "", (-40, 19, 40)),
+        ("max(d)", "", (date(2020, 1, 20),)),
+        ("min(p) AS low, max(p) AS high", "", (9, 10)),
+        ("min(id), max(p)", "WHERE p = 9", (-40, 9)),
+        ("max(id), max(p)", "WHERE p IS NULL", (None, None)),
+        ("min(id), count(1)", "WHERE p = 77", (None, 0)),
+        ("max(id)", "WHERE id IS NOT NULL", (19,)),
+        ("max(DISTINCT id)", "", (19,)),
+    ]
+    read = [tuple(spark.sql(f"SELECT {columns} FROM bounded {where}").first()) for columns, where, _ in asked]
+    for file in (tmp_path / "t").rglob("*.parquet"):
+        file.unlink()
+    for (columns, where, expected), before in zip(asked, read, strict=True):
+        found = spark.sql(f"SELECT {columns} FROM bounded {where}").first()
+        assert tuple(found) == before == expected, (columns, where)
+    assert frame.selectExpr("min(id)").schema.simpleString() == "struct<min(id):int>"
+    spark.catalog.dropTempView("bounded")
+
+
+def test_extremes_that_the_log_does_not_know_read_the_rows(spark: Any, tmp_path: Path) -> None:
+    made, table = bounded_table(tmp_path / "t")
+
+    def extremes(*columns: str, where: str = "true") -> tuple[Any, ...]:
+        frame = table.snapshot().scan().to_spark(spark)
+        return tuple(frame.where(where).selectExpr(*columns).first())
+
+    assert extremes("max(x)", "max(s)", "min(id)") == (19.0, "a" * 40, -40)
+    assert extremes("max(id)", where="id < 15") == (14,)
+    assert extremes("max(id + 1)", "max(id) FILTER (WHERE id < 5)", "max(-p)") == (20, 4, -9)
+    assert extremes("max(id)", where="d IS NOT NULL OR p = 9") == (19,)
+    rows = pa.table({"id": pa.array([7, 8], pa.int32()), "d": [date(2020, 1, 1)] * 2, "x": [0.5] * 2, "s": ["b"] * 2})
+    bounds = {"minValues": {"id": -1000}, "maxValues": {"id": 1000}, "nullCount": {"id": 0}}
+    doubtful: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"numRecords": 2, **bounds, "tightBounds": False}, {}),
+        ({"numRecords": 2, **bounds}, {"deletion_vector": inline_vector(0)}),
+        ({"numRecords": 2, "maxValues": {"id": 1000}}, {}),
+        ({"numRecords": 2, "minValues": {"id": 1000}, "maxValues": {"id": -1000}}, {}),
+        ({"minValues": {"id": -1000}, "maxValues": {"id": 1000}}, {}),
+        ({}, {}),
+    ]
+    for number, (stats, more) in enumerate(doubtful):
+        add = told(made.add(f"g{number}.parquet", rows, partition_values={"p": "9"}, **more), stats)
+        made.commit(add)
+        assert extremes("min(id)", "max(id)") == (-40, 19), stats
+        assert extremes("max(id)", where="p = 10") == (9,)
+        made.commit(made.remove(f"g{number}.parquet", **more))
+
+
+def test_a_limit_takes_the_first_files(spark: Any, tmp_path: Path) -> None:
+    _, table = bounded_table(tmp_path / "t")
+    frame = table.snapshot().scan().to_spark(spark)
+    assert (frame.limit(3).count(), frame.limit(25).count(), frame.limit(400).count()) == (3, 25, 40)
+    assert len({tuple(row) for row in frame.where("id IS NOT NULL").limit(25).collect()}) == 25
+    assert frame.limit(12).join(frame.limit(15), "id", "left").count() >= 12
+    limited = frame.select("id").limit(12)._jdf.queryExecution().optimizedPlan()
+    assert int(limited.stats().sizeInBytes()) < int(
+        frame.select("id")._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+    )
+    for file in sorted((tmp_path / "t").rglob("*.parquet"))[2:]:
+        file.unlink()
+    assert len(frame.limit(20).collect()) == 20
 
 
 def test_count_is_that_of_the_frames_version(spark: Any, tmp_path: Path) -> None:

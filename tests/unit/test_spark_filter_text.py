@@ -44,11 +44,21 @@ def schema(prefix: str) -> StructType:
     return StructType((*fields, StructField(f"{prefix}st", StructType(fields))))
 
 
-def filters(*paths: str, kept: tuple[str, ...] = ()) -> PushedFilters:
-    def prune(_: Expression | None) -> pa.Table:
-        return pa.table({"path": pa.array(kept, pa.string())})
+class Kept:
+    """The same files, whatever is asked."""
 
-    return PushedFilters("memory://t", prune, pa.chunked_array([pa.array(paths)]), schema("col-"), schema(""))
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self._files = pa.table({"path": pa.array(paths, pa.string())})
+
+    def __call__(self, where: Expression | None) -> pa.Table:
+        return self._files
+
+    def extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
+        return None
+
+
+def filters(*paths: str, kept: tuple[str, ...] = ()) -> PushedFilters:
+    return PushedFilters("memory://t", Kept(kept), pa.chunked_array([pa.array(paths)]), schema("col-"), schema(""))
 
 
 def parse(*nodes: Any) -> Expression | None:

@@ -93,7 +93,8 @@ class SparkEngine:
                 remedy="Write inside foreachBatch, with a txn made of the query's id and the batch id",
             )
         # A verb may read its rows twice.
-        return self.host.settled(frame)
+        with spark_errors("read the rows", is_query=True):
+            return self.host.settled(frame)
 
     def schema(self, relation: DataFrame) -> StructType:
         """The relation's schema.

@@ -5,7 +5,7 @@ They skip files like the `where` of the scan. Spark still applies them to the ro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.engines.scan_plan import FilePruning
 from delta_orch.errors import DeltaError, InvalidExpressionError
 from delta_orch.expressions.bounds import bounded
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
@@ -35,8 +36,6 @@ from delta_orch.protocol.types import (
 )
 
 logger = logging.getLogger(__name__)
-
-Prune = Callable[[Expression | None], pa.Table]
 
 FilterNode = Any
 """JSON, one array per node; see `FilterText.java`."""
@@ -62,7 +61,7 @@ class PushedFilters:
     """
 
     uri: str
-    prune: Prune
+    prune: FilePruning
     paths: pa.ChunkedArray
     names: StructType
     schema: StructType
@@ -71,9 +70,11 @@ class PushedFilters:
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
 
     def apply(self, text: str) -> bytes | None:
-        """As `kept`, or `row_counts` for empty text; None too if the log can no longer be read, e.g. because a
-        checkpoint was cleaned up."""
+        """As `kept`, `row_counts` for empty text, or `extremes` of the column after a `=`. None too if the log can no
+        longer be read, e.g. because a checkpoint was cleaned up."""
         try:
+            if text.startswith("="):
+                return self.extremes(text[1:])
             return self.kept(text) if text else self.row_counts()
         except DeltaError as e:
             logger.warning("Reading all files of %s: its log can no longer be read: %s", self.uri, e)
@@ -106,6 +107,27 @@ class PushedFilters:
         counts = answer.column("num_rows").take(pc.index_in(self.paths, value_set=paths))
         numbers: bytes = pc.fill_null(counts, -1).to_numpy().astype("<i8").tobytes()
         return numbers
+
+    def extremes(self, name: str) -> bytes | None:
+        """A byte a file: 0 if nobody knows the extremes of a column exactly, 1 if it has values, 2 if all are null.
+        Then the smallest of each file, then the greatest, eight bytes each. None if nobody knows any.
+
+        Args:
+            name: The column, as the files name it.
+        """
+        found = self._column([name])
+        answer = None if found is None else self.prune.extremes(*found)
+        if answer is None:
+            return None
+        paths = FileTable(answer).path
+        if pc.count_distinct(paths).as_py() < len(paths):
+            return None
+        of_files = answer.take(pc.index_in(self.paths, value_set=paths))
+        states = pc.if_else(pc.is_valid(of_files["lowest"]), 1, 2)
+        states = pc.fill_null(pc.if_else(of_files["is_known"], states, 0), 0)
+        parts = [states.to_numpy().astype("i1")]
+        parts += [pc.fill_null(of_files[column], 0).to_numpy().astype("<i8") for column in ("lowest", "highest")]
+        return b"".join(part.tobytes() for part in parts)
 
     def parse(self, text: str) -> Expression | None:
         """The filters over the table's columns; None if none of them is understood."""

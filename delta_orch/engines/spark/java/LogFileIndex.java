@@ -19,6 +19,7 @@ import org.apache.spark.sql.catalyst.expressions.BoundReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.InterpretedPredicate;
+import org.apache.spark.sql.catalyst.util.TypeUtils;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
@@ -41,6 +42,12 @@ public final class LogFileIndex implements FileIndex {
   /** What `skipWith`'s function answers with the rows of each file, eight bytes each. */
   private static final String COUNTS = "";
 
+  /** Before the name of a column: it answers with the column's extremes; see `extreme`. */
+  private static final String EXTREMES = "=";
+
+  /** What `extreme` gives if nobody knows. */
+  public static final Object UNKNOWN = new Object();
+
   /** As in `paths.py`: `time=03:06/x` begins with no scheme. */
   private static final java.util.regex.Pattern SCHEME = java.util.regex.Pattern.compile("[A-Za-z][A-Za-z0-9+.-]*:");
 
@@ -55,6 +62,7 @@ public final class LogFileIndex implements FileIndex {
   private final boolean isMarked;
   private Function skipping;
   private final long sizeInBytes;
+  private final int maxFiles;
 
   /**
    * @param rootUri the table's directory, URI-encoded
@@ -92,10 +100,12 @@ public final class LogFileIndex implements FileIndex {
     this.sizeInBytes = total;
     this.whole = this;
     this.isMarked = isMarked.booleanValue();
+    this.maxFiles = numFiles;
   }
 
-  /** The same files, of which a query reads so many bytes. */
-  private LogFileIndex(LogFileIndex whole, long sizeInBytes) {
+  /** The same files, of which a query reads so many bytes, and none after the first `maxFiles`. */
+  private LogFileIndex(LogFileIndex whole, long sizeInBytes, int maxFiles) {
+    this.maxFiles = maxFiles;
     this.root = whole.root;
     this.partitionSchema = whole.partitionSchema;
     this.partitions = whole.partitions;
@@ -113,6 +123,7 @@ public final class LogFileIndex implements FileIndex {
   public boolean equals(Object other) {
     return other instanceof LogFileIndex
         && ((LogFileIndex) other).whole == whole
+        && ((LogFileIndex) other).maxFiles == maxFiles
         && ((LogFileIndex) other).sizeInBytes == sizeInBytes;
   }
 
@@ -269,7 +280,7 @@ public final class LogFileIndex implements FileIndex {
     byte[] kept = keptFiles(dataFilters);
     List[] found = new List[partitions.length];
     try {
-      for (int i = 0; i < sizes.length; i++) {
+      for (int i = 0; i < maxFiles; i++) {
         if (isKept(wanted, kept, i)) {
           if (found[partitionOf[i]] == null) {
             found[partitionOf[i]] = new ArrayList();
@@ -318,36 +329,137 @@ public final class LogFileIndex implements FileIndex {
     for (int i = 0; i < sizes.length; i++) {
       total += isKept(wanted, kept, i) ? sizes[i] : 0;
     }
-    return total == sizeInBytes ? this : new LogFileIndex(this, total);
+    return total == sizeInBytes ? this : new LogFileIndex(this, total, maxFiles);
+  }
+
+  /** The first files that have so many rows together; null where nobody knows, or all are needed. */
+  public LogFileIndex limited(int numRows) {
+    java.nio.LongBuffer counts = whole == this && !isMarked ? counts() : null;
+    if (counts == null) {
+      return null;
+    }
+    long rows = 0;
+    long bytes = 0;
+    for (int i = 0; i < sizes.length - 1; i++) {
+      rows += Math.max(counts.get(i), 0);
+      bytes += sizes[i];
+      if (rows >= numRows) {
+        return new LogFileIndex(this, bytes, i + 1);
+      }
+    }
+    return null;
   }
 
   /** The rows in the partitions for which the filters are true, without those marked as deleted; -1 if unknown. */
   public long countRows(scala.collection.immutable.Seq partitionFilters) {
-    if (skipping == null) {
-      return -1;
-    }
-    byte[] counts;
-    try {
-      counts = (byte[]) skipping.apply(COUNTS);
-    } catch (Py4JNetworkException e) {
-      return -1;
-    }
+    java.nio.LongBuffer counts = counts();
     if (counts == null) {
       return -1;
     }
     boolean[] wanted = wantedPartitions(partitionFilters);
-    java.nio.LongBuffer numbers =
-        java.nio.ByteBuffer.wrap(counts).order(java.nio.ByteOrder.LITTLE_ENDIAN).asLongBuffer();
     long total = 0;
     for (int i = 0; i < sizes.length; i++) {
       if (wanted[partitionOf[i]]) {
-        if (numbers.get(i) < 0) {
+        if (counts.get(i) < 0) {
           return -1;
         }
-        total += numbers.get(i);
+        total += counts.get(i);
       }
     }
     return total;
+  }
+
+  /**
+   * The smallest or greatest value of a column in the partitions for which the filters are true, as Catalyst has it:
+   * null where there is none, `UNKNOWN` where the log does not say.
+   */
+  public Object extreme(String column, DataType type, scala.collection.immutable.Seq partitionFilters, boolean isGreatest) {
+    int ordinal = -1;
+    for (int j = 0; j < partitionSchema.length(); j++) {
+      ordinal = partitionSchema.apply(j).name().equals(column) ? j : ordinal;
+    }
+    return ordinal < 0
+        ? extremeOfData(column, type, partitionFilters, isGreatest)
+        : extremeOfPartitions(ordinal, type, partitionFilters, isGreatest);
+  }
+
+  private Object extremeOfPartitions(
+      int ordinal, DataType type, scala.collection.immutable.Seq partitionFilters, boolean isGreatest) {
+    java.nio.LongBuffer counts = counts();
+    if (counts == null || !partitionSchema.apply(ordinal).dataType().equals(type)) {
+      return UNKNOWN;
+    }
+    boolean[] wanted = wantedPartitions(partitionFilters);
+    boolean[] seen = new boolean[partitions.length];
+    scala.math.Ordering order = TypeUtils.getInterpretedOrdering(type);
+    Object best = null;
+    for (int i = 0; i < sizes.length; i++) {
+      int partition = partitionOf[i];
+      if (!wanted[partition] || seen[partition] || counts.get(i) == 0) {
+        continue;
+      }
+      if (counts.get(i) < 0) {
+        return UNKNOWN;
+      }
+      seen[partition] = true;
+      Object value = partitions[partition].isNullAt(ordinal) ? null : partitions[partition].get(ordinal, type);
+      if (value != null && (best == null || order.compare(value, best) * (isGreatest ? 1 : -1) > 0)) {
+        best = value;
+      }
+    }
+    return best;
+  }
+
+  private Object extremeOfData(
+      String column, DataType type, scala.collection.immutable.Seq partitionFilters, boolean isGreatest) {
+    byte[] answer = ask(EXTREMES + column);
+    if (answer == null) {
+      return UNKNOWN;
+    }
+    // A byte a file: 0 if unknown, 1 if it has values, 2 if all are null. Then the smallest values, then the greatest.
+    int n = sizes.length;
+    java.nio.ByteBuffer values = java.nio.ByteBuffer.wrap(answer).order(java.nio.ByteOrder.LITTLE_ENDIAN);
+    boolean[] wanted = wantedPartitions(partitionFilters);
+    boolean any = false;
+    long best = 0;
+    for (int i = 0; i < n; i++) {
+      if (!wanted[partitionOf[i]] || answer[i] == 2) {
+        continue;
+      }
+      if (answer[i] != 1) {
+        return UNKNOWN;
+      }
+      long value = values.getLong(n + 8 * (isGreatest ? n + i : i));
+      best = !any ? value : isGreatest ? Math.max(best, value) : Math.min(best, value);
+      any = true;
+    }
+    if (!any) {
+      return null;
+    }
+    String name = type.typeName();
+    if (name.equals("long")) {
+      return Long.valueOf(best);
+    }
+    if (name.equals("integer") || name.equals("date")) {
+      return best == (int) best ? Integer.valueOf((int) best) : UNKNOWN;
+    }
+    if (name.equals("short")) {
+      return best == (short) best ? Short.valueOf((short) best) : UNKNOWN;
+    }
+    return name.equals("byte") && best == (byte) best ? Byte.valueOf((byte) best) : UNKNOWN;
+  }
+
+  private java.nio.LongBuffer counts() {
+    byte[] counts = ask(COUNTS);
+    return counts == null ? null : java.nio.ByteBuffer.wrap(counts).order(java.nio.ByteOrder.LITTLE_ENDIAN).asLongBuffer();
+  }
+
+  private byte[] ask(String text) {
+    try {
+      return skipping == null ? null : (byte[]) skipping.apply(text);
+    } catch (Py4JNetworkException e) {
+      return null;
+    }
   }
 
   /** One bit a file; null where all are to be read. */

@@ -3,17 +3,24 @@ package delta_orch.spark;
 
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.IsNotNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Count;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Max;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Min;
 import org.apache.spark.sql.catalyst.plans.LeftAnti$;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.Join;
+import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
@@ -60,13 +67,15 @@ public final class LogPlanning extends Rule {
 
   private static final class Step extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object node) {
-      return node instanceof Aggregate || node instanceof Filter;
+      return node instanceof Aggregate || node instanceof Filter || node instanceof GlobalLimit;
     }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       Object changed = null;
       if (node instanceof Aggregate) {
-        changed = counted((Aggregate) node);
+        changed = answered((Aggregate) node);
+      } else if (node instanceof GlobalLimit) {
+        changed = limited((GlobalLimit) node);
       } else if (node instanceof Filter) {
         changed = narrowed((Filter) node);
       }
@@ -80,18 +89,39 @@ public final class LogPlanning extends Rule {
     if (index == null) {
       return null;
     }
-    LogicalRelation relation = (LogicalRelation) filter.child();
     List ofPartitions = new ArrayList();
     List ofData = new ArrayList();
     split(filter.condition(), index, ofPartitions, ofData);
     LogFileIndex narrowed = index.narrowed(toSeq(ofPartitions), toSeq(ofData));
-    if (narrowed == index) {
+    return narrowed == index ? null : over(filter, (LogicalRelation) filter.child(), narrowed);
+  }
+
+  /** The limit over a relation of the first files that have enough rows; null where nothing changes. */
+  private static LogicalPlan limited(GlobalLimit limit) {
+    if (!(limit.child() instanceof LocalLimit) || !(limit.limitExpr() instanceof Literal)) {
       return null;
     }
+    LogicalPlan child = (LogicalPlan) ((LocalLimit) limit.child()).child();
+    LogicalPlan scan = child instanceof Project ? ((Project) child).child() : child;
+    LogFileIndex index = indexOf(scan);
+    LogFileIndex fewer =
+        index == null ? null : index.limited(((Integer) ((Literal) limit.limitExpr()).value()).intValue());
+    return fewer == null ? null : with(limit, with(limit.child(), over(child, (LogicalRelation) scan, fewer)));
+  }
+
+  /** A plan with another child. */
+  private static LogicalPlan with(Object plan, LogicalPlan child) {
+    List children = new ArrayList();
+    children.add(child);
+    return (LogicalPlan) ((LogicalPlan) plan).withNewChildren(toSeq(children));
+  }
+
+  /** A plan, or its only child, over other files. */
+  private static LogicalPlan over(LogicalPlan plan, LogicalRelation relation, LogFileIndex index) {
     HadoopFsRelation files = (HadoopFsRelation) relation.relation();
     HadoopFsRelation fewer =
         new HadoopFsRelation(
-            narrowed,
+            index,
             files.partitionSchema(),
             files.dataSchema(),
             files.bucketSpec(),
@@ -106,9 +136,7 @@ public final class LogPlanning extends Rule {
     try {
       LogicalPlan changed = (LogicalPlan) relation.getClass().getConstructors()[0].newInstance(values);
       changed.copyTagsFrom(relation);
-      List children = new ArrayList();
-      children.add(changed);
-      return (LogicalPlan) filter.withNewChildren(toSeq(children));
+      return plan == relation ? changed : with(plan, changed);
     } catch (Exception e) {
       throw new IllegalStateException(e);
     }
@@ -163,45 +191,121 @@ public final class LogPlanning extends Rule {
     return false;
   }
 
-  /** A `count(*)` without groups, as the number it is; null for other aggregates, and where the log does not know. */
-  private static LogicalPlan counted(Aggregate aggregate) {
-    if (aggregate.groupingExpressions().nonEmpty() || aggregate.isStreaming()) {
+  /** Counts, minima and maxima without groups, as the values they are; null where the log does not know all. */
+  private static LogicalPlan answered(Aggregate aggregate) {
+    scala.collection.immutable.Seq wanted = aggregate.aggregateExpressions();
+    if (aggregate.groupingExpressions().nonEmpty() || aggregate.isStreaming() || wanted.isEmpty()) {
       return null;
     }
-    scala.collection.immutable.Seq wanted = aggregate.aggregateExpressions();
-    for (int i = 0; i < wanted.length(); i++) {
-      if (!isCount((Expression) wanted.apply(i))) {
+    AggregateExpression[] calls = new AggregateExpression[wanted.length()];
+    for (int i = 0; i < calls.length; i++) {
+      calls[i] = callIn((Expression) wanted.apply(i));
+      if (calls[i] == null) {
         return null;
       }
     }
-    long rows = wanted.isEmpty() ? -1 : rows(aggregate.child());
-    if (rows < 0) {
-      return null;
-    }
     List columns = new ArrayList();
-    for (int i = 0; i < wanted.length(); i++) {
-      List value = new ArrayList();
-      value.add(new Literal(Long.valueOf(rows), LongType$.MODULE$));
-      columns.add(((TreeNode) wanted.apply(i)).withNewChildren(toSeq(value)));
+    for (int i = 0; i < calls.length; i++) {
+      Expression argument = (Expression) calls[i].aggregateFunction().children().apply(0);
+      Literal value;
+      if (calls[i].aggregateFunction() instanceof Count) {
+        long rows = rows(aggregate.child());
+        value = rows < 0 ? null : new Literal(Long.valueOf(rows), LongType$.MODULE$);
+      } else {
+        Object found =
+            extreme((AttributeReference) argument, aggregate.child(), calls[i].aggregateFunction() instanceof Max);
+        value = found == LogFileIndex.UNKNOWN ? null : new Literal(found, argument.dataType());
+      }
+      if (value == null) {
+        return null;
+      }
+      List children = new ArrayList();
+      children.add(value);
+      columns.add(((TreeNode) wanted.apply(i)).withNewChildren(toSeq(children)));
     }
     return new Project(toSeq(columns), new OneRowRelation());
   }
 
-  /** `count(*) AS x`. */
-  private static boolean isCount(Expression column) {
+  /** The call in `count(*) AS x`, `min(a) AS x` or `max(a) AS x`; null for others. */
+  private static AggregateExpression callIn(Expression column) {
     if (column.children().length() != 1 || !(column.children().apply(0) instanceof AggregateExpression)) {
-      return false;
+      return null;
     }
     AggregateExpression call = (AggregateExpression) column.children().apply(0);
-    if (call.isDistinct() || call.filter().isDefined() || !(call.aggregateFunction() instanceof Count)) {
-      return false;
+    if (call.filter().isDefined()) {
+      return null;
     }
     scala.collection.immutable.Seq values = call.aggregateFunction().children();
+    if (call.aggregateFunction() instanceof Min || call.aggregateFunction() instanceof Max) {
+      return values.apply(0) instanceof AttributeReference ? call : null;
+    }
+    if (call.isDistinct() || !(call.aggregateFunction() instanceof Count)) {
+      return null;
+    }
     for (int i = 0; i < values.length(); i++) {
       if (!(values.apply(i) instanceof Literal) || ((Literal) values.apply(i)).value() == null) {
-        return false;
+        return null;
       }
     }
+    return call;
+  }
+
+  /** The extreme of a column of a scan without deletion vectors, under filters on partitions alone. */
+  private static Object extreme(AttributeReference column, LogicalPlan plan, boolean isGreatest) {
+    AttributeReference stored = column;
+    LogicalPlan scan = plan;
+    List filters = new ArrayList();
+    while (scan instanceof Project || scan instanceof Filter) {
+      if (scan instanceof Project) {
+        stored = storedIn((Project) scan, stored);
+        if (stored == null) {
+          return LogFileIndex.UNKNOWN;
+        }
+        scan = ((Project) scan).child();
+        continue;
+      }
+      Filter filter = (Filter) scan;
+      scan = filter.child();
+      List others = new ArrayList();
+      LogFileIndex filtered = indexOf(scan);
+      // What the optimizer adds of itself, `isnotnull(a)` over a minimum of `a`, leaves out no value.
+      if (filtered == null || !splitAll(filter.condition(), filtered, filters, others)) {
+        return LogFileIndex.UNKNOWN;
+      }
+      for (int i = 0; i < others.size(); i++) {
+        Expression other = (Expression) others.get(i);
+        if (!(other instanceof IsNotNull)
+            || !(other.children().apply(0) instanceof AttributeReference)
+            || !((AttributeReference) other.children().apply(0)).exprId().equals(stored.exprId())) {
+          return LogFileIndex.UNKNOWN;
+        }
+      }
+    }
+    LogFileIndex index = indexOf(scan);
+    return index == null || index.isMarked()
+        ? LogFileIndex.UNKNOWN
+        : index.extreme(stored.name(), stored.dataType(), toSeq(filters), isGreatest);
+  }
+
+  /** The column below a projection that is passed on unchanged; null where it is computed. */
+  private static AttributeReference storedIn(Project project, AttributeReference column) {
+    for (int i = 0; i < project.projectList().length(); i++) {
+      Expression item = (Expression) project.projectList().apply(i);
+      if (!((NamedExpression) item).exprId().equals(column.exprId())) {
+        continue;
+      }
+      Object value = item instanceof Alias ? ((Alias) item).child() : item;
+      return value instanceof AttributeReference ? (AttributeReference) value : null;
+    }
+    return null;
+  }
+
+  /** As `split`; whether nothing in the condition was passed over. */
+  private static boolean splitAll(Expression condition, LogFileIndex index, List ofPartitions, List ofData) {
+    if (hasPlan(condition) || !condition.deterministic()) {
+      return false;
+    }
+    split(condition, index, ofPartitions, ofData);
     return true;
   }
 
@@ -248,10 +352,9 @@ public final class LogPlanning extends Rule {
     if (scan instanceof Filter) {
       Expression condition = ((Filter) scan).condition();
       LogFileIndex index = indexOf(((Filter) scan).child());
-      if (index == null || hasPlan(condition) || !condition.deterministic()) {
+      if (index == null || !splitAll(condition, index, filters, others)) {
         return -1;
       }
-      split(condition, index, filters, others);
       scan = ((Filter) scan).child();
     }
     LogFileIndex index = indexOf(scan);
