@@ -70,6 +70,11 @@ class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
         with spark_errors(f"read {scan.store.uri}", is_analysis=True):
             return self._build(scan)
 
+    @property
+    def isStreaming(self) -> bool:
+        """False. Spark would list the files to tell."""
+        return False
+
     def filter(self, condition: Column | str) -> DataFrame:
         """As every DataFrame's, over those files alone that may hold such rows."""
         scan, build = self._scan, self._build

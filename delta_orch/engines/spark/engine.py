@@ -87,13 +87,13 @@ class SparkEngine:
             # createDataFrame makes its session the active one, so it has to be the user's own.
             return value_to_frame(self.host.session, data)
         frame: DataFrame = data
-        if frame.isStreaming:
-            raise InvalidRequestError(
-                "A streaming DataFrame cannot be written by a batch verb",
-                remedy="Write inside foreachBatch, with a txn made of the query's id and the batch id",
-            )
-        # A verb may read its rows twice.
         with spark_errors("read the rows", is_query=True):
+            if frame.isStreaming:
+                raise InvalidRequestError(
+                    "A streaming DataFrame cannot be written by a batch verb",
+                    remedy="Write inside foreachBatch, with a txn made of the query's id and the batch id",
+                )
+            # A verb may read its rows twice.
             return self.host.settled(frame)
 
     def schema(self, relation: DataFrame) -> StructType:
