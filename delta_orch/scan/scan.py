@@ -338,6 +338,7 @@ def _with_row_counts(snapshot: Snapshot) -> pa.Table:
 
 
 def _extremes(snapshot: Snapshot, column: Column, data_type: DataType) -> pa.Table | None:
+    from delta_orch.log.files.file_columns import FileTable
     from delta_orch.log.read.skipping.exact_bounds import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
     from delta_orch.table.column_mapping import physical_path
 
@@ -345,7 +346,7 @@ def _extremes(snapshot: Snapshot, column: Column, data_type: DataType) -> pa.Tab
         return None
     files = snapshot.files(["path", *EXACT_COLUMNS])
     known = exact_extremes(files, physical_path(snapshot.schema, column.path), data_type)
-    return known.append_column("path", files["path"])
+    return known.append_column("path", FileTable(files).path)
 
 
 def _nothing() -> None:
