@@ -1,4 +1,7 @@
-"""Airflow provider for Delta Lake. Importing this package imports neither Airflow nor Arrow; each name below does."""
+"""Airflow provider for Delta Lake. Importing this package imports neither Airflow nor Arrow; each name below does.
+
+Raises MissingDependencyError: Airflow is older than 3.3, or not installed.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,11 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        try:
+            return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        except ImportError as error:
+            import_module(f"{__name__}.provider").ensure_airflow(error)
+            raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

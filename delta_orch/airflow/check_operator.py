@@ -81,6 +81,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.reads_from(kwargs.get("table_uri"))
         self.ensure_flag("exact_columns", exact_columns)
         self.ensure_flag("constraints", constraints)
+        self._ensure_shapes()
         given = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
         if not given and not constraints:
             raise self.refusal("checks nothing")
@@ -93,6 +94,21 @@ class DeltaCheckOperator(DeltaTableOperator):
         for name in ("version", "min_rows"):
             if not is_template(getattr(self, name)):
                 self._number(name)
+
+    def _ensure_shapes(self) -> None:
+        self.ensure_text("where", self.where)
+        for name in ("columns", "rows", "max_health"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping) and not is_template(value):
+                raise self.refusal(f"has {name} that is no dict")
+        for name, predicate in self.rows.items() if isinstance(self.rows, Mapping) else ():
+            self.ensure_text(f"rows[{name!r}]", predicate or "")
+        if self.python_callable is not None and not callable(self.python_callable):
+            raise self.refusal(f"has a python_callable that is no function: {self.python_callable!r}")
+        if self.max_age is not None:
+            from delta_orch.pipeline.conditions import FreshnessCondition
+
+            FreshnessCondition(_seconds(self.max_age))
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         staged = isinstance(self.reference, Mapping) and self.reference.get("staged") is not None
@@ -136,7 +152,7 @@ class DeltaCheckOperator(DeltaTableOperator):
 
         problems = []
         if self.max_age is not None:
-            age = self.max_age.total_seconds() if isinstance(self.max_age, timedelta) else self.max_age
+            age = _seconds(self.max_age)
             if FreshnessCondition(age).met_by(table, snapshot) is None:
                 problems.append(f"its data has not changed for more than {age:g} s")
         if self.max_health:
@@ -173,6 +189,10 @@ class DeltaCheckOperator(DeltaTableOperator):
         if number < 0 or isinstance(value, bool | float):
             raise self.refusal(f"has {name}={value!r}, which is no number")
         return number
+
+
+def _seconds(age: timedelta | float) -> float:
+    return age.total_seconds() if isinstance(age, timedelta) else age
 
 
 def _own_rules(snapshot: TableSnapshot) -> dict[str, str]:

@@ -158,6 +158,13 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
     def _understood(self, connection: Connection | None) -> ConnectionSettings:
         if connection is None:
             return ConnectionSettings()
+        fields = ("host", "schema", "login", "password", "port")
+        if unused := [name for name in fields if getattr(connection, name, None)]:
+            raise InvalidRequestError(
+                f"Connection {self.delta_conn_id} has a {' and a '.join(unused)}",
+                cause="A connection of type delta is read by its extra only",
+                remedy="Give storage options in the extra, secret ones in secret_storage_options there",
+            )
         settings = read_settings(self.delta_conn_id, connection.extra)
         if settings.exposed:
             logger.warning(

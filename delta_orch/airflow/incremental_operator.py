@@ -10,6 +10,7 @@ from delta_orch.airflow.attempts import Attempts
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
+from delta_orch.pipeline.run_identity import cdc_app_id
 from delta_orch.pipeline.step import Mode
 
 if TYPE_CHECKING:
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
+    from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
     from delta_orch.pipeline.recorded import RecordedCommit
+
+_CLOCKS_DIFFER_MS = 3_600_000
+"""How far the clock of a writer may be behind Airflow's."""
 
 MODES: dict[str, Mode] = {
     "append": "append",
@@ -58,7 +62,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         max_versions: At most so many versions that change data in one batch; None for all there are.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history; `error`.
         on_recreated: `error`, or `bootstrap` when the source was dropped and created anew.
-        consumer: The cursor's name; the last part of the target's location by default. (templated)
+        consumer: The cursor's name; the last part of the target's location by default. Tasks, or mapped ones, that read
+            one source into one target each need a name of their own, or are refused. (templated)
         partition_by: Partition columns, if the first commit creates the target.
         table_properties: Properties, if the first commit creates the target. (templated)
         schema_mode: `merge` adds the columns that the target does not have; by default rows must have its columns.
@@ -67,7 +72,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         spark_conn_id: Where, as `DeltaWriteOperator`. (templated)
     """
 
-    template_fields: Sequence[str] = ("source", *DeltaStepOperator.template_fields, "consumer")
+    template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "source", "consumer")
 
     def __init__(
         self,
@@ -109,13 +114,15 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             not isinstance(max_versions, int) or isinstance(max_versions, bool) or max_versions < 1
         ):
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
-        if isinstance(merge_keys, str) or (mode == "merge") != bool(merge_keys):
+        self.ensure_text("consumer", consumer)
+        self.ensure_names("merge_keys", merge_keys)
+        if (mode == "merge") != bool(merge_keys):
             raise self.refusal("takes a list of columns as merge_keys with mode='merge', and only then")
         if self.source == {}:
             raise self.refusal("has no source")
         if isinstance(self.source, dict) and len(self.source) > 1 and mode == "overwrite_changed":
             raise self.refusal("has several sources and mode='overwrite_changed', which replaces what one has touched")
-        sources = self.source.values() if isinstance(self.source, dict) else [self.source]
+        sources = list(self.source.values()) if isinstance(self.source, dict) else [self.source]
         self.reads_from(*(source.values() if isinstance(source, Mapping) else [source]))
         if not is_template(self.table_uri) and self.table_uri in sources:
             raise self.refusal("has one table as source and target")
@@ -140,6 +147,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 on_recreated=cast("OnRecreated", self.on_recreated),
                 max_versions=self.max_versions,
             )
+        if self.consumer is None and table.exists():
+            for reader in readers.values():
+                self._ensure_own_cursor(context, run, reader)
         attempts = Attempts(context)
         attempts.begin_or_continue(run.identity().version, table.version() if table.exists() else -1)
         with self.lazy_session(run) as session:
@@ -184,6 +194,23 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             if reader.source.uri in ends
         }
         return xcom_of(report, **details)
+
+    def _ensure_own_cursor(self, context: Context, run: TaskRun, reader: IncrementalReader) -> None:
+        """Two tasks of one run that go by one cursor each get what the other has not read: rows are lost."""
+        from delta_orch.pipeline.recorded import find_commit_after
+
+        app_id = cdc_app_id(reader.consumer, reader.source.snapshot().metadata.id)
+        if reader.target.snapshot().txn_version(app_id) is None:
+            return
+        since_ms = context["dag_run"].run_after.timestamp() * 1000 - _CLOCKS_DIFFER_MS
+        found = find_commit_after(reader.target, -1, run.is_of_another_task, app_id=app_id, since_ms=since_ms)
+        if found is not None:
+            raise self.refusal(
+                f"goes by the cursor {app_id!r} of {reader.target.uri}, and so does another task or map index of this "
+                f"run, which has moved it in version {found.version}",
+                cause="Each of them would be handed only what the other has not read",
+                remedy="Give each a cursor of its own: consumer='{{ … }}'",
+            )
 
     def _rows(self, context: Context, spark: SparkSession | None, batch: ChangeBatch) -> object:
         start = "(snapshot)" if batch.starting_version is None else batch.starting_version

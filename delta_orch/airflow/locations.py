@@ -43,7 +43,8 @@ def location_text(location: object) -> str:
             remedy="Leave the connection out of the location, and pass delta_conn_id",
         )
     if hasattr(location, "fs") and hasattr(location, "as_uri"):
-        return str(location)
+        # The path of a local one is as it is, not encoded.
+        return str(location.path) if location.protocol in ("file", "local") else str(location)  # type: ignore[attr-defined]
     uri = getattr(location, "uri", None)
     if isinstance(uri, str) and hasattr(location, "name"):
         return uri
@@ -86,6 +87,12 @@ def ensure_location(text: str) -> None:
     """
     if not text.strip() or "\0" in text:
         raise InvalidRequestError("The table URI is empty", remedy="Pass a URI, a path or a name")
+    if is_template(text):
+        raise InvalidRequestError(
+            f"The table URI {text!r} is a template that has not been rendered",
+            cause="It was rendered from a value that is a template itself",
+            remedy="Refer to the value that the inner template names",
+        )
     if is_asset_uri(text):
         table_uri_of_asset(text)
     elif _SCHEME.match(text):

@@ -53,6 +53,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.where = where
+        self.ensure_text("where", where)
         self.target_size = target_size
         self.zorder_by = zorder_by
         self.full = full

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.attempts import Attempts, Verdict, judge
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency, airflow_writer
 from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport, snapshot_or_none
@@ -107,9 +107,21 @@ class OnceWriter:
             attempts.note_acknowledgement()
             assert recorded is not None
             return step.recover(replace(txns[-1], version=recorded))
+        if self._adds and verdict is Verdict.WRITE:
+            # An attempt that was cleared, and lives on, may commit while this one works.
+            txns = (*txns[:-1], replace(txns[-1], follows=-1 if recorded is None else recorded))
         if verdict is not Verdict.LEAVE:
             attempts.begin(txns[-1].version, self._work, -1 if before is None else before.version)
-        report = write(replace(step, txns=txns))
+        try:
+            report = write(replace(step, txns=txns))
+        except ConcurrentTransactionError as error:
+            if txns[-1].app_id not in error.context.get("app_ids", ()):
+                raise
+            raise InvalidRequestError(
+                f"{step.name} has found rows that an attempt which was cleared has added meanwhile",
+                cause="That attempt was not dead; adding the rows again would double them",
+                remedy="Clear the task again to add them a second time, or mark it as a success",
+            ) from error
         if report.skipped and report.skipped_txns and verdict is not Verdict.LEAVE:
             unit = txns[-1]
             if self._table.snapshot().txn_version(unit.app_id) == unit.version:
@@ -118,7 +130,7 @@ class OnceWriter:
         return report
 
     def _txns(self, run: TaskRun) -> tuple[TxnId, ...]:
-        return run.write_txns(self._idempotency, self._name, replaces_table=self._replaces_table)
+        return run.write_txns(self._idempotency, self._name, replaces_table=self._replaces_table, adds=self._adds)
 
     def _judged(
         self, txns: tuple[TxnId, ...], before: TableSnapshot | None, attempts: Attempts

@@ -53,6 +53,26 @@ def get_provider_info() -> dict[str, object]:
     }
 
 
+def ensure_airflow(error: ImportError) -> None:
+    """Name what is missing, where it is Airflow itself, or what came with 3.3."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from delta_orch.errors import MissingDependencyError
+
+    try:
+        found: str | None = version("apache-airflow-core")
+    except PackageNotFoundError:
+        found = None
+    if found is None or tuple(int(part) for part in found.split(".")[:2]) < (3, 3):
+        raise MissingDependencyError(
+            "delta_orch.airflow needs Airflow 3.3 or newer" + (f", and {found} is installed" if found else ""),
+            cause="Older ones have no task state store, by which a cleared attempt that had committed is told from one "
+            "that had not, and no asset state store, in which a watcher's place is kept",
+            remedy='Run pip install "delta-orch[airflow]"',
+            package="apache-airflow",
+        ) from error
+
+
 def _modules(*names: str) -> list[dict[str, object]]:
     return [{"integration-name": INTEGRATION, "python-modules": list(names)}]
 

@@ -34,13 +34,17 @@ class DeltaPublishOperator(DeltaTableOperator):
 
     Args:
         staged: The XCom of the staging task, or the reference in it. (templated)
+        if_unchanged: Refuse to publish where others have changed rows anywhere in the table since it was staged: what
+            was checked about the whole table, such as unique keys, held for the version that is published.
     """
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "staged")
 
-    def __init__(self, *, staged: object, **kwargs: OperatorArgument) -> None:
+    def __init__(self, *, staged: object, if_unchanged: bool = False, **kwargs: OperatorArgument) -> None:
         super().__init__(**kwargs)
         self.staged = staged
+        self.if_unchanged = if_unchanged
+        self.ensure_flag("if_unchanged", if_unchanged)
         if staged is None or staged == "":
             raise self.refusal("has nothing in staged")
 
@@ -56,7 +60,7 @@ class DeltaPublishOperator(DeltaTableOperator):
             raise self.refusal(f"has staged={self.staged!r:.100}, which is no XCom of a task with stage=True")
         write = table.staged(reference)
         earlier = write.published_version()
-        result = write.publish()
+        result = write.publish(if_unchanged=self.if_unchanged)
         xcom: XCom = {"table_uri": table.uri, "version": result.version, "skipped": result.skipped}
         if not result.skipped:
             xcom["operation_metrics"] = dict(result.operation_metrics)
@@ -71,6 +75,7 @@ def delta_write_audit_publish(
     table_uri: TableLocation,
     checks: Mapping[str, Mapping[str, OperatorArgument]],
     delta_conn_id: str = DEFAULT_CONN_ID,
+    if_unchanged: bool | None = None,
     outlets: Sequence[object] | None = None,
     default_args: Mapping[str, OperatorArgument] | None = None,
     **write: OperatorArgument,
@@ -86,6 +91,8 @@ def delta_write_audit_publish(
         table_uri: The table.
         checks: Name → arguments of `DeltaCheckOperator`, at least one.
         delta_conn_id: The connection with the storage options.
+        if_unchanged: As `DeltaPublishOperator`. By default true where a check is about the whole table: one with
+            `python_callable`, or with `min_rows` and no `where`. What holds for each row needs it not.
         outlets: Assets that are told of the commit; filled in as for every task.
         default_args: Of all tasks of the group: `retries`, …
         **write: Arguments of `DeltaWriteOperator`; with `keys` or `on`, of `DeltaMergeOperator`.
@@ -101,9 +108,13 @@ def delta_write_audit_publish(
     kind = DeltaMergeOperator if {"keys", "on"} & set(write) else DeltaWriteOperator
     place: dict[str, OperatorArgument] = {"table_uri": table_uri, "delta_conn_id": delta_conn_id}
     told: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}
+    if if_unchanged is None:
+        if_unchanged = any(
+            "python_callable" in check or ("min_rows" in check and "where" not in check) for check in checks.values()
+        )
     with TaskGroup(group_id, default_args=dict(default_args or {})) as group:
         stage = kind(task_id=STAGE, stage=True, outlets=[], **place, **write)
-        publish = DeltaPublishOperator(task_id=PUBLISH, staged=stage.output, **place, **told)
+        publish = DeltaPublishOperator(task_id=PUBLISH, staged=stage.output, if_unchanged=if_unchanged, **place, **told)
         for name, arguments in checks.items():
             check = DeltaCheckOperator(task_id=name, reference=stage.output, inlets=[], **place, **arguments)
             stage >> check >> publish

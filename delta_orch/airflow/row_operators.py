@@ -76,9 +76,11 @@ class DeltaMergeOperator(DeltaRowsOperator):
         self.clauses = clauses
         self.source_alias = source_alias
         self.target_alias = target_alias
+        self.ensure_names("keys", keys)
+        self.ensure_text("on", on)
         if (keys is None) == (on is None):
             raise self.refusal("takes keys or on, exactly one of them")
-        if keys is not None and not is_template(keys) and (isinstance(keys, str) or not keys):
+        if keys is not None and not is_template(keys) and not keys:
             raise self.refusal(f"has keys={keys!r}, which is no list of columns")
         if keys is not None and clauses:
             raise self.refusal("has clauses, which only on uses")
@@ -160,6 +162,8 @@ class DeltaDeleteOperator(DeltaTableOperator):
         self.ensure_flag("all_rows", all_rows)
         self.ensure_choice("engine", engine, ENGINES)
         self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
+        self.ensure_text("where", where)
+        self.ensure_text("identity", identity)
         if (where is None) != all_rows or (isinstance(where, str) and not where.strip()):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 

@@ -78,9 +78,14 @@ class TaskRun:
             partition,
         )
 
-    def write_txns(self, idempotency: Idempotency, name: str | None, *, replaces_table: bool) -> tuple[TxnId, ...]:
+    def write_txns(
+        self, idempotency: Idempotency, name: str | None, *, replaces_table: bool, adds: bool = False
+    ) -> tuple[TxnId, ...]:
         """The identifiers of a write: what is written and by which run, last; before it, for a write that replaces the
         whole table, how far the table has come in time.
+
+        Rows that a write `adds` are its run's, once (`idempotency='run'`): no other run of the interval replaces them,
+        so none keeps them out, in whatever order the two commit.
 
         Runs that replace the table are ordered by the end of their data interval: a late run of an older one, or one
         that is cleared, does not replace what a newer one wrote. A run without interval is ordered by its own time.
@@ -99,6 +104,8 @@ class TaskRun:
         identity = self.identity(name)
         if identity.partition is None and idempotency == "partition" and name is not None:
             identity = replace(identity, partition="")
+        if adds and idempotency == "run":
+            identity = replace(identity, partition=None)
         unit = identity.txns(idempotency, by_run=not replaces_table)
         if not replaces_table or identity.partition is None:
             return unit
@@ -112,14 +119,22 @@ class TaskRun:
 
     def is_of_task(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made by an attempt of this task instance, as `user_metadata` tells it."""
+        return self._is_of_run(commit_info, is_of_task=True)
+
+    def is_of_another_task(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether a commit was made in this run by another task, or another index of this one."""
+        return self._is_of_run(commit_info, is_of_task=False)
+
+    def _is_of_run(self, commit_info: Mapping[str, object], *, is_of_task: bool) -> bool:
         import orjson
 
         try:
             said = orjson.loads(str(commit_info.get("userMetadata")))
         except orjson.JSONDecodeError:
             return False
-        names = ("dag_id", "task_id", "run_id", "map_index")
-        return isinstance(said, dict) and all(said.get(name) == getattr(self, name) for name in names)
+        if not isinstance(said, dict) or any(said.get(name) != getattr(self, name) for name in ("dag_id", "run_id")):
+            return False
+        return is_of_task == all(said.get(name) == getattr(self, name) for name in ("task_id", "map_index"))
 
     def user_metadata(self) -> str:
         """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""

@@ -11,10 +11,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.locations import checked_location
+from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.triggers import FOUND, WatchTrigger
-from delta_orch.errors import DeltaError
+from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,6 +66,10 @@ class DeltaSensor(BaseSensorOperator):  # type: ignore[misc]
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
+        if not is_template(delta_conn_id) and (not isinstance(delta_conn_id, str) or not delta_conn_id):
+            raise InvalidRequestError(f"delta_conn_id={delta_conn_id!r} names no connection", remedy="Pass its id")
+        if deferrable is not None and not isinstance(deferrable, bool):
+            raise InvalidRequestError(f"deferrable={deferrable!r} is neither True nor False", remedy="Pass one of them")
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
         self.deferrable = (

@@ -32,9 +32,10 @@ class DeltaStepOperator(DeltaTableOperator):
     """Base of the operators that commit the rows of a function. `DeltaWriteOperator` describes the arguments."""
 
     template_fields: Sequence[str] = (
-        *DeltaTableOperator.template_fields,
+        # First: the others may refer to them, and Airflow renders in this order.
         "op_args",
         "op_kwargs",
+        *DeltaTableOperator.template_fields,
         "table_properties",
         "spark_conf",
         "spark_conn_id",
@@ -80,13 +81,12 @@ class DeltaStepOperator(DeltaTableOperator):
         self._ensure_shapes()
 
     def _ensure_shapes(self) -> None:
-        columns = self.partition_by
-        if (
-            columns is not None
-            and not is_template(columns)
-            and (isinstance(columns, str) or not all(isinstance(name, str) for name in columns))
+        self.ensure_names("partition_by", self.partition_by)
+        self.ensure_text("spark_conn_id", self.spark_conn_id)
+        if not is_template(self.op_args) and (
+            isinstance(self.op_args, str) or not isinstance(self.op_args, Collection)
         ):
-            raise self.refusal(f"has partition_by={columns!r}, which is no list of column names")
+            raise self.refusal("has op_args that is no list")
         for name in ("table_properties", "spark_conf", "op_kwargs"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping) and not is_template(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
 from delta_orch.airflow.links import DeltaTableLink
-from delta_orch.airflow.locations import checked_location
+from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.errors import InvalidRequestError
@@ -106,6 +106,9 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
         self.delta_conn_id = delta_conn_id
         self.emit_when_unchanged = emit_when_unchanged
         self.ensure_flag("emit_when_unchanged", emit_when_unchanged)
+        if delta_conn_id is None:
+            raise self.refusal("has delta_conn_id=None, which names no connection")
+        self.ensure_text("delta_conn_id", delta_conn_id)
         watched = isinstance(table_uri, Asset) and bool(table_uri.watchers)
         self._fills_outlets = self.writes and not watched and kwargs.get("outlets") is None
         self._fills_inlets = kwargs.get("inlets") is None
@@ -120,17 +123,29 @@ class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
         if self._fills_inlets:
             self.inlets = [table for table in tables if isinstance(table, Asset)]
 
-    def refusal(self, what: str, cause: str | None = None) -> InvalidRequestError:
+    def refusal(
+        self, what: str, cause: str | None = None, remedy: str = "Correct the operator's arguments"
+    ) -> InvalidRequestError:
         """The error for arguments that do not go together."""
-        return InvalidRequestError(
-            f"Task {self.task_id} {what}", cause=cause, remedy="Correct the operator's arguments", task_id=self.task_id
-        )
+        return InvalidRequestError(f"Task {self.task_id} {what}", cause=cause, remedy=remedy, task_id=self.task_id)
 
     def ensure_choice(self, name: str, value: object, allowed: Sequence[object]) -> None:
         """Refuse a value that is none of the possible ones."""
         if value not in allowed:
             named = ", ".join(str(choice) for choice in allowed if choice is not None)
             raise self.refusal(f"has {name}={value!r}; possible are {named}")
+
+    def ensure_text(self, name: str, value: object) -> None:
+        """Refuse what is no text, or an empty one; None says nothing."""
+        if value is not None and not is_template(value) and not (isinstance(value, str) and value.strip()):
+            raise self.refusal(f"has {name}={value!r}, which is no text")
+
+    def ensure_names(self, name: str, value: object) -> None:
+        """Refuse what is no list of column names; None says nothing."""
+        if value is None or is_template(value):
+            return
+        if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(n, str) for n in value):
+            raise self.refusal(f"has {name}={value!r}, which is no list of columns")
 
     def ensure_flag(self, name: str, value: object) -> None:
         """Refuse what Python would take for true or false."""

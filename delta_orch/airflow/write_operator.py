@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
@@ -57,6 +58,10 @@ class DeltaRowsOperator(DeltaStepOperator):
             raise self.refusal("takes python_callable or sql, exactly one of them")
         self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
         self.ensure_flag("stage", stage)
+        self.ensure_text("sql", sql)
+        self.ensure_text("identity", identity)
+        if tables is not None and not isinstance(tables, Mapping) and not is_template(tables):
+            raise self.refusal("has tables that is no dict")
         if tables is not None and sql is None:
             raise self.refusal("has tables, which only sql uses")
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
@@ -184,6 +189,7 @@ class DeltaWriteOperator(DeltaRowsOperator):
             ("partition_overwrite_mode", self.partition_overwrite_mode, PARTITION_OVERWRITE_MODES),
         ):
             self.ensure_choice(name, value, allowed)
+        self.ensure_text("replace_where", self.replace_where)
         if self.mode != "overwrite" and self.replace_where is not None:
             raise self.refusal(f"has replace_where, which mode {self.mode!r} does not use")
         if self.mode != "overwrite" and self.partition_overwrite_mode != "static":

@@ -58,6 +58,11 @@ class PartitionCondition(Condition):
     def __post_init__(self) -> None:
         if not isinstance(self.partitions, Mapping) or not self.partitions:
             raise InvalidRequestError("No partition is named", remedy='Pass partitions={"column": "value"}')
+        for name, value in self.partitions.items():
+            if isinstance(value, list | tuple) and not value:
+                raise InvalidRequestError(
+                    f"No value of {name!r} is waited for", cause="The list is empty", remedy="Name at least one value"
+                )
         if self.operator not in OPERATORS:
             raise InvalidRequestError(
                 f"partition_operator={self.operator!r} is not a comparison", remedy=f"Use {', '.join(OPERATORS)}"
@@ -105,6 +110,8 @@ class RowCondition(Condition):
     def __post_init__(self) -> None:
         if not isinstance(self.min_rows, int) or isinstance(self.min_rows, bool) or self.min_rows < 1:
             raise InvalidRequestError(f"min_rows={self.min_rows!r} is not a number of rows", remedy="Pass at least 1")
+        if self.where is not None and not (isinstance(self.where, str) and self.where.strip()):
+            raise InvalidRequestError(f"where={self.where!r} is no predicate", remedy="Leave it out for every row")
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
         return {} if has_rows(snapshot, self.predicate(snapshot), self.min_rows) else None

@@ -39,19 +39,37 @@ def find_txn_commit(table: DeltaTable, txn: TxnId) -> RecordedCommit:
 
 
 def find_commit_after(
-    table: DeltaTable, version: int, matches: Callable[[Mapping[str, object]], bool]
+    table: DeltaTable,
+    version: int,
+    matches: Callable[[Mapping[str, object]], bool],
+    *,
+    app_id: str | None = None,
+    since_ms: float = 0,
 ) -> RecordedCommit | None:
-    """The newest commit after `version` whose `commitInfo` matches, None without one."""
-    found = _find(table, lambda commit: matches(commit.commit_info or {}), after=version)
+    """The newest commit after `version` whose `commitInfo` matches, None without one.
+
+    Args:
+        app_id: Of those that record a transaction of this application.
+        since_ms: Commits that say they are older are not looked at, nor those before them.
+    """
+
+    def fits(commit: Commit) -> bool:
+        recorded = app_id is None or any(txn.app_id == app_id for txn in commit.txns)
+        return recorded and matches(commit.commit_info or {})
+
+    found = _find(table, fits, after=version, since_ms=since_ms)
     return None if found.version is None else found
 
 
-def _find(table: DeltaTable, matches: Callable[[Commit], bool], after: int = -1) -> RecordedCommit:
+def _find(table: DeltaTable, matches: Callable[[Commit], bool], after: int = -1, since_ms: float = 0) -> RecordedCommit:
     for version in range(table.snapshot().version, after, -1):
         try:
             commit = table.log.read_commit(version)
         except VersionNotFoundError:
             break  # Cleaned up, and all before it.
+        told = (commit.commit_info or {}).get("timestamp")
+        if isinstance(told, int) and told < since_ms:
+            break
         if matches(commit):
             info = commit.commit_info or {}
             metrics = info.get("operationMetrics")

@@ -114,9 +114,9 @@ class VersionWatch:
 def _parse_version(value: int | str) -> int:
     try:
         version = int(value)
-    except ValueError:
+    except (TypeError, ValueError):
         version = None
-    if version is None or isinstance(value, bool) or version < -1:
+    if version is None or isinstance(value, bool | float) or version < -1:
         raise InvalidRequestError(
             f"after_version={value!r} is not a table version", remedy="Pass an integer ≥ 0, or -1 to wait for the table"
         )

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, Asset, task
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, TxnId
 from delta_orch.airflow import DeltaIncrementalOperator, DeltaWriteOperator
 from delta_orch.airflow.attempts import Marker, Verdict, judge
+from delta_orch.airflow.run_context import TaskRun
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -285,3 +286,37 @@ def test_a_digest_takes_every_argument_there_is() -> None:
     odd = {1: "a", "b": [object(), DAY_5], (1, 2): {"x"}, None: float("nan")}
     assert digest(odd) == digest(dict(odd))
     assert len({digest(value) for value in ("a", "b", 1, DAY_5, DAY_6, ["a"], {"a": 1}, {"a": 2})}) == 8
+
+
+def test_appends_of_two_runs_of_one_interval_are_both_there_in_any_order(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("append_late", tmp_path / "t", lambda run_id: rows(run_id), **APPENDS)
+    newer = runs.run(dag, DAY_5, run_after=DAY_6 + timedelta(hours=2))
+    older = runs.run(dag, DAY_5, run_after=DAY_6 + timedelta(hours=1))
+    assert content(tmp_path / "t") == sorted([newer.run_id, older.run_id])
+
+
+def test_an_attempt_that_lives_on_after_a_clearing_does_not_double_its_rows(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine of the first attempt sleeps; Airflow gives it up, it is cleared, wakes up and commits."""
+    uri = tmp_path / "t"
+    made: list[tuple[TxnId, ...]] = []
+    write_txns = TaskRun.write_txns
+
+    def noted(self: TaskRun, *args: Any, **kwargs: Any) -> tuple[TxnId, ...]:
+        made.append(write_txns(self, *args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(TaskRun, "write_txns", noted)
+
+    def work(ti: Any) -> pa.Table:
+        if ti.try_number == 1:
+            raise RuntimeError("given up")
+        if ti.try_number == 2:
+            DeltaTable(uri).append(rows("asleep"), txn=made[0])
+        return rows("cleared")
+
+    dag = dag_of("lives_on", uri, work, retries=0)
+    run = runs.clear(dag, runs.run(dag, DAY_5), "load")
+    assert (runs.state(run, "load"), content(uri)) == ("failed", ["asleep"])
+    assert (runs.state(runs.clear(dag, run, "load"), "load"), content(uri)) == ("success", ["asleep", "cleared"])

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from delta_orch import DeltaTable
 from delta_orch.airflow.hook import DeltaHook
 from delta_orch.errors import InvalidRequestError
 
@@ -51,6 +53,26 @@ def test_absolute_uri_ignores_the_root(connection: Define, tmp_path: Path) -> No
 def test_relative_uri_without_root_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="relative"):
         DeltaHook().table("flights")
+
+
+@pytest.mark.parametrize("uri", ["delta://key:sec%2Fret@host/bucket", "delta://host", "delta://:password@"])
+def test_what_a_connection_would_not_use_is_refused(connection: Define, uri: str) -> None:
+    connection("uri", uri)
+    with pytest.raises(InvalidRequestError, match="by its extra only") as caught:
+        DeltaHook("uri").table("/t")
+    assert "sec/ret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["r&oot %41", "a=b;c?d#e", "é +'"])
+def test_connections_as_uri_and_json_keep_odd_characters(connection: Define, tmp_path: Path, name: str) -> None:
+    root = str(tmp_path / name)
+    text = json.dumps({"table_root": root})
+    connection("plain", "delta:///?" + urlencode({"table_root": root}))
+    connection("nested", "delta:///?" + urlencode({"__extra__": text}))
+    connection("text", json.dumps({"conn_type": "delta", "extra": text}))
+    connection("object", extra(table_root=root))
+    expected = DeltaTable(Path(root) / "t").uri
+    assert [DeltaHook(conn).table("t").uri for conn in ("plain", "nested", "text", "object")] == [expected] * 4
 
 
 @pytest.mark.parametrize("broken", ['{"secret": "s3cr3t"', '["s3cr3t"]', "s3cr3t"])

@@ -246,3 +246,39 @@ def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, t
     assert runs.xcom(runs.run(dag), "silver")["skipped"] is True
     assert seen == [["one", "two"], ["two"]]
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("x", 9), ("y", 8)]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tmp_path: Path, *, named: bool) -> None:
+    """Each would get what the other has not read: a green run without half of the rows."""
+
+    def only(value: int) -> Any:
+        return lambda batch: batch.scan().to_arrow().filter(pa.compute.field("value") == value)
+
+    with DAG(f"shared_{named}", schedule=None) as dag:
+        for value in (1, 2):
+            DeltaIncrementalOperator(
+                task_id=f"only_{value}",
+                source=tmp_path / "source",
+                target=tmp_path / "target",
+                mode="append",
+                python_callable=only(value),
+                consumer=f"only {value}" if named else None,
+            )
+    first = runs.run(dag)
+    if named:
+        assert rows(tmp_path / "target") == [("a", 1), ("a", 2)]
+        return
+    assert sorted(runs.state(first, f"only_{value}") for value in (1, 2)) == ["failed", "success"]
+    (failed,) = (f"only_{value}" for value in (1, 2) if runs.state(first, f"only_{value}") == "failed")
+    assert runs.state(runs.clear(dag, first, failed), failed) == "failed"
+
+
+def test_mapped_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tmp_path: Path) -> None:
+    with DAG("shared_mapped", schedule=None) as dag:
+        DeltaIncrementalOperator.partial(
+            task_id="silver", source=tmp_path / "source", mode="append", python_callable=lambda b: b.scan().to_arrow()
+        ).expand(target=[str(tmp_path / name) for name in ("x", "y", "x")])  # fmt: skip
+    run = runs.run(dag)
+    assert sorted(runs.state(run, "silver", index) for index in range(3)) == ["failed", "success", "success"]
+    assert rows(tmp_path / "x") == rows(tmp_path / "y") == [("a", 1), ("a", 2)]

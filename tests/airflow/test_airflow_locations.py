@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
-from airflow.sdk import DAG, Asset, ObjectStoragePath
+from airflow.sdk import DAG, Asset, ObjectStoragePath, task, task_group
 
 from delta_orch.airflow import DeltaIncrementalOperator, DeltaTableVersionSensor, DeltaWriteOperator, delta_table_asset
 from delta_orch.airflow.hook import DeltaHook
@@ -81,8 +82,8 @@ def test_an_asset_of_a_relative_name_is_below_the_root(connection: Any, tmp_path
     ("arguments", "problem"),
     [
         ({"engine": "duckdb"}, "engine='duckdb'"),
-        ({"partition_by": "day"}, "no list of column names"),
-        ({"partition_by": [1]}, "no list of column names"),
+        ({"partition_by": "day"}, "no list of columns"),
+        ({"partition_by": [1]}, "no list of columns"),
         ({"table_properties": "delta.appendOnly=true"}, "table_properties that is no dict"),
         ({"max_versions": 0}, "max_versions=0"),
         ({"max_versions": "3"}, "max_versions='3'"),
@@ -105,3 +106,36 @@ def test_wrong_retention_is_refused(hours: Any) -> None:
         DeltaVacuumOperator(task_id="vacuum", table_uri="/t", retention_hours=hours)
     with pytest.raises(InvalidRequestError, match="dry_run"):
         DeltaVacuumOperator(task_id="vacuum", table_uri="/t", dry_run=cast("Any", "no"))
+
+
+def test_locations_are_rendered_from_the_functions_arguments(runs: Any, tmp_path: Path) -> None:
+    """Of a mapped task group, too: its arguments come with the task."""
+
+    def rows(name: str) -> pa.Table:
+        return pa.table({"name": [name]})
+
+    with DAG("rendered_locations", schedule=None) as dag:
+
+        @task_group
+        def each(name: str) -> None:
+            task.delta(table_uri=f"{tmp_path}/{{{{ task.op_kwargs['name'] }}}}")(rows)(name=name)
+
+        each.expand(name=["a", "b"])
+        DeltaWriteOperator(
+            task_id="nested",
+            table_uri=f"{tmp_path}/{{{{ task.op_kwargs['name'] }}}}",
+            op_kwargs={"name": "{{ dag.dag_id }}"},
+            python_callable=rows,
+        )
+    assert str(runs.run(dag).state) == "success"
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["a", "b", "rendered_locations"]
+
+
+def test_a_template_that_renders_to_a_template_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="has not been rendered"):
+        DeltaHook().table(f"{tmp_path}/{{{{ ds }}}}")
+
+
+def test_a_local_object_storage_path_is_not_encoded(tmp_path: Path) -> None:
+    place = tmp_path / "a b #1 %20 é"
+    assert DeltaHook().table(ObjectStoragePath(f"file://{place}")).uri == DeltaHook().table(place).uri

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError
 from importlib.resources import files
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 import delta_orch.airflow
 from delta_orch.airflow.provider import get_provider_info
+from delta_orch.errors import MissingDependencyError
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +136,25 @@ def test_importing_operators_loads_neither_arrow_nor_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(("found", "said"), [("3.2.2", "3.2.2 is installed"), (None, "3.3 or newer. Older")])
+def test_an_older_airflow_is_named_as_the_problem(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, said: str
+) -> None:
+    """Its SDK lacks names that the modules import."""
+
+    def version(_: str) -> str:
+        if found is None:
+            raise PackageNotFoundError
+        return found
+
+    def older(name: str) -> ModuleType:
+        if name.endswith(".provider"):
+            return import_module(name)
+        raise ImportError("cannot import name 'RetryDecision' from 'airflow.sdk'")
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr("delta_orch.airflow.import_module", older)
+    with pytest.raises(MissingDependencyError, match=said):
+        delta_orch.airflow.__getattr__("DeltaHook")

@@ -164,3 +164,41 @@ def test_constraints_of_the_table_and_functions_are_checked(runs: Runs, tmp_path
 def test_wrong_checks_are_refused_when_the_dag_is_parsed(checks: Any) -> None:
     with DAG("wrong", schedule=None), pytest.raises(InvalidRequestError):
         delta_write_audit_publish("wap", table_uri="/t", checks=checks, python_callable=rows)
+
+
+@pytest.mark.parametrize("if_unchanged", [None, False])
+def test_an_audit_of_the_whole_table_holds_for_the_version_that_is_published(
+    runs: Runs, tmp_path: Path, *, if_unchanged: bool | None
+) -> None:
+    uri = tmp_path / "t"
+    DeltaTable(uri).append(rows(5))
+
+    def unique(snapshot: Any) -> bool:
+        found = sorted(snapshot.scan().to_arrow()["amount"].to_pylist())
+        DeltaTable(uri).append(rows(7))  # Another writer, while this one is looking.
+        return found == [5, 7]
+
+    with DAG(f"audited_{if_unchanged}", schedule=None) as dag:
+        delta_write_audit_publish(
+            "wap",
+            table_uri=uri,
+            checks={"unique": {"python_callable": unique}},
+            python_callable=lambda: rows(7),
+            if_unchanged=if_unchanged,
+        )
+    state = runs.state(runs.run(dag), "wap.publish")
+    assert (state, content(uri)) == (("success", [5, 7, 7]) if if_unchanged is False else ("failed", [5, 7]))
+
+
+@pytest.mark.parametrize(
+    ("check", "default"),
+    [
+        ({"rows": {"r": "id > 0"}}, False),
+        ({"min_rows": 1, "where": "id > 0"}, False),
+        ({"min_rows": 1}, True),
+    ],
+)
+def test_what_holds_for_each_row_needs_no_unchanged_table(check: dict[str, Any], *, default: bool) -> None:
+    with DAG("defaults", schedule=None):
+        group = delta_write_audit_publish("g", table_uri="/t", python_callable=lambda: None, checks={"c": check})
+    assert group.children["g.publish"].if_unchanged is default

@@ -238,7 +238,7 @@ def test_a_query_reads_the_version_a_task_has_written(runs: Runs, table: DeltaTa
     ("kind", "arguments", "problem"),
     [
         (DeltaDeleteOperator, {}, "all_rows"),
-        (DeltaDeleteOperator, {"where": " "}, "all_rows"),
+        (DeltaDeleteOperator, {"where": " "}, "no text"),
         (DeltaDeleteOperator, {"where": "id = 1", "all_rows": True}, "all_rows"),
         (DeltaDeleteOperator, {"where": "id = 1", "engine": "flink"}, "engine"),
         (DeltaMergeOperator, {"python_callable": dict}, "keys or on"),
@@ -256,6 +256,13 @@ def test_a_query_reads_the_version_a_task_has_written(runs: Runs, table: DeltaTa
         (DeltaRestoreOperator, {"version": 1, "timestamp": "2024-01-01"}, "one of them"),
         (DeltaCheckOperator, {}, "checks nothing"),
         (DeltaCheckOperator, {"min_rows": "many"}, "no number"),
+        (DeltaCheckOperator, {"columns": ["a"]}, "columns that is no dict"),
+        (DeltaCheckOperator, {"rows": "a > 1"}, "rows that is no dict"),
+        (DeltaCheckOperator, {"rows": {"a": None}}, "which is no text"),
+        (DeltaCheckOperator, {"python_callable": "check"}, "no function"),
+        (DeltaCheckOperator, {"max_age": "1h"}, "maximum age"),
+        (DeltaDeleteOperator, {"where": 5}, "where=5"),
+        (DeltaMergeOperator, {"python_callable": dict, "keys": ["id", 5]}, "no list of columns"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(kind: Any, arguments: dict[str, Any], problem: str) -> None:

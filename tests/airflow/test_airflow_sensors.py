@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -152,6 +152,11 @@ def test_soft_fail_skips_what_cannot_be_read(runs: Runs, tmp_path: Path, mode: s
         lambda: DeltaPartitionSensor(task_id="w", table_uri="/t", partitions={"a": 1}, partition_operator="LIKE"),
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", min_rows=0),
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", min_rows="many"),
+        lambda: DeltaRowSensor(task_id="w", table_uri="/t", where=" "),
+        lambda: DeltaRowSensor(task_id="w", table_uri="/t", deferrable="yes"),
+        lambda: DeltaRowSensor(task_id="w", table_uri="/t", delta_conn_id=""),
+        lambda: DeltaPartitionSensor(task_id="w", table_uri="/t", partitions={"a": []}),
+        lambda: DeltaTableVersionSensor(task_id="w", table_uri="/t", after_version=cast("Any", 1.5)),
         lambda: DeltaTxnSensor(task_id="w", table_uri="/t", app_id=""),
         lambda: DeltaFreshnessSensor(task_id="w", table_uri="/t", max_age=0),
         lambda: DeltaTableVersionSensor(task_id="w", table_uri="/t"),

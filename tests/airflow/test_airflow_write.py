@@ -434,6 +434,12 @@ async def coroutine() -> None:
         ),
         ({"python_callable": day_of_flights, "tables": {"a": "/a"}}, "only sql uses"),
         ({"sql": "SELECT 1", "engine": "local", "spark_conf": {}}, "spark_conf, which the local engine"),
+        ({"sql": " "}, "sql=' ', which is no text"),
+        ({"sql": "SELECT 1", "tables": ["a"]}, "tables that is no dict"),
+        ({"python_callable": day_of_flights, "mode": "overwrite", "replace_where": ""}, "replace_where=''"),
+        ({"python_callable": day_of_flights, "identity": 5}, "identity=5"),
+        ({"python_callable": day_of_flights, "op_args": "ab"}, "op_args that is no list"),
+        ({"python_callable": day_of_flights, "delta_conn_id": None}, "names no connection"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], problem: str) -> None:
