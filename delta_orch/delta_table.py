@@ -11,6 +11,7 @@ from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.log.upkeep import after_commit
+from delta_orch.redaction import redacted
 from delta_orch.storage.open import open_store
 from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.table_verbs import TableVerbs
@@ -120,7 +121,7 @@ class DeltaTable(TableWrites, TableVerbs):
         return self.store.uri
 
     def __repr__(self) -> str:
-        return f"DeltaTable({self.uri!r})"
+        return f"DeltaTable({redacted(self.uri)!r})"
 
     def __getstate__(self) -> dict[str, object]:
         # What was read is left behind: another process reads for itself.

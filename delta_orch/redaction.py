@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 _HIDDEN = "***"
 _SHORTEST = 8
@@ -17,21 +18,24 @@ _SHORTEST = 8
 _USER = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/{1,3})[^/\s'\":]*:(?!\d+/)[^\s'\"]*@")
 # Of `http:` nothing behind the question mark is worth showing.
 _QUERY = re.compile(r"(https?:/{1,3}[^\s'\"?#]*)[?#][^\s'\"]*", re.IGNORECASE)
-# Signatures and keys of queries and connection strings. `/key=1/` is a partition.
+# Signatures and keys of queries, connection strings and command lines, also where a URI escapes them. `/key=1/` is a
+# partition.
 _NAMED = re.compile(
-    r"([?&;](?:[\w.-]*(?:signature|secret|password|passwd|pwd|credential|token|accesskey|access_key|account_?key|sas_?key"
-    r"|api_?key)[\w.-]*|sig|key)=|\b(?:AccountKey|SharedAccessSignature|SharedAccessKey)=)[^\s&;,'\"]+",
+    r"((?:[?&;]|%3[BF]|%26|(?<!\S)--?)(?:[\w.-]*(?:signature|secret|password|passwd|pwd|credential|token|accesskey|access_key|account_?key|sas_?key"
+    r"|api_?key)[\w.-]*|sig|key)(?:=|%3D)"
+    r"|(?:\b|%3B)(?:AccountKey|SharedAccessSignature|SharedAccessKey)(?:=|%3D))[^\s&;,'\"]+",
     re.IGNORECASE,
 )
-_MAY_HOLD = re.compile(r"[@?#&;=]")
+_MAY_HOLD = re.compile(r"[@?#&;=]|%3D", re.IGNORECASE)
 
 _SECRETS: dict[str, None] = {}
 """Values that must not be shown. Only ever added to, one atomic operation each: no lock can be held across a fork."""
 
 
 def hide(secret: str) -> None:
-    """Never show this value from now on, in this process."""
-    _SECRETS.setdefault(secret)
+    """Never show this value from now on, in this process, nor as a URL spells it."""
+    for spelled in (secret, quote(secret), quote(secret, safe=""), quote_plus(secret)):
+        _SECRETS.setdefault(spelled)
 
 
 def is_hidden(secret: str) -> bool:

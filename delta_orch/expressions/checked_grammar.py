@@ -260,7 +260,9 @@ class Reader:
                 while self.kind == "string":
                     texts.append(quoted_string(self._advance()))
                 return _made(" ".join(texts), size=sum(len(text) - 2 for text in texts))
-            case "raw" | "hex" | "number":
+            case "raw":
+                return _made(quoted_string(self._advance()))
+            case "hex" | "number":
                 return _made(self._advance())
             case "word" | "quoted":
                 return self._named()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from delta_orch.expressions.spark_literals import quote_string, without_variables
+
 MAX_CHARACTERS = 65_536
 MAX_TOKENS = 10_000
 
@@ -57,7 +59,9 @@ def tokens_of(text: str) -> list[tuple[str, str]]:
 
 
 def quoted_string(token: str) -> str:
-    """A string in single quotes, with the escapes that it has."""
+    """A string in single quotes, with the escapes that it has. A raw one that may hold a variable gets escapes."""
+    if token[0] in "rR":
+        return quote_string(token[2:-1]) if "${" in token else token
     quote = token[0]
 
     def changed(match: re.Match[str]) -> str:
@@ -68,7 +72,7 @@ def quoted_string(token: str) -> str:
             return '"' if quote == '"' else found
         return "\\'" if quote == "'" else "\\'" * len(found)
 
-    return f"'{_QUOTES.sub(changed, token[1:-1])}'"
+    return f"'{without_variables(_QUOTES.sub(changed, token[1:-1]))}'"
 
 
 def is_number_up_to(sql: str, most: int) -> bool:

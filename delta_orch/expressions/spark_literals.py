@@ -215,7 +215,13 @@ def type_sql(data_type: DataType) -> str:
 
 def quote_string(text: str) -> str:
     """A string constant for Spark SQL, escaped so that it reads the same however often it is parsed."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return "'" + without_variables(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
+
+
+def without_variables(escaped: str) -> str:
+    """The inside of a string constant, so spelled that Spark finds no variable in it: before it parses SQL, it puts the
+    environment, Java's properties and its settings in the place of `${env:…}`, `${system:…}` and `${…}`."""
+    return escaped.replace("${", "$\\{")
 
 
 def spark_literal(value: Constant, data_type: DataType | None) -> str:

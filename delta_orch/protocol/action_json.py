@@ -193,11 +193,12 @@ def _format(v: JsonValue) -> Format:
 
 
 def _int(v: object) -> int:
-    if isinstance(v, int) and not isinstance(v, bool):
-        return v
-    if isinstance(v, str) or (isinstance(v, float) and v.is_integer()):
-        return int(v)
-    raise TypeError(f"expected an integer, found {v!r}")
+    if isinstance(v, bool) or not (isinstance(v, int | str) or (isinstance(v, float) and v.is_integer())):
+        raise TypeError(f"expected an integer, found {v!r:.100}")
+    found = int(v)
+    if not -(1 << 63) <= found < 1 << 63:
+        raise ValueError(f"expected an integer of 64 bits, found {v!r:.100}")
+    return found
 
 
 def _optional_int(v: object) -> int | None:

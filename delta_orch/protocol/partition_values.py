@@ -133,6 +133,11 @@ def parse_partition_value(text: str | None, data_type: DataType) -> PartitionVal
 def _parse(text: str, data_type: DataType) -> PartitionValue:
     if data_type == STRING:
         return text
+    if data_type == BINARY:
+        return text.encode()
+    if not text.isascii() or "_" in text:
+        # Python reads digits of all scripts, and underscores between them. No other client does.
+        raise ValueError("it holds other characters than values of this type have")
     if data_type in _INTEGER_BITS:
         return _parse_integer(text, _INTEGER_BITS[data_type])
     if data_type == BOOLEAN:
@@ -149,8 +154,6 @@ def _parse(text: str, data_type: DataType) -> PartitionValue:
         return _parse_timestamp(text).replace(tzinfo=UTC)
     if data_type == TIMESTAMP_NTZ:
         return _parse_timestamp(text)
-    if data_type == BINARY:
-        return text.encode()
     raise ValueError(f"a column of type {data_type} cannot be a partition column")
 
 

@@ -67,7 +67,8 @@ _NAME = re.compile(
     r"|\.(?P<end>\d{20})\.compacted\.json"
     r"|(?P<classic>\.checkpoint\.parquet)"
     r"|\.checkpoint\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet"
-    r"|\.checkpoint\.(?P<unique>[0-9a-zA-Z-]+)\.(?:json|parquet))"
+    r"|\.checkpoint\.(?P<unique>[0-9a-zA-Z-]+)\.(?:json|parquet))",
+    re.ASCII,
 )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError, UnsupportedStoreError
 from delta_orch.protocol.paths import decode_path
+from delta_orch.redaction import redacted
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.local import LocalStore
 
@@ -45,6 +46,12 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
             remedy="Give a path or a URI such as file:///data/t or s3://bucket/t",
         )
     scheme = _SCHEME.match(table_uri)
+    if (scheme is None or scheme[1].lower() == "memory") and redacted(table_uri) != table_uri:
+        # A connection string would show its key in the name of a directory.
+        raise InvalidRequestError(
+            "The location is neither a path nor a URI, and holds credentials",
+            remedy="Give a path or a URI such as file:///data/t or s3://bucket/t, and credentials as storage options",
+        )
     if scheme is None:
         if "://" in table_uri and not table_uri.startswith(("/", ".", "~")):
             # Taken for a path, a chained URL would show its credentials in the name of a directory.

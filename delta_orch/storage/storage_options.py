@@ -166,7 +166,8 @@ def ensure_no_credentials(uri: str) -> None:
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     # A secret may itself hold slashes: `s3://KEY:sec/ret@bucket`.
     is_cut = bool(re.match(r"[^/@?#]+:[^@]*@", rest)) and not re.match(r"[^/@:]+:\d+/", rest)
-    if separator and (is_cut or ("@" in authority and ":" in authority.rpartition("@")[0])):
+    is_named = redacted(path := re.split(r"[?#]", uri, maxsplit=1)[0]) != path
+    if separator and (is_named or is_cut or ("@" in authority and ":" in authority.rpartition("@")[0])):
         raise InvalidRequestError(
             f"The location {public_uri(uri)} holds credentials",
             cause="Locations are shown in errors, logs and metadata",

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.errors import InvalidExpressionError, ProtocolViolationError
+from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.errors import InvalidExpressionError, ProtocolViolationError, UnsupportedError
 from delta_orch.expressions.allowed_functions import ALLOWED_FUNCTIONS
 from delta_orch.expressions.checked import check_expression
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
@@ -39,6 +41,42 @@ def test_what_is_printed_means_what_was_written(spark: Any) -> None:
         for mine, others in zip(*found, strict=True):
             for text, value, other in zip(written[part], mine, others, strict=True):
                 assert value == other, text
+
+
+VARIABLE = "${system:user.name}"
+
+
+@pytest.mark.parametrize("place", ["generated", "default", "predicate"])
+def test_text_is_no_place_for_the_drivers_variables(engine: SparkEngine, tmp_path: Path, place: str) -> None:
+    key = "delta.generationExpression" if place == "generated" else "CURRENT_DEFAULT"
+    stored = StructField("s", STRING, True, {key: f"'{VARIABLE}'"} if place != "predicate" else {})
+    handmade = HandmadeTable(tmp_path / "t")
+    handmade.create(StructType((StructField("id", LONG), stored)), features=("generatedColumns", "allowColumnDefaults"))
+    table = handmade.open()
+    given = f", '$' || '{VARIABLE[1:]}' AS s" if place == "predicate" else ""
+    table.append(engine.host.session.sql(f"SELECT 7L AS id{given}"), engine=engine)
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 7, "s": VARIABLE}]
+    assert table.delete(f"s = '{VARIABLE}'", engine=engine).operation_metrics["numRemovedFiles"] == 1
+
+
+def test_a_columns_name_is_no_variable(engine: SparkEngine, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    rows = pa.table({"id": [7], VARIABLE: ["x"]})
+    table.append(rows, properties={"delta.columnMapping.mode": "name"})
+    session = engine.host.session
+    if engine.host.is_time_zone_pinned:
+        assert table.snapshot().scan().to_spark(session).toArrow().to_pylist() == rows.to_pylist()
+        table.append(table.snapshot().scan().to_spark(session), engine=engine)
+        assert table.snapshot().scan().to_arrow().num_rows == 2
+        return
+    with pytest.raises(UnsupportedError, match="column's name"):
+        engine.scan(table.snapshot().scan().plan())
+    before = session.conf.get("spark.sql.variable.substitute")
+    session.conf.set("spark.sql.variable.substitute", "false")
+    try:
+        assert engine.to_arrow(engine.scan(table.snapshot().scan().plan())).to_pylist() == rows.to_pylist()
+    finally:
+        session.conf.set("spark.sql.variable.substitute", before)
 
 
 def test_every_allowed_function_is_one_of_spark(spark: Any) -> None:

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pyarrow as pa
 import pytest
@@ -20,7 +20,7 @@ import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.cli.main import run
 from delta_orch.errors import DeltaError, StorageError
-from delta_orch.redaction import redacted
+from delta_orch.redaction import hide, redacted
 
 SECRETS = st.text("abcXYZ019+=_-", min_size=10, max_size=30).map(lambda text: f"Q7{text}")
 LOCATIONS = [
@@ -28,6 +28,8 @@ LOCATIONS = [
     "https://u:{}@host.invalid/t", "http:/u:{}@host.invalid/t", "file://u:{}@host/t", "simplecache::s3://AKIA:{}@b/t",
     "filecache::https://h.invalid/x?token={}", "abfss://c:{}@a.dfs.core.windows.net/t", "az://c/t?sv=1&sig={}",
     "gs://b/t#{}", "hdfs://u:{}@h/t", "sftp://u:{}@h/t", "nosuch://u:{}@h/t", "ftp://u:{}@h.invalid/t?x={}",
+    "memory://u:{}@x", "s3://b/t;password={}", "SharedAccessSignature=sv=1&sig={}",
+    "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=core.windows.net",
 ]  # fmt: skip
 
 
@@ -98,6 +100,9 @@ def test_options(secret: str, name: str) -> None:
         ["snapshot", "memory://x", "--storage-option=password={}", "more"],
         ["snapshot", "memory://x", "-o", "{}"],
         ["snapshot", "memory://x", "-o", "a=1", "s3://u:{}@b"],
+        ["snapshot", "memory://x", "--password={}"],
+        ["snapshot", "AccountName=a;AccountKey={}"],
+        ["https://h.invalid/t?sig={}"],
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json"]])
@@ -106,6 +111,13 @@ def test_the_command_line(capfd: pytest.CaptureFixture[str], arguments: list[str
     with pytest.raises(SystemExit):
         run([*(a.replace("{}", secret) for a in arguments), *form])
     assert secret not in "".join(capfd.readouterr())
+
+
+def test_a_secret_is_hidden_as_a_url_spells_it() -> None:
+    secret = "/Q7 wJalr/XUtn+FEMI="
+    hide(secret)
+    for spelled in (secret, quote(secret), quote(secret, safe=""), quote_plus(secret)):
+        assert spelled not in redacted(f"Max retries exceeded with url: /tokeninfo/{spelled}")
 
 
 def test_what_a_library_says_is_dropped_with_its_context() -> None:

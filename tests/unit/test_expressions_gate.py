@@ -16,7 +16,9 @@ from delta_orch import DeltaTable, column
 from delta_orch.errors import DeltaError, InvalidExpressionError, ProtocolViolationError
 from delta_orch.expressions.allowed_functions import ALLOWED_FUNCTIONS
 from delta_orch.expressions.checked import check_expression
-from delta_orch.expressions.parse import parse_value
+from delta_orch.expressions.nodes import Column, Comparison, Literal
+from delta_orch.expressions.parse import parse_expression, parse_value
+from delta_orch.expressions.spark_literals import quote_string
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from tests.handmade import HandmadeTable
@@ -50,6 +52,18 @@ def test_what_users_write_is_allowed_and_printed_the_same_twice(text: str) -> No
     assert again == checked
     if "):" not in checked.sql:  # sqlglot knows no path behind a call.
         assert {c.path for c in columns_of(parse_value(checked.sql))} == set(checked.columns)
+
+
+VARIABLES = ["${env:HOME}", "${system:user.name}", "${spark.app.name}", "a${x}b${y}"]
+
+
+@pytest.mark.parametrize("text", VARIABLES)
+@pytest.mark.parametrize("written", ["'%s'", "'\\%s'", '"%s"', "r'%s'", 'R"%s"'])
+def test_no_text_holds_what_spark_takes_for_a_variable(text: str, written: str) -> None:
+    printed = check_expression(f"s = {written % text}", "it").sql
+    assert "${" not in printed and "${" not in quote_string(text)
+    assert parse_expression(printed) == parse_expression(f"s = {quote_string(text)}")
+    assert parse_expression(printed) == Comparison("=", Column(("s",)), Literal(text))
 
 
 def test_only_a_default_may_ask_the_clock() -> None:

@@ -181,6 +181,7 @@ def test_a_broken_commit_names_its_file(data: bytes) -> None:
         {"remove": {"path": 1}},
         {"cdc": {"size": 1}},
         {"txn": {"appId": "a"}},
+        {"txn": {"appId": "a", "version": 1 << 63}},
         {"metaData": {"schemaString": "{}"}},
         {"protocol": {"minReaderVersion": 1}},
         {"domainMetadata": {}},

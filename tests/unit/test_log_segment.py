@@ -55,6 +55,12 @@ def test_commits_alone(store: MemoryStore) -> None:
     assert _shape(resolve_segment(store, 1)) == (1, None, [0, 1])
 
 
+def test_digits_of_other_scripts_are_no_version(store: MemoryStore) -> None:
+    _commits(store, 0)
+    store.put("_delta_log/" + "\u0660" * 19 + "\u0661.json", b"{}")
+    assert _shape(resolve_segment(store)) == (0, None, [0])
+
+
 def test_the_newest_checkpoint_not_above_the_version(store: MemoryStore) -> None:
     _commits(store, *range(7))
     _checkpoint(store, 2)

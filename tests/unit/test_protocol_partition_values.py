@@ -85,7 +85,8 @@ def test_nan_is_spelled_as_spark_does() -> None:
 @pytest.mark.parametrize(
     ("text", "data_type"),
     [("x", t.LONG), ("300", t.BYTE), ("2021-13-01", t.DATE), ("yes", t.BOOLEAN), ("1.234", t.DecimalType(5, 2)),
-     ("99999", t.DecimalType(5, 2)), ("noon", t.TIMESTAMP)],
+     ("99999", t.DecimalType(5, 2)), ("noon", t.TIMESTAMP), ("1_000", t.LONG), ("\u0661\u0662", t.LONG),
+     ("1_0.5", t.DOUBLE), ("1_0", t.DecimalType(5, 2)), ("\u0662\u0660\u0662\u0660-01-01", t.DATE)],
 )  # fmt: skip
 def test_what_is_no_value_of_the_type_is_a_protocol_violation(text: str, data_type: Any) -> None:
     with pytest.raises(ProtocolViolationError, match="partition value"):

@@ -25,6 +25,8 @@ ANALYSIS_SETTINGS: Mapping[str, str] = {
     # How our SQL text is read.
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    # The names of a table's columns are no text in which to put the driver's environment.
+    "spark.sql.variable.substitute": "false",
 }
 """For the analysis of SQL this package makes or is given; once analysed, a plan keeps what it was analysed with."""
 

@@ -30,7 +30,8 @@ from delta_orch.engines.spark.frames import (
 )
 from delta_orch.engines.spark.host import SparkHost, read_options
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
-from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.errors import UnsupportedError
+from delta_orch.expressions.spark_literals import quote_identifier, type_sql
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.log.files.arrow_building import one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
@@ -52,6 +53,7 @@ _QUOTED = re.compile(
     r"|[\u0080-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 )
 _MAYBE_HIDDEN = r"(?i)(^|/|%2f)([_.]|%2e|%5f)[^/]*$|_COPYING_$"
+_SUBSTITUTES = "spark.sql.variable.substitute"
 _GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
@@ -79,8 +81,15 @@ class PortableHost(SparkHost):
     def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
         """A Connect session is asked for nothing before rows are: it would list all the files for each answer.
 
-        Raises MissingFileError: Spark's listing would leave out a file by its name.
+        Raises:
+            MissingFileError: Spark's listing would leave out a file by its name.
+            UnsupportedError: The session would put something else in the place of a column's name.
         """
+        if "${" in type_sql(plan.schema) and self.session.conf.get(_SUBSTITUTES, "true") == "true":
+            raise UnsupportedError(
+                "A column's name holds ${, behind which this Spark session looks for a variable",
+                remedy=f"Set {_SUBSTITUTES} to false, or read the table in process",
+            )
         hidden = plan.files.filter(pc.match_substring_regex(FileTable(plan.files).path, _MAYBE_HIDDEN))
         for path in map(decode_path, FileTable(hidden).path.to_pylist()):
             if is_hidden(path):

@@ -79,16 +79,22 @@ def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
 
 def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame:
     rows = union_by_name(
-        [_live_rows(host, part, by).selectExpr(*_table_columns(part, by)) for part, by in scans_by_name(plan)]
+        [
+            host.pinned(_live_rows(host, part, by), ANALYSIS_SETTINGS).selectExpr(*_table_columns(part, by))
+            for part, by in scans_by_name(plan)
+        ]
     )
     if plan.where is not None:
-        rows = host.unpinned(host.pinned(rows, ANALYSIS_SETTINGS).where(predicate_sql(plan.where)))
-    if plan.arrow_filter is not None:
-        rows = arrow_filtered(rows, plan.arrow_filter, plan.schema)
+        rows = rows.where(predicate_sql(plan.where))
     if plan.output is not None:
         paths = [(".".join(map(quote_identifier, column.path)), column.name) for column in plan.output]
-        return rows.selectExpr(*(f"{path} AS {quote_identifier(name)}" for path, name in paths))
-    return rows.selectExpr(*(quote_identifier(field_of(plan.schema, name).name) for name in names))
+        selected = [f"{path} AS {quote_identifier(name)}" for path, name in paths]
+    else:
+        selected = [quote_identifier(field_of(plan.schema, name).name) for name in names]
+    if plan.arrow_filter is not None:
+        rows = arrow_filtered(host.unpinned(rows), plan.arrow_filter, plan.schema)
+        rows = host.pinned(rows, ANALYSIS_SETTINGS)
+    return host.unpinned(rows.selectExpr(*selected))
 
 
 def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:

@@ -20,6 +20,7 @@ from delta_orch.errors import (
     ConflictError,
     FileExistsInStoreError,
     InvalidRequestError,
+    ProtocolViolationError,
     StorageError,
     StorageOutcomeUnknownError,
     VersionNotFoundError,
@@ -57,6 +58,7 @@ __all__ = ["CommitResult", "Transaction"]
 _LOGGER = logging.getLogger(__name__)
 
 DEFAULT_MAX_ATTEMPTS = 1000
+_LAST_VERSION = (1 << 63) - 1
 _LONGEST_PAUSE_S = 1.0
 
 
@@ -225,7 +227,10 @@ class Transaction(Staging):
 
     @property
     def _next_version(self) -> int:
-        return 0 if self._base is None else self._base.version + 1
+        version = 0 if self._base is None else self._base.version + 1
+        if version > _LAST_VERSION:
+            raise ProtocolViolationError("The table has the last version that can be counted", remedy="Clone it")
+        return version
 
     def _put(self, version: int) -> FileMeta | None:
         """Write the commit. None where the version is taken, or where nobody knows: then look."""
