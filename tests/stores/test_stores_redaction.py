@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.cli.main import run
-from delta_orch.errors import DeltaError, StorageError
+from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 from delta_orch.redaction import hide, redacted
 
 SECRETS = st.text("abcXYZ019+=_-", min_size=10, max_size=30).map(lambda text: f"Q7{text}")
@@ -28,8 +28,6 @@ LOCATIONS = [
     "https://u:{}@host.invalid/t", "http:/u:{}@host.invalid/t", "file://u:{}@host/t", "simplecache::s3://AKIA:{}@b/t",
     "filecache::https://h.invalid/x?token={}", "abfss://c:{}@a.dfs.core.windows.net/t", "az://c/t?sv=1&sig={}",
     "gs://b/t#{}", "hdfs://u:{}@h/t", "sftp://u:{}@h/t", "nosuch://u:{}@h/t", "ftp://u:{}@h.invalid/t?x={}",
-    "memory://u:{}@x", "s3://b/t;password={}", "SharedAccessSignature=sv=1&sig={}",
-    "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=core.windows.net",
 ]  # fmt: skip
 
 
@@ -82,6 +80,20 @@ def test_locations(tmp_path: Path, secret: str, template: str) -> None:
         shown = watched(work)
         assert secret not in shown
         assert quote(secret, safe="") not in shown
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "memory://u:{}@x", "s3://b/t;password={}", "SharedAccessSignature=sv=1&sig={}", "t?sig={}", "az://c/t&sig={}/x",
+        "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=core.windows.net",
+    ],
+)  # fmt: skip
+def test_what_holds_a_secret_is_no_location(uri: str) -> None:
+    secret = "Q7wJalrXUtnFEMIK7MDENG"
+    with pytest.raises(InvalidRequestError, match=r"holds credentials|is one|has a query") as caught:
+        DeltaTable(uri.replace("{}", secret))
+    assert secret not in everything(caught.value)
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
