@@ -46,9 +46,10 @@ scenarios: setup ## Random pipelines and definitions on a Dagster instance again
 airflow-scenarios: setup ## Ways to write and fates of tasks under a real Airflow (WAYS="append,days" FATES="late_day")
 	@$(BIN)/python -m tests.airflow.scheduler $(if $(WAYS),--ways $(WAYS)) $(if $(FATES),--fates $(FATES))
 
-torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on S3 (TORTURE="--seconds 60")
+torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on flaky emulators of S3 and Azure (TORTURE="--seconds 60")
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)
-	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store s3 --kill-seconds 5 $(TORTURE)
+	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store s3 --flaky 20 --kill-seconds 5 $(TORTURE)
+	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store azure --flaky 20 --kill-seconds 5 $(TORTURE)
 
 interleave: setup ## Every pair of verbs through the interleavings of its storage calls (INTERLEAVE="--limit 200 --seed 2")
 	@$(BIN)/python -m tests.harness.interleave $(INTERLEAVE)

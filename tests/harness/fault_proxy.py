@@ -7,9 +7,10 @@ with s3_emulator() as s3, FaultProxy(s3.endpoint) as proxy:
 
 from __future__ import annotations
 
+import random
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from http.client import HTTPConnection
@@ -33,7 +34,19 @@ class Fault(Enum):
     HANG_BEFORE = "no answer, the store never sees the request"
     HANG_AFTER = "the store does it, no answer"
     LATE = "the connection is closed without an answer, the store does it a little later"
+    SLOW = "the answer comes `slow_s` later"
+    TOO_MANY = "429 with Retry-After, the store never sees the request"
+    SHORT = "half of the answer, with the length of that half"
+    OTHER_ETAG = "the answer, with the ETag of another object"
+    OTHER_BYTES = "an answer of the right length, with bytes of another object"
     STALE = "the answer that the same request got the first time"
+
+
+PASSING = (
+    Fault.DROP_BEFORE, Fault.DROP_AFTER, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.THROTTLE, Fault.TOO_MANY,
+    Fault.LATE, Fault.SLOW,
+)  # fmt: skip
+"""What a task of a pipeline must not fail for."""
 
 
 @dataclass(slots=True)
@@ -60,11 +73,16 @@ class FaultProxy:
         seen: `METHOD path?query` of every request, decoded, in order.
         late_s: How long a `LATE` request is held back.
         hang_s: How long a hanging request is held.
+        slow_s: How long a slow answer takes.
+        flaky: Some of so many requests, at random, meet one of `PASSING`; 0 for none.
     """
 
     upstream: str
     late_s: float = 0.3
     hang_s: float = 3.0
+    slow_s: float = 2.0
+    flaky: int = 0
+    chance: random.Random = field(default_factory=random.Random)
     seen: list[str] = field(default_factory=list)
     _rules: list[_Rule] = field(default_factory=list)
     _first_answers: dict[str, _Answer] = field(default_factory=dict)
@@ -145,6 +163,10 @@ class FaultProxy:
             case Fault.THROTTLE:
                 _send(request, _failure(503, "SlowDown"))
                 return
+            case Fault.TOO_MANY:
+                failure = _failure(429, "SlowDown")
+                _send(request, replace(failure, headers=(*failure.headers, ("Retry-After", "1"))))
+                return
         answer = self._forward(request, body)
         with self._lock:
             first = self._first_answers.setdefault(line, answer)
@@ -155,6 +177,16 @@ class FaultProxy:
                 time.sleep(self.hang_s)
             case Fault.ERROR_AFTER:
                 _send(request, _failure(500, "InternalError"))
+            case Fault.SLOW:
+                time.sleep(self.slow_s)
+                _send(request, answer)
+            case Fault.SHORT:
+                _send(request, replace(answer, body=answer.body[: len(answer.body) // 2]))
+            case Fault.OTHER_BYTES:
+                _send(request, replace(answer, body=answer.body[::-1]))
+            case Fault.OTHER_ETAG:
+                others = [(k, f'"{0:032x}"' if k.lower() == "etag" else v) for k, v in answer.headers]
+                _send(request, replace(answer, headers=tuple(others)))
             case _:
                 _send(request, first if fault is Fault.STALE else answer)
 
@@ -165,7 +197,7 @@ class FaultProxy:
                 if rule.remaining and fnmatchcase(line, f"{rule.method} {rule.pattern}"):
                     rule.remaining -= 1
                     return rule.fault
-        return None
+            return self.chance.choice(PASSING) if self.flaky and not self.chance.randrange(self.flaky) else None
 
     def _forward(self, request: BaseHTTPRequestHandler, body: bytes) -> _Answer:
         where = urlsplit(self.upstream)

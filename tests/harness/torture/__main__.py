@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.harness.emulators import s3_emulator
+from tests.harness.emulators import azure_emulator, s3_emulator
+from tests.harness.fault_proxy import FaultProxy
 from tests.harness.torture.run import TortureFailure, run_torture
 
 
@@ -18,8 +20,12 @@ def main(arguments: list[str] | None = None) -> int:
     directory = given.directory / time.strftime("%Y%m%d-%H%M%S")
     with ExitStack() as stack:
         uri, options = str(directory / "table"), None
-        if given.store == "s3":
-            emulator = stack.enter_context(s3_emulator())
+        if given.store != "local":
+            emulator = stack.enter_context(s3_emulator() if given.store == "s3" else azure_emulator())
+            if given.flaky:
+                chance = random.Random(given.seed)
+                proxy = stack.enter_context(FaultProxy(emulator.endpoint, flaky=given.flaky, chance=chance))
+                emulator = emulator.behind(proxy.endpoint)
             uri, options = emulator.table_uri("torture"), emulator.storage_options
         try:
             report = run_torture(
@@ -51,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=8, help="how many (default 8)")
     parser.add_argument("--seed", type=int, default=0, help="decides what is done, not in which order (default 0)")
     parser.add_argument("--kill-seconds", type=float, default=1.5, help="mean time between two kills (default 1.5)")
-    parser.add_argument("--store", choices=("local", "s3"), default="local", help="s3 is an emulator on this machine")
+    parser.add_argument(
+        "--store", choices=("local", "s3", "azure"), default="local", help="s3, azure: an emulator here"
+    )
+    parser.add_argument("--flaky", type=int, default=0, metavar="N", help="one of N requests meets a passing fault")
     return parser
 
 
