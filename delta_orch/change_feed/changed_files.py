@@ -23,7 +23,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import canonical_paths
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
+from delta_orch.protocol.types import DataType, StructType, parts_beside
 from delta_orch.storage.base import LogStore
 from delta_orch.table.column_mapping import physical_name
 from delta_orch.table.type_widening import is_followable
@@ -52,16 +52,13 @@ def _in_struct(older: StructType, newer: StructType, path: tuple[str, ...], allo
 
 
 def _in_type(older: DataType, newer: DataType, path: tuple[str, ...], allow_dropped: bool) -> Iterator[str]:
-    match older, newer:
-        case StructType(), StructType():
-            yield from _in_struct(older, newer, path, allow_dropped)
-        case ArrayType(), ArrayType():
-            yield from _in_type(older.element_type, newer.element_type, (*path, "element"), allow_dropped)
-        case MapType(), MapType():
-            yield from _in_type(older.key_type, newer.key_type, (*path, "key"), allow_dropped)
-            yield from _in_type(older.value_type, newer.value_type, (*path, "value"), allow_dropped)
-        case _ if older != newer and not is_followable(older, newer):
-            yield f"column {'.'.join(path)} was {older} and is {newer}"
+    if isinstance(older, StructType) and isinstance(newer, StructType):
+        yield from _in_struct(older, newer, path, allow_dropped)
+    elif parts := parts_beside(older, newer):
+        for name, before, after in parts:
+            yield from _in_type(before, after, (*path, name), allow_dropped)
+    elif older != newer and not is_followable(older, newer):
+        yield f"column {'.'.join(path)} was {older} and is {newer}"
 
 
 # More than a Parquet file has: statistics that say so are not believed.

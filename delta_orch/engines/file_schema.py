@@ -17,7 +17,17 @@ import pyarrow as pa
 from delta_orch.engines.base import WriteSpec
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.arrow_types import type_to_arrow
-from delta_orch.protocol.types import STRING, VOID, ArrayType, DataType, MapType, StructField, StructType, fields_of
+from delta_orch.protocol.types import (
+    STRING,
+    VOID,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    fields_of,
+    may_be_null,
+)
 from delta_orch.table.column_mapping import ColumnMappingMode, field_id, nested_field_ids, to_physical
 
 CHANGE_TYPE = "_change_type"
@@ -117,18 +127,9 @@ def random_prefix(length: int) -> str:
 def as_nullable(schema: StructType) -> StructType:
     """The schema in which rows are written. NOT NULL is verified row by row and stands in the log; in Parquet, a
     required field inside an optional struct would only keep writers from writing null structs."""
-    return StructType(tuple(replace(f, data_type=_as_nullable_type(f.data_type), nullable=True) for f in schema))
-
-
-def _as_nullable_type(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType():
-            return as_nullable(data_type)
-        case ArrayType(element_type):
-            return ArrayType(_as_nullable_type(element_type), True)
-        case MapType(key_type, value_type):
-            return MapType(_as_nullable_type(key_type), _as_nullable_type(value_type), True)
-    return data_type
+    nullable = may_be_null(schema)
+    assert isinstance(nullable, StructType)
+    return nullable
 
 
 def arrow_file_schema(columns: FileColumns, mode: ColumnMappingMode) -> pa.Schema:

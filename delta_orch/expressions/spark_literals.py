@@ -14,6 +14,7 @@ from decimal import Decimal
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Constant
+from delta_orch.protocol.partition_values import serialize_float
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -240,7 +241,7 @@ def spark_literal(value: Constant, data_type: DataType | None) -> str:
     if isinstance(kind, DecimalType):
         return f"CAST('{Decimal(value):f}' AS {_sql_type(kind)})"
     if kind in (FLOAT, DOUBLE):
-        return f"CAST('{_java_double(float(value))}' AS {_sql_type(kind)})"
+        return f"CAST('{serialize_float(float(value))}' AS {_sql_type(kind)})"
     if kind == STRING:
         return quote_string(value)
     if kind == BINARY:
@@ -286,14 +287,6 @@ def natural_type(value: object) -> DataType:
 def _sql_type(data_type: DataType) -> str:
     names: dict[DataType, str] = {BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INT", LONG: "BIGINT"}
     return names.get(data_type, str(data_type).upper())
-
-
-def _java_double(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return repr(value)
 
 
 def _iso(moment: datetime) -> str:

@@ -73,7 +73,7 @@ def serialize_partition_value(value: PartitionValue, data_type: DataType) -> str
     if data_type in _INTEGER_BITS:
         return str(int(value))
     if data_type in (FLOAT, DOUBLE):
-        return _serialize_float(float(value))
+        return serialize_float(float(value))
     if isinstance(data_type, DecimalType):
         return f"{_EXACT.quantize(Decimal(value), Decimal(1).scaleb(-data_type.scale)):f}"
     if data_type == DATE:
@@ -99,7 +99,8 @@ def _serialize_binary(value: bytes) -> str:
         ) from None
 
 
-def _serialize_float(value: float) -> str:
+def serialize_float(value: float) -> str:
+    """As Java prints a double, but for the digits it takes."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -22,6 +22,8 @@ from delta_orch.protocol.types import (
     MapType,
     StructType,
     is_variant_storage,
+    parts_beside,
+    parts_of,
 )
 
 RESERVED_NAMES = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
@@ -96,18 +98,13 @@ def _mismatches(source: StructType, target: StructType, prefix: str, fill_nulls:
 
 
 def _type_mismatches(source: DataType, target: DataType, path: str, fill_nulls: bool) -> Iterator[str]:
-    match source, target:
-        case StructType(), StructType():
-            yield from _mismatches(source, target, f"{path}.", fill_nulls)
-        case ArrayType(), ArrayType():
-            yield from _type_mismatches(source.element_type, target.element_type, f"{path}.element", fill_nulls)
-        case MapType(), MapType():
-            yield from _type_mismatches(source.key_type, target.key_type, f"{path}.key", fill_nulls)
-            yield from _type_mismatches(source.value_type, target.value_type, f"{path}.value", fill_nulls)
-        case _ if target == VARIANT and is_variant_storage(source):
-            return
-        case _ if not is_lossless_cast(source, target):
-            yield f"column {path} is {source}, the table has {target}"
+    if isinstance(source, StructType) and isinstance(target, StructType):
+        yield from _mismatches(source, target, f"{path}.", fill_nulls)
+    elif parts := parts_beside(source, target):
+        for name, have, want in parts:
+            yield from _type_mismatches(have, want, f"{path}.{name}", fill_nulls)
+    elif not (target == VARIANT and is_variant_storage(source)) and not is_lossless_cast(source, target):
+        yield f"column {path} is {source}, the table has {target}"
 
 
 def is_lossless_cast(source: DataType, target: DataType) -> bool:
@@ -214,11 +211,8 @@ def _ensure_valid_names(
 
 
 def _structs_in(data_type: DataType) -> Iterator[StructType]:
-    match data_type:
-        case StructType():
-            yield data_type
-        case ArrayType(element_type):
-            yield from _structs_in(element_type)
-        case MapType(key_type, value_type):
-            yield from _structs_in(key_type)
-            yield from _structs_in(value_type)
+    if isinstance(data_type, StructType):
+        yield data_type
+        return
+    for _, inner in parts_of(data_type):
+        yield from _structs_in(inner)

@@ -162,6 +162,41 @@ def with_parts(data_type: DataType, change: Callable[[str, DataType], DataType])
     return data_type
 
 
+def parts_beside(ours: DataType, theirs: DataType) -> tuple[tuple[str, DataType, DataType], ...]:
+    """The types directly inside two arrays, or two maps, side by side: `parts_of` both. None for other types."""
+    if isinstance(ours, StructType) or type(ours) is not type(theirs):
+        return ()
+    return tuple((name, a, b) for (name, a), (_, b) in zip(parts_of(ours), parts_of(theirs), strict=True))
+
+
+def may_be_null(data_type: DataType, change: Callable[[StructField], StructField] = lambda field: field) -> DataType:
+    """The type with no NOT NULL in it, at any depth, and with each field of a struct changed."""
+    match data_type:
+        case StructType(fields):
+            loose = (replace(f, data_type=may_be_null(f.data_type, change), nullable=True) for f in fields)
+            return StructType(tuple(map(change, loose)))
+        case ArrayType(element_type):
+            return ArrayType(may_be_null(element_type, change), True)
+        case MapType(key_type, value_type):
+            return MapType(may_be_null(key_type, change), may_be_null(value_type, change), True)
+    return data_type
+
+
+def not_null_places(data_type: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths below a type to what must not be null, in order. Keys of maps never are null."""
+    match data_type:
+        case StructType(fields):
+            strict = {f.name for f in fields if not f.nullable}
+        case ArrayType(_, False) | MapType(_, _, False):
+            strict = {"element", "value"}
+        case _:
+            strict = set()
+    for name, inner in parts_of(data_type):
+        if name in strict:
+            yield (*path, name)
+        yield from not_null_places(inner, (*path, name))
+
+
 def fields_of(data_type: DataType) -> Iterator[StructField]:
     """All struct fields inside a type, at any depth."""
     if isinstance(data_type, StructType):

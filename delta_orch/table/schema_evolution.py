@@ -15,13 +15,14 @@ from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import (
     VARIANT,
     VOID,
-    ArrayType,
     DataType,
-    MapType,
     StructField,
     StructType,
     is_variant_storage,
+    may_be_null,
+    parts_beside,
     types_of,
+    with_parts,
 )
 from delta_orch.table.type_widening import widened_by_data, with_type_change
 
@@ -100,16 +101,12 @@ def overwritten_schema(table: StructType, source: StructType) -> StructType:
 
 def _is_same(ours: DataType, theirs: DataType) -> bool:
     """Whether data of a type is data of a column's; a variant in Arrow need not say that it is one."""
-    match ours, theirs:
-        case StructType(), StructType():
-            return ours.names == theirs.names and all(
-                a.metadata == b.metadata and _is_same(a.data_type, b.data_type)
-                for a, b in zip(ours, theirs, strict=True)
-            )
-        case ArrayType(), ArrayType():
-            return _is_same(ours.element_type, theirs.element_type)
-        case MapType(), MapType():
-            return _is_same(ours.key_type, theirs.key_type) and _is_same(ours.value_type, theirs.value_type)
+    if isinstance(ours, StructType) and isinstance(theirs, StructType):
+        return ours.names == theirs.names and all(
+            a.metadata == b.metadata and _is_same(a.data_type, b.data_type) for a, b in zip(ours, theirs, strict=True)
+        )
+    if parts := parts_beside(ours, theirs):
+        return all(_is_same(a, b) for _, a, b in parts)
     return ours == theirs or (ours == VARIANT and is_variant_storage(theirs))
 
 
@@ -133,19 +130,16 @@ def as_first_defined(schema: StructType) -> StructType:
 
 
 def _loosen_field(column: StructField) -> StructField:
-    kept = {key: value for key, value in column.metadata.items() if not key.startswith(_PROTOCOL_KEYS)}
-    return replace(column, data_type=_loosen(column.data_type), nullable=True, metadata=kept)
+    return _without_protocol_keys(replace(column, data_type=_loosen(column.data_type), nullable=True))
 
 
 def _loosen(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType():
-            return as_created_from_data(data_type, keeps_not_null=False)
-        case ArrayType(element_type):
-            return ArrayType(_loosen(element_type), True)
-        case MapType(key_type, value_type):
-            return MapType(_loosen(key_type), _loosen(value_type), True)
-    return data_type
+    return may_be_null(data_type, _without_protocol_keys)
+
+
+def _without_protocol_keys(field: StructField) -> StructField:
+    kept = {key: value for key, value in field.metadata.items() if not key.startswith(_PROTOCOL_KEYS)}
+    return replace(field, metadata=kept)
 
 
 @dataclass(slots=True)
@@ -184,20 +178,15 @@ class _Merging:
     def type(
         self, ours: DataType, theirs: DataType, path: str, place: str, changes: list[tuple[DataType, DataType, str]]
     ) -> DataType:
-        def inside(inner: DataType, other: DataType, name: str) -> DataType:
-            return self.type(inner, other, f"{path}.{name}", f"{place}.{name}" if place else name, changes)
-
-        match ours, theirs:
-            case StructType(), StructType():
-                return self.struct(ours, theirs, f"{path}.")
-            case ArrayType(), ArrayType():
-                return ArrayType(inside(ours.element_type, theirs.element_type, "element"), ours.contains_null)
-            case MapType(), MapType():
-                return MapType(
-                    inside(ours.key_type, theirs.key_type, "key"),
-                    inside(ours.value_type, theirs.value_type, "value"),
-                    ours.value_contains_null,
-                )
+        if isinstance(ours, StructType) and isinstance(theirs, StructType):
+            return self.struct(ours, theirs, f"{path}.")
+        if parts := {name: other for name, _, other in parts_beside(ours, theirs)}:
+            return with_parts(
+                ours,
+                lambda name, inner: self.type(
+                    inner, parts[name], f"{path}.{name}", f"{place}.{name}" if place else name, changes
+                ),
+            )
         if is_lossless_cast(theirs, ours) or (ours == VARIANT and is_variant_storage(theirs)):
             return ours
         wider = widened_by_data(ours, theirs) if self.may_widen else None

@@ -33,7 +33,14 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
 from delta_orch.protocol.paths import decode_path, encode_path, is_absolute
-from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, is_variant_storage
+from delta_orch.protocol.types import (
+    VARIANT,
+    DataType,
+    StructField,
+    StructType,
+    is_variant_storage,
+    parts_beside,
+)
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name, to_physical
@@ -305,24 +312,21 @@ def _ensure_schemas_fit(schemas: Sequence[FoundSchema], target: WriteTarget) -> 
 
 
 def _misfits(found: DataType, wanted: DataType, path: str) -> Iterator[str]:
-    match found, wanted:
-        case StructType(), StructType():
-            known = {field.name: field for field in wanted}
-            for field in found:
-                here = f"{path}{field.name}"
-                if field.name not in known:
-                    yield f"column {here} is not a column of the table's files"
-                else:
-                    yield from _misfits(field.data_type, known[field.name].data_type, f"{here}.")
-        case ArrayType(), ArrayType():
-            yield from _misfits(found.element_type, wanted.element_type, f"{path}element.")
-        case MapType(), MapType():
-            yield from _misfits(found.key_type, wanted.key_type, f"{path}key.")
-            yield from _misfits(found.value_type, wanted.value_type, f"{path}value.")
-        case _ if wanted == VARIANT and is_variant_storage(found):
-            return
-        case _ if found != wanted and not (found in OF_32_BITS and wanted in OF_32_BITS and is_widening(found, wanted)):
-            yield f"column {path.removesuffix('.')} is {found}, the table has {wanted}"
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        known = {field.name: field for field in wanted}
+        for field in found:
+            here = f"{path}{field.name}"
+            if field.name not in known:
+                yield f"column {here} is not a column of the table's files"
+            else:
+                yield from _misfits(field.data_type, known[field.name].data_type, f"{here}.")
+    elif parts := parts_beside(found, wanted):
+        for name, have, want in parts:
+            yield from _misfits(have, want, f"{path}{name}.")
+    elif wanted == VARIANT and is_variant_storage(found):
+        return
+    elif found != wanted and not (found in OF_32_BITS and wanted in OF_32_BITS and is_widening(found, wanted)):
+        yield f"column {path.removesuffix('.')} is {found}, the table has {wanted}"
 
 
 def _shape(found: FoundSchema, target: WriteTarget, partition_columns: Sequence[StructField]) -> RowShape:

@@ -29,7 +29,7 @@ from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, I
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths, place_of_text
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType, fields_of
+from delta_orch.protocol.types import DataType, StructField, StructType, fields_of, parts_of
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
@@ -208,19 +208,13 @@ def length_checks(schema: StructType) -> Iterator[LengthCheck]:
 
 
 def _lengths_in(data_type: DataType, path: Path) -> Iterator[LengthCheck]:
-    match data_type:
-        case StructType(fields):
-            for field in fields:
-                below = (*path, field.name)
-                declared = field.metadata.get(CHAR_VARCHAR_TYPE)
-                if isinstance(declared, str):
-                    yield from _lengths_of(field, declared, below)
-                yield from _lengths_in(field.data_type, below)
-        case ArrayType(element_type):
-            yield from _lengths_in(element_type, (*path, "element"))
-        case MapType(key_type, value_type):
-            yield from _lengths_in(key_type, (*path, "key"))
-            yield from _lengths_in(value_type, (*path, "value"))
+    fields = {field.name: field for field in data_type} if isinstance(data_type, StructType) else {}
+    for name, inner in parts_of(data_type):
+        below = (*path, name)
+        declared = fields[name].metadata.get(CHAR_VARCHAR_TYPE) if name in fields else None
+        if isinstance(declared, str):
+            yield from _lengths_of(fields[name], declared, below)
+        yield from _lengths_in(inner, below)
 
 
 def _lengths_of(field: StructField, declared: str, path: Path) -> Iterator[LengthCheck]:

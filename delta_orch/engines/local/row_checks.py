@@ -12,7 +12,7 @@ from delta_orch.errors import ConstraintViolationError, InvalidVariantError, Sch
 from delta_orch.expressions.to_arrow import literal_array, to_arrow_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, is_opaque
-from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType, holds_variant
+from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType, holds_variant, not_null_places
 
 BatchCheck = Callable[[pa.RecordBatch], None]
 _MAX_VALUE_CHARACTERS = 200
@@ -38,14 +38,7 @@ def batch_checks(
 
 
 def _holds_not_null(data_type: DataType) -> bool:
-    match data_type:
-        case StructType(fields):
-            return any(not field.nullable or _holds_not_null(field.data_type) for field in fields)
-        case ArrayType(element_type, contains_null):
-            return not contains_null or _holds_not_null(element_type)
-        case MapType(key_type, value_type, value_contains_null):
-            return not value_contains_null or _holds_not_null(key_type) or _holds_not_null(value_type)
-    return False
+    return any(True for _ in not_null_places(data_type))
 
 
 def _ensure_not_null(batch: pa.RecordBatch, schema: StructType) -> None:

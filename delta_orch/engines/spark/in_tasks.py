@@ -30,12 +30,12 @@ from delta_orch.protocol.types import (
     BINARY,
     LONG,
     VARIANT,
-    ArrayType,
     DataType,
-    MapType,
     StructField,
     StructType,
     is_variant_storage,
+    parts_beside,
+    with_parts,
 )
 from delta_orch.protocol.variant.reconstruct import ensure_variants
 
@@ -140,19 +140,11 @@ def _with_variants(source: StructType, target: StructType) -> StructType:
 
 
 def _typed(source: DataType, target: DataType) -> DataType:
-    match source, target:
-        case ArrayType(), ArrayType():
-            return replace(source, element_type=_typed(source.element_type, target.element_type))
-        case MapType(), MapType():
-            return replace(
-                source,
-                key_type=_typed(source.key_type, target.key_type),
-                value_type=_typed(source.value_type, target.value_type),
-            )
-        case StructType(), StructType():
-            return _with_variants(source, target)
-        case _:
-            return VARIANT if target == VARIANT and is_variant_storage(source) else source
+    if isinstance(source, StructType) and isinstance(target, StructType):
+        return _with_variants(source, target)
+    if parts := {name: other for name, _, other in parts_beside(source, target)}:
+        return with_parts(source, lambda name, inner: _typed(inner, parts[name]))
+    return VARIANT if target == VARIANT and is_variant_storage(source) else source
 
 
 def _converter(types: Mapping[int, pa.DataType], schema: StructType) -> BatchFunction:

@@ -25,6 +25,7 @@ from delta_orch.protocol.types import (
     MapType,
     StructField,
     StructType,
+    with_parts,
 )
 
 _MAX_TERMS = 5_000
@@ -60,15 +61,7 @@ def schema_as_sent(schema: StructType) -> pa.Schema:
 
 
 def _as_sent(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType(fields):
-            return StructType(tuple(replace(f, data_type=_as_sent(f.data_type)) for f in fields))
-        case ArrayType(element_type, contains_null):
-            return ArrayType(_as_sent(element_type), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            return MapType(_as_sent(key_type), _as_sent(value_type), value_contains_null)
-        case _:
-            return _SENT_VARIANT if data_type == VARIANT else data_type
+    return _SENT_VARIANT if data_type == VARIANT else with_parts(data_type, lambda _, inner: _as_sent(inner))
 
 
 def same_values(source: DataType, target: DataType) -> bool:

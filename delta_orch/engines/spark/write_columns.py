@@ -35,6 +35,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
     holds_variant,
+    not_null_places,
 )
 
 SelectList = tuple[str, ...]
@@ -275,30 +276,13 @@ def _all_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
     for identity in spec.identities:
         name = f"range of identity column {identity.name}, whose values are used up"
         yield SqlCheck(name, f"{quote_identifier(identity.name)} IS NOT NULL")
-    for path in _not_null_places(spec.schema, ()):
+    for path in not_null_places(spec.schema):
         condition = _at_place(spec.schema, path, lambda value: f"{value} IS NOT NULL")
         yield SqlCheck(f"NOT NULL constraint on {'.'.join(path)}", condition, path[:1])
 
 
 def _fits(max_characters: int, text: str) -> str:
     return f"({text} IS NULL OR length({text}) <= {max_characters})"
-
-
-def _not_null_places(data_type: DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The paths below a type to what must not be null, in order."""
-    match data_type:
-        case StructType(fields):
-            places = [(f.name, f.data_type, f.nullable) for f in fields]
-        case ArrayType(element_type, contains_null):
-            places = [("element", element_type, contains_null)]
-        case MapType(key_type, value_type, value_contains_null):
-            places = [("key", key_type, True), ("value", value_type, value_contains_null)]
-        case _:
-            return
-    for name, inner, nullable in places:
-        if not nullable:
-            yield (*path, name)
-        yield from _not_null_places(inner, (*path, name))
 
 
 def _at_place(schema: StructType, path: Sequence[str], holds: Callable[[str], str]) -> str:

@@ -10,8 +10,9 @@ from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, SchemaMi
 from delta_orch.expressions.nodes import Column, Expression, Literal
 from delta_orch.expressions.parse import parse_row_value
 from delta_orch.expressions.resolve import find_column
-from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
+from delta_orch.protocol.schema import CURRENT_DEFAULT
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.column_definitions import is_generated, is_identity
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.sides import BOTH, SOURCE, TARGET, Sides
 from delta_orch.writing.assignments import column_path, ensure_apart
@@ -50,16 +51,6 @@ class ResolvedClause:
     def columns(self) -> dict[str, None]:
         """The top-level columns that it assigns."""
         return dict.fromkeys(path[0] for path in self.values)
-
-
-def is_generated(field: StructField) -> bool:
-    """Whether the table computes the column."""
-    return GENERATION_EXPRESSION in field.metadata
-
-
-def is_identity(field: StructField) -> bool:
-    """Whether the table numbers the column's rows."""
-    return IDENTITY_START in field.metadata
 
 
 def evolution(clauses: Sequence[Clause], sides: Sides) -> StructType:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -27,8 +26,9 @@ from delta_orch.log.files.arrow_building import (
     string_array,
 )
 from delta_orch.log.files.stats_json import read_stats_json
+from delta_orch.log.read.skipping.record_counts import parse_object
 from delta_orch.protocol.action_json import STATS_PARSED
-from delta_orch.protocol.actions import JsonObject, JsonValue
+from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
@@ -196,7 +196,7 @@ def _descend(table: pa.Table, name: str, path: tuple[str, ...]) -> pa.Array:
 
 def _parse_each(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
     """Row by row, also statistics Arrow's reader refuses: what is unusual counts as missing, the rest is used."""
-    objects = [_object(text) for text in stats.to_pylist()]
+    objects = [parse_object(text) for text in stats.to_pylist()]
     num_records = int64_array([_integer(o.get("numRecords")) for o in objects])
     result = {}
     for path, data_type in columns.items():
@@ -207,14 +207,6 @@ def _parse_each(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataTyp
         null_count = int64_array([_integer(_value(o.get("nullCount"), path)) for o in objects])
         result[path] = bounds_of(data_type, minimum, maximum, null_count, num_records)
     return result
-
-
-def _object(text: str | None) -> JsonObject:
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _value(value: JsonValue, path: tuple[str, ...]) -> JsonValue:

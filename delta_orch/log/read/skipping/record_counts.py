@@ -50,21 +50,22 @@ def _one_by_one(stats: pa.StringArray) -> pa.Array:
 
 
 def _count(text: str | None) -> int | None:
-    count = _parse(text).get("numRecords")
+    count = parse_object(text).get("numRecords")
     return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 1 << 62 else None
 
 
 def with_record_count(stats: str | None, count: int) -> str:
     """Statistics that say how many records the file has, and what they said before; none at all if that was no JSON."""
-    return orjson.dumps({**_parse(stats), "numRecords": count}).decode()
+    return orjson.dumps({**parse_object(stats), "numRecords": count}).decode()
 
 
 def with_wide_bounds(stats: str | None) -> str | None:
     """Statistics of a file whose deletion vector has changed: what they say of single columns is not exact any more."""
-    return None if stats is None else orjson.dumps({**_parse(stats), "tightBounds": False}).decode()
+    return None if stats is None else orjson.dumps({**parse_object(stats), "tightBounds": False}).decode()
 
 
-def _parse(text: str | None) -> dict[str, JsonValue]:
+def parse_object(text: str | None) -> dict[str, JsonValue]:
+    """The JSON object that a text is; an empty one for any other."""
     try:
         value = orjson.loads(text or "{}")
     except orjson.JSONDecodeError:
