@@ -71,6 +71,33 @@ def columns_of(expression: Expression) -> tuple[Column, ...]:
     return tuple(dict.fromkeys(node for node in _walk(expression) if isinstance(node, Column)))
 
 
+def with_children(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The node with its direct operands changed, but for the constants of `In`. Columns and constants have none.
+
+    Raises InvalidExpressionError: It is text, or no expression.
+    """
+    match expression:
+        case Comparison(op, left, right):
+            return Comparison(op, change(left), change(right))
+        case In(child, values):
+            return In(change(child), values)
+        case StartsWith(child, prefix):
+            return StartsWith(change(child), prefix)
+        case IsNull(child) | Not(child) | Coerced(child):
+            return type(expression)(change(child))
+        case And(children) | Or(children):
+            return type(expression)(tuple(map(change, children)))
+        case Choice(branches):
+            return Choice(tuple((change(when), change(then)) for when, then in branches))
+        case Cast(value, data_type):
+            return Cast(change(value), data_type)
+        case MakeStruct(fields):
+            return MakeStruct(tuple((name, change(value)) for name, value in fields))
+        case Literal() | Column():
+            return expression
+    raise InvalidExpressionError(f"{type(expression).__name__} is not an expression", type=type(expression).__name__)
+
+
 def with_columns(
     expression: Expression,
     replacement: Callable[[Column], Expression],
@@ -84,39 +111,11 @@ def with_columns(
     Raises InvalidExpressionError: Some part is not an expression.
     """
 
-    def replaced(node: Expression) -> Expression:
-        return with_columns(node, replacement, text)
-
-    match expression:
-        case Column():
-            return replacement(expression)
-        case Opaque() if text is not None:
-            return text(expression)
-        case Comparison(op, left, right):
-            return Comparison(op, replaced(left), replaced(right))
-        case In(child, values):
-            return In(replaced(child), values)
-        case IsNull(child):
-            return IsNull(replaced(child))
-        case StartsWith(child, prefix):
-            return StartsWith(replaced(child), prefix)
-        case Not(child):
-            return Not(replaced(child))
-        case Coerced(child):
-            return Coerced(replaced(child))
-        case And(children):
-            return And(tuple(map(replaced, children)))
-        case Or(children):
-            return Or(tuple(map(replaced, children)))
-        case Choice(branches):
-            return Choice(tuple((replaced(when), replaced(then)) for when, then in branches))
-        case Cast(value, data_type):
-            return Cast(replaced(value), data_type)
-        case MakeStruct(fields):
-            return MakeStruct(tuple((name, replaced(value)) for name, value in fields))
-        case Literal():
-            return expression
-    raise InvalidExpressionError(f"{type(expression).__name__} is not an expression", type=type(expression).__name__)
+    if isinstance(expression, Column):
+        return replacement(expression)
+    if isinstance(expression, Opaque) and text is not None:
+        return text(expression)
+    return with_children(expression, lambda child: with_columns(child, replacement, text))
 
 
 def is_opaque(expression: Expression) -> bool:

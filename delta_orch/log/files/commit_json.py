@@ -17,13 +17,12 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import string_array, string_scalar
-from delta_orch.protocol.action_json import ADD_FIELDS, REMOVE_FIELDS, serialize_action
+from delta_orch.log.files.stats_json import json_texts, quoted_texts
+from delta_orch.protocol.action_json import ADD_FIELDS, DELETION_VECTOR_FIELDS, REMOVE_FIELDS, serialize_action
 from delta_orch.protocol.actions import Action, Add, DeletionVectorDescriptor, JsonObject, JsonValue
 
 _BATCH_ROWS = 50_000
 _FEW_ROWS = 8
-_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
-_CONTROL = r"[\x00-\x1f]"
 
 
 def serialize_actions(actions: Iterable[Action]) -> bytes:
@@ -180,7 +179,7 @@ def _fields(
     optional = [_optional(batch, name, defaults.get(name)) for name in others]
     return _concatenate(
         _constant(f'{{"{action}":{{"path":'),
-        _quoted(batch.column(path)),
+        quoted_texts(batch.column(path)),
         string_scalar(constant),
         *optional,
         _constant(f"{end}}}}}\n"),
@@ -208,28 +207,12 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _printed(column: pa.Array) -> pa.Array:
-    if pa.types.is_string(column.type):
-        return _quoted(column)
     if pa.types.is_map(column.type):
         return _json_map(column)
-    return _deletion_vector(column) if pa.types.is_struct(column.type) else _plain(column)
-
-
-def _deletion_vector(column: pa.StructArray) -> pa.Array:
-    storage_type, path, offset, size, cardinality = column.flatten()
-    has_offset = pc.binary_join_element_wise(_constant(',"offset":'), _plain(offset), _constant(""))
-    return _concatenate(
-        _constant('{"storageType":'),
-        _quoted(storage_type),
-        _constant(',"pathOrInlineDv":'),
-        _quoted(path),
-        has_offset,
-        _constant(',"sizeInBytes":'),
-        _plain(size),
-        _constant(',"cardinality":'),
-        _plain(cardinality),
-        _constant("}"),
-    )
+    if pa.types.is_struct(column.type):
+        names = [DELETION_VECTOR_FIELDS[field.name] for field in column.type]
+        column = pa.StructArray.from_arrays(column.flatten(), names)
+    return json_texts(column)
 
 
 def _json_map(maps: pa.MapArray) -> pa.Array:
@@ -238,28 +221,14 @@ def _json_map(maps: pa.MapArray) -> pa.Array:
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     # Keys and items are those of the whole parent of a slice; only the offsets know which are ours.
     entries = pc.binary_join_element_wise(
-        _quoted(maps.keys.slice(first, last - first)),
-        pc.coalesce(_quoted(maps.items.slice(first, last - first)), _constant("null")),
+        quoted_texts(maps.keys.slice(first, last - first)),
+        pc.coalesce(quoted_texts(maps.items.slice(first, last - first)), _constant("null")),
         _constant(":"),
     )
     lists = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), entries)
     return pc.binary_join_element_wise(
         _constant("{"), pc.binary_join(lists, _constant(",")), _constant("}"), _constant("")
     )
-
-
-def _quoted(texts: pa.Array) -> pa.Array:
-    """JSON strings; null stays null."""
-    if pc.any(pc.match_substring_regex(texts, pattern=_NEEDS_ESCAPE)).as_py():
-        if pc.any(pc.match_substring_regex(texts, pattern=_CONTROL)).as_py():
-            return string_array([None if t is None else orjson.dumps(t).decode() for t in texts.to_pylist()])
-        texts = pc.replace_substring(texts, pattern="\\", replacement="\\\\")
-        texts = pc.replace_substring(texts, pattern='"', replacement='\\"')
-    return pc.binary_join_element_wise(_constant('"'), texts, _constant('"'), _constant(""))
-
-
-def _plain(values: pa.Array) -> pa.Array:
-    return pc.cast(values, pa.string())
 
 
 _SPELLING = {**ADD_FIELDS, **REMOVE_FIELDS}

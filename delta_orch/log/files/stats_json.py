@@ -12,6 +12,7 @@ import pyarrow.types as pt
 from delta_orch.log.files.arrow_building import int32_array, string_array, string_scalar
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+_CONTROL = r"[\x00-\x1f]"
 _SMALLEST_BLOCK_BYTES = 1 << 20
 
 
@@ -45,10 +46,11 @@ def stats_to_json(stats: pa.ChunkedArray) -> pa.ChunkedArray:
 
     Timestamps are written in UTC with microseconds, dates as ISO 8601, decimals as numbers.
     """
-    return pa.chunked_array([_value_json(chunk) for chunk in stats.chunks], pa.string())
+    return pa.chunked_array([json_texts(chunk) for chunk in stats.chunks], pa.string())
 
 
-def _value_json(values: pa.Array) -> pa.Array:
+def json_texts(values: pa.Array) -> pa.Array:
+    """The JSON text of each value, as of `stats_to_json`; null stays null."""
     if pt.is_struct(values.type):
         return _struct_json(values)
     for applies, convert in _CONVERTERS:
@@ -63,7 +65,7 @@ def _struct_json(values: pa.StructArray) -> pa.Array:
     # One by one, each field would cost as much as the struct is wide.
     for field, child_values in zip(values.type, values.flatten(), strict=True):
         name = orjson.dumps(field.name).decode()
-        child = _value_json(child_values)
+        child = json_texts(child_values)
         # Null where the child is null, so that the join below leaves the member out.
         members.append(pc.binary_join_element_wise(string_scalar(f",{name}:"), child, string_scalar("")))
     # The braces take part in the join: a row without any value would vanish from it.
@@ -77,12 +79,18 @@ def _struct_json(values: pa.StructArray) -> pa.Array:
 
 
 def _string_json(values: pa.Array) -> pa.Array:
-    text = values if values.type == pa.string() else values.cast(pa.string())
-    escaped = text
-    if pc.any(pc.match_substring_regex(text, _NEEDS_ESCAPE)).as_py():
-        # Rare: one by one.
-        escaped = string_array([None if v is None else orjson.dumps(v).decode()[1:-1] for v in text.to_pylist()])
-    return _quoted(escaped)
+    return quoted_texts(values if values.type == pa.string() else values.cast(pa.string()))
+
+
+def quoted_texts(texts: pa.Array) -> pa.Array:
+    """Strings as strings of JSON; null stays null."""
+    if pc.any(pc.match_substring_regex(texts, pattern=_NEEDS_ESCAPE)).as_py():
+        if pc.any(pc.match_substring_regex(texts, pattern=_CONTROL)).as_py():
+            # Rare: one by one.
+            return string_array([None if t is None else orjson.dumps(t).decode() for t in texts.to_pylist()])
+        texts = pc.replace_substring(texts, pattern="\\", replacement="\\\\")
+        texts = pc.replace_substring(texts, pattern='"', replacement='\\"')
+    return _quoted(texts)
 
 
 def _float_json(values: pa.Array) -> pa.Array:
