@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.arguments import checked
@@ -39,37 +39,6 @@ from delta_orch.verbs.alter.table_changes import (
     UpgradeProtocol,
 )
 
-
-def ensure_text(value: object, what: str) -> str:
-    """Raise InvalidRequestError unless the value is a string."""
-    if not isinstance(value, str):
-        raise InvalidRequestError(f"{what} must be a string, not {value!r}")
-    return value
-
-
-def ensure_texts(values: Iterable[object], what: str) -> tuple[str, ...]:
-    """The values as a tuple; raises InvalidRequestError unless each is a string."""
-    return tuple(ensure_text(value, what) for value in values)
-
-
-def field_of(data_type: object, nullable: bool = True, comment: str | None = None) -> StructField:
-    """A column without a name, of a type or its text.
-
-    Raises:
-        SchemaMismatchError: It is not a type.
-    """
-    if isinstance(data_type, str):
-        declared, metadata = parse_declared_type(data_type)
-    elif isinstance(data_type, DataType):
-        declared, metadata = data_type, {}
-    else:
-        raise SchemaMismatchError(
-            f"{data_type!r} is not a type", remedy="Write it as in Spark SQL: bigint, array<string>"
-        )
-    given = {**metadata} if comment is None else {**metadata, "comment": ensure_text(comment, "A comment")}
-    return StructField("", declared, bool(nullable), given)
-
-
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.log.read.snapshot import Snapshot
@@ -79,6 +48,21 @@ if TYPE_CHECKING:
 
 ColumnType = DataType | str
 """A type, or its text in Spark SQL: `bigint`, `decimal(10,2)`, `array<struct<a:int>>`, `varchar(20)`."""
+
+
+def field_of(data_type: object, nullable: bool = True, comment: str | None = None) -> StructField:
+    """A column without a name, of a type or its text.
+
+    Raises:
+        SchemaMismatchError: It is not a type.
+    """
+    if not isinstance(data_type, DataType | str):
+        raise SchemaMismatchError(
+            f"{data_type!r} is not a type", remedy="Write it as in Spark SQL: bigint, array<string>"
+        )
+    declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
+    given = {**metadata} if comment is None else {**metadata, "comment": comment}
+    return StructField("", declared, nullable, given)
 
 
 @checked
@@ -113,22 +97,22 @@ class Alteration:
 
     def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
         """Remove properties. Their defaults apply again. A property that is not set is an error unless `if_exists`."""
-        return self._also(UnsetProperties(ensure_texts(keys, "The name of a property"), if_exists))
+        return self._also(UnsetProperties(keys, if_exists))
 
     def set_name(self, name: str) -> Alteration:
         """Set the table's name in its metadata. An empty text removes it."""
-        return self._also(SetTableTexts(name=ensure_text(name, "The table's name")))
+        return self._also(SetTableTexts(name=name))
 
     def set_description(self, description: str) -> Alteration:
         """Set the table's description. An empty text removes it."""
-        return self._also(SetTableTexts(description=ensure_text(description, "The description")))
+        return self._also(SetTableTexts(description=description))
 
     # Protocol
 
     def add_feature(self, *names: str) -> Alteration:
         """Add table features and the features that they need (PROTOCOL, "Table Features"). Older clients may no longer
         be able to read or write the table."""
-        return self._also(AddFeatures(ensure_texts(names, "The name of a table feature")))
+        return self._also(AddFeatures(names))
 
     def drop_feature(self, name: str, *, truncate_history: bool = False) -> Alteration:
         """Remove a table feature. The error names what the user must decide first.
@@ -143,7 +127,7 @@ class Alteration:
                 the feature's traces from the newest version, and raises InvalidRequestError that says when to try
                 again.
         """
-        return self._also(DropFeature(ensure_text(name, "The name of a table feature"), bool(truncate_history)))
+        return self._also(DropFeature(name, truncate_history))
 
     def upgrade_protocol(
         self, *, min_reader_version: int | None = None, min_writer_version: int | None = None
@@ -156,11 +140,11 @@ class Alteration:
     def add_constraint(self, name: str, expression: str) -> Alteration:
         """Add a CHECK constraint, which must be true for every row. `commit` reads the existing rows. Null is a
         violation (PROTOCOL, "CHECK Constraints")."""
-        return self._also(AddConstraint(ensure_text(name, "A constraint's name"), expression))
+        return self._also(AddConstraint(name, expression))
 
     def drop_constraint(self, name: str, *, if_exists: bool = False) -> Alteration:
         """Remove a CHECK constraint."""
-        return self._also(DropConstraint(ensure_text(name, "A constraint's name"), if_exists))
+        return self._also(DropConstraint(name, if_exists))
 
     # Columns
 
@@ -180,7 +164,7 @@ class Alteration:
             nullable: False is allowed only if the table, or the struct of a field, has no rows.
             first, after: The position among its siblings, by default the end.
         """
-        new = NewColumn(path, field_of(data_type, nullable, comment), _position(first, after))
+        new = NewColumn(path, field_of(data_type, nullable, comment), Position(first, after))
         return self._also(AddColumns((new,)))
 
     def add_columns(self, columns: Mapping[str, ColumnType] | Sequence[StructField]) -> Alteration:
@@ -197,7 +181,7 @@ class Alteration:
 
     def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
         """Rename a column. No file is rewritten. Needs column mapping (PROTOCOL, "Column Mapping")."""
-        return self._also(RenameColumn(path, ensure_text(new_name, "A column's name")))
+        return self._also(RenameColumn(path, new_name))
 
     def drop_columns(self, *paths: ColumnPath) -> Alteration:
         """Remove columns. No file is rewritten: the values stay in the files until `purge`. Needs column mapping."""
@@ -209,7 +193,7 @@ class Alteration:
         """Put a column first, or after one of its siblings."""
         if not first and after is None:
             raise InvalidRequestError("Nothing says where the column goes", remedy="Pass first=True or after=")
-        return self._also(MoveColumn(path, _position(first, after)))
+        return self._also(MoveColumn(path, Position(first, after)))
 
     def change_type(self, path: ColumnPath, data_type: ColumnType) -> Alteration:
         """Widen a column's type, at any depth. Needs `delta.enableTypeWidening` (PROTOCOL, "Type Widening")."""
@@ -226,7 +210,7 @@ class Alteration:
     def set_default(self, path: ColumnPath, expression: str) -> Alteration:
         """Set the value, in Spark SQL, of rows that are written without the column. Existing rows do not change
         (PROTOCOL, "Default Columns")."""
-        return self._also(SetDefault(path, ensure_text(expression, "A default")))
+        return self._also(SetDefault(path, expression))
 
     def drop_default(self, path: ColumnPath) -> Alteration:
         """Remove a column's default."""
@@ -234,7 +218,7 @@ class Alteration:
 
     def set_column_comment(self, path: ColumnPath, comment: str) -> Alteration:
         """Set a column's comment. An empty text removes it."""
-        return self._also(SetComment(path, ensure_text(comment, "A comment")))
+        return self._also(SetComment(path, comment))
 
     # Clustering
 
@@ -265,7 +249,3 @@ class Alteration:
             ConflictError: Another writer's commit is in conflict. Nothing was changed. Try again.
         """
         return alter(self._log, self._read_snapshot, tuple(self._changes), engine, options)
-
-
-def _position(first: bool, after: str | None) -> Position:
-    return Position(bool(first), None if after is None else ensure_text(after, "A column's name"))

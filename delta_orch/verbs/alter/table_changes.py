@@ -173,7 +173,7 @@ class AddConstraint:
 
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, InvalidExpressionError, ColumnNotFoundError."""
-        if not isinstance(self.name, str) or not self.name.strip():
+        if not self.name.strip():
             raise InvalidRequestError("A constraint needs a name", remedy="Pass one, such as 'positive_amount'")
         if _find_constraint(draft, self.name) is not None:
             raise InvalidRequestError(
@@ -181,8 +181,7 @@ class AddConstraint:
                 remedy="Take another name, or drop that one first",
                 constraint=self.name,
             )
-        if isinstance(self.expression, str):
-            ensure_no_column_in_double_quotes(self.expression, draft.schema)
+        ensure_no_column_in_double_quotes(self.expression, draft.schema)
         checked = check_expression(self.expression, f"CHECK constraint {self.name}", columns=draft.schema.names)
         condition = resolve_predicate(checked.sql, draft.schema)
         key = f"{CONSTRAINT_PREFIX}{self.name.lower()}"
