@@ -11,7 +11,7 @@ import re
 from argparse import ArgumentParser, HelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.redaction import redacted
@@ -27,8 +27,7 @@ class UsageError(Exception):
     """The command line cannot be understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """An option, or a positional argument where `names` are no flags, as `ArgumentParser.add_argument` takes it."""
 
     names: tuple[str, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Column, Expression
@@ -170,8 +170,7 @@ class WriteSpec:
         return StructType((*self.schema, *self.extra_columns)) if self.extra_columns else self.schema
 
 
-@dataclass(frozen=True, slots=True)
-class JoinSide:
+class JoinSide(NamedTuple):
     """One side of a join: its rows, and the name they have in the join's expressions.
 
     Attributes:
@@ -186,8 +185,7 @@ class JoinSide:
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(NamedTuple):
     """What `aggregate` computes of the rows of a group.
 
     Attributes:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -34,8 +35,7 @@ CHANGE_TYPE = "_change_type"
 _ARROW_ID = b"PARQUET:field_id"
 
 
-@dataclass(frozen=True, slots=True)
-class FileColumns:
+class FileColumns(NamedTuple):
     """The columns of the files of a write in their order, all nullable, without void fields.
 
     Attributes:

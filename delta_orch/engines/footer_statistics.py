@@ -12,8 +12,8 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -50,8 +50,7 @@ _EPOCH_DAY_ORDINAL = dt.date(1970, 1, 1).toordinal()
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsColumn:
+class StatisticsColumn(NamedTuple):
     """A leaf whose statistics are wanted, by its path in the table's schema."""
 
     path: ColumnPath
@@ -82,7 +81,7 @@ def statistics_of_files(spec: WriteSpec) -> tuple[StatisticsColumn, ...]:
     columns = statistics_columns(in_files, spec.statistics)
     if spec.column_mapping is ColumnMappingMode.NONE:
         return columns
-    return tuple(replace(column, path=physical_path(spec.schema, column.path)) for column in columns)
+    return tuple(column._replace(path=physical_path(spec.schema, column.path)) for column in columns)
 
 
 def _leaves(struct: StructType, parent: ColumnPath) -> Iterator[StatisticsColumn]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression
@@ -71,8 +71,7 @@ class RowAddresses:
         return (self.file_number, self.row_position)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputColumn:
+class OutputColumn(NamedTuple):
     """A column a scan returns.
 
     Attributes:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,8 +25,7 @@ _CELL_BITS = 16
 _BITS_OF_ONE = 12
 
 
-@dataclass(frozen=True, slots=True)
-class CurveGrid:
+class CurveGrid(NamedTuple):
     """The cells, and their places on the curve.
 
     Attributes:

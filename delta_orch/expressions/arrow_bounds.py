@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +20,7 @@ _MANY = 64
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowSize:
+class ArrowSize(NamedTuple):
     """How large an expression is, or more.
 
     Attributes:

@@ -9,8 +9,8 @@ Nothing is loaded for it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.allowed_functions import WITHOUT_PARENTHESES
@@ -18,8 +18,7 @@ from delta_orch.expressions.checked_grammar import Path, Reader
 from delta_orch.expressions.checked_tokens import OTHER_FUNCTION, SIMPLER, Refused
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedExpression:
+class CheckedExpression(NamedTuple):
     """An expression that may be evaluated: Spark SQL that was printed here, and the columns it names."""
 
     sql: str

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 from delta_orch.expressions.checked_tokens import SIMPLER, Refused
 
@@ -41,8 +41,7 @@ _FLAGS = re.compile(r"\(\?[ims]+\)")
 _NO_WIDTH = re.compile(r"\\[bBAZzG]|[\^$]")
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """What a part of a pattern can match.
 
     Attributes:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from typing import NamedTuple
 
 from delta_orch.expressions.nodes import And, Comparison, Constant, Expression, IsNull, Literal, Not
 from delta_orch.expressions.spark_literals import EPOCH, INTEGRAL_RANGES
@@ -22,8 +22,7 @@ _MICROS_PER_DAY = 86_400_000_000
 _EPOCH_DAY = date(1970, 1, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(NamedTuple):
     """A column type as the whole numbers `low` to `high`; `value_of` gives the Python value of one of them."""
 
     data_type: DataType

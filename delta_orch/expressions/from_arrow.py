@@ -11,10 +11,9 @@ import logging
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,8 +52,7 @@ _NAN = Literal(math.nan, DOUBLE)
 _EPOCH = datetime(1970, 1, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
+class Translation(NamedTuple):
     """What nodes can say of an expression.
 
     Attributes:

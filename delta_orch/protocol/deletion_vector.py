@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from delta_orch.errors import CorruptDeletionVectorError
@@ -186,8 +186,7 @@ class DeletionVector:
         return struct.pack("<i", MAGIC) + bytes(self.bitmap.serialize())
 
 
-@dataclass(frozen=True, slots=True)
-class SerializedVector:
+class SerializedVector(NamedTuple):
     """A vector as the bytes that a file or an inline descriptor holds."""
 
     data: bytes

@@ -4,9 +4,8 @@ spells them: URI-encoded once, relative to the table's root or absolute (PROTOCO
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ CHECKPOINT_KINDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LogPath:
+class LogPath(NamedTuple):
     """One recognised file of the log.
 
     Attributes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from delta_orch.arguments import checked
 from delta_orch.engines.scan_plan import OutputColumn, RowTracking, ScanPlan, output_columns_schema
@@ -256,8 +256,7 @@ def _plan(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPredicate:
+class ScanPredicate(NamedTuple):
     """Two predicates. A row matches if both are true.
 
     Attributes:

@@ -15,10 +15,10 @@ import os
 import posixpath
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -63,8 +63,7 @@ class FailureKind(Enum):
     UNKNOWN = "the request may have taken effect"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """A failed request in the words of a user. The texts hold nothing secret."""
 
     kind: FailureKind

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,8 +43,7 @@ _BOUNDS = (1, 2, 5, 6)
 _TEXT_BYTES, _HISTOGRAMS = 1, (2, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
+class _Leaf(NamedTuple):
     """What the chunks of a column must agree with.
 
     Attributes:

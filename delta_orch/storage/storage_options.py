@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
@@ -212,8 +212,7 @@ class StoreOptions:
         return f"StoreOptions({', '.join(sorted(self.library))})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(NamedTuple):
     """Where a value goes in the library's arguments, and how its text is read."""
 
     path: tuple[str, ...]

@@ -6,7 +6,7 @@ constraints, invariants and generated columns that depend on a column.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -166,8 +166,7 @@ def ensure_default(name: str, text: str) -> str:
     return text.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class NamedExpression:
+class NamedExpression(NamedTuple):
     """Text in Spark SQL that the table holds, and what it is called in messages."""
 
     what: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import orjson
 
@@ -130,8 +130,7 @@ def _details(column: StructField, path: tuple[str, ...]) -> ColumnDetails:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(NamedTuple):
     """The metadata of one column."""
 
     metadata: Mapping[str, object]

@@ -13,8 +13,8 @@ the feature, the table protects that history: `checkpointProtection` with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError
 from delta_orch.protocol.actions import Metadata, Protocol
@@ -242,8 +242,7 @@ class FileTrait(Enum):
     SHREDDED_VARIANTS = "shredded variants"
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """How a feature leaves a table.
 
     Attributes:

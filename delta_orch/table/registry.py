@@ -8,9 +8,8 @@ Features"; legacy versions: "Requirements for Readers", "Requirements for Writer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
 from delta_orch.protocol.actions import Protocol
@@ -68,8 +67,7 @@ def has_collations(configuration: TableConfiguration) -> bool:
     return "__COLLATIONS" in text or " collate " in text.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class TableFeature:
+class TableFeature(NamedTuple):
     """One table feature.
 
     Attributes:

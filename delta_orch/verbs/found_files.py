@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -56,8 +55,7 @@ OF_32_BITS = (BYTE, SHORT, INTEGER)
 _CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSchema:
+class FoundSchema(NamedTuple):
     """What columns a file has, and an example of such a file."""
 
     schema: StructType

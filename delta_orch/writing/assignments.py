@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
+from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
@@ -37,8 +37,7 @@ _MOMENTS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 Path = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """A place in a row, spelled as the schema does, and the value that goes there, not yet cast.
 
     `value` may be the keyword DEFAULT: then it is the column's default.

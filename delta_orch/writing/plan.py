@@ -447,7 +447,7 @@ class Write:
         spec = replace(self.target.write_spec(), change_type=DELETE, directory=CHANGE_DATA_DIRECTORY)
         told = self.engine.write(self.engine.scan(replace(plan, schema=self.target.schema)), spec)
         self.transaction.add_change_files(told, just_written=True)
-        return selection if told.num_rows else replace(selection, partial=selection.partial.slice(0, 0))
+        return selection if told.num_rows else selection._replace(partial=selection.partial.slice(0, 0))
 
     def move(self, groups: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
         """Write the rows of each group of files into one file; what readers see does not change.

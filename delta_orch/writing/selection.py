@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Files of a snapshot, columns `plan.REMOVED_FILE_COLUMNS`, out of which rows are taken.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -52,8 +52,7 @@ _FILES = "files"
 _FACTS = "facts"
 
 
-@dataclass(frozen=True, slots=True)
-class NativeScan:
+class NativeScan(NamedTuple):
     """A query over data files.
 
     Attributes:
@@ -70,8 +69,7 @@ class NativeScan:
     statements: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """A column to select: under which name, and what it is in the table, see `ColumnWriter.column`."""
 
     name: str
@@ -79,8 +77,7 @@ class _Wanted:
     is_output: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Footer:
+class _Footer(NamedTuple):
     """A data file as its footer describes it.
 
     Attributes:

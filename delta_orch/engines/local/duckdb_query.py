@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -35,8 +36,7 @@ class QueryInput:
     columns: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class DuckDBQuery:
+class DuckDBQuery(NamedTuple):
     """A query for DuckDB.
 
     Attributes:

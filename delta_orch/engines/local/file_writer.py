@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,8 +47,7 @@ _SAMPLED_ROWS, _SAMPLE = 256 * 1024, 128
 _SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "lz4": ".lz4raw"}
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
+class WrittenFile(NamedTuple):
     """What the log needs to know of a finished file. `path` is decoded and relative to the table's root."""
 
     path: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,8 +38,7 @@ WHOLE_BYTES = 256 * 1024
 """Size up to which a file is fetched as a whole: one request, and Arrow then decodes from memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileTask:
+class FileTask(NamedTuple):
     """What to read of one file.
 
     Attributes:

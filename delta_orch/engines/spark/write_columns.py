@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
@@ -49,8 +50,7 @@ _HEX_MARK = "utf8-hex-"
 _HIVE_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
-@dataclass(frozen=True, slots=True)
-class SqlCheck:
+class SqlCheck(NamedTuple):
     """`condition` is Spark SQL over the table's columns; anything but true is a violation of `name`. `columns` are the
     top-level ones it reads, as far as that is known."""
 

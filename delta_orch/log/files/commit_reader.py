@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
@@ -37,8 +37,7 @@ _FLUSH_ROWS = 1_000
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
+class LogFile(NamedTuple):
     """The content of one JSON file of the log. `path` is relative to the table's root."""
 
     path: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from delta_orch.protocol.paths import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
 from delta_orch.storage.base import FileMeta, LogStore
@@ -13,8 +14,7 @@ _LOGGER = logging.getLogger(__name__)
 _DIGITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFiles:
+class CheckpointFiles(NamedTuple):
     """The files of one complete checkpoint, in the order of their parts."""
 
     version: int
@@ -26,8 +26,7 @@ class CheckpointFiles:
         return sum(f.size for f in self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionFile:
+class CompactionFile(NamedTuple):
     """A log compaction: commits `start_version` to `end_version`, both inclusive and not the same, in one file."""
 
     start_version: int

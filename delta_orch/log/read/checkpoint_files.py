@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,8 +26,7 @@ from delta_orch.protocol.paths import canonical_paths
 _GROUPS_AT_ONCE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRows:
+class LiveRows(NamedTuple):
     """The rows of one row group that count.
 
     Attributes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,8 +55,7 @@ class TouchedFiles:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TailFiles:
+class TailFiles(NamedTuple):
     """The files of a run of commits, reconciled.
 
     Attributes:

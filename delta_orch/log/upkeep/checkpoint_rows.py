@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Queue
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,8 +39,7 @@ _DICTIONARIES = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class FileRows:
+class FileRows(NamedTuple):
     """Some file actions as rows of a checkpoint file: all `add`, or all `remove`."""
 
     action: str

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -41,8 +41,7 @@ _ACTIONS = ("add", "remove")
 _FILE_URIS, _AFTER_FILE_URIS = "file:", "file;"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSidecar:
+class KnownSidecar(NamedTuple):
     """A sidecar, and how many actions of each kind it holds."""
 
     sidecar: Sidecar

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -35,8 +35,7 @@ FILE_BYTES = 2 * 1024 * 1024
 _LETTERS = string.ascii_letters + string.digits
 
 
-@dataclass(frozen=True, slots=True)
-class VectorFile:
+class VectorFile(NamedTuple):
     """A file of deletion vectors, not written yet; `path` is relative to the table's root."""
 
     path: str

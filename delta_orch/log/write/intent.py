@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from delta_orch.storage.base import LogStore
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(NamedTuple):
     """What a transaction has read and is about to change.
 
     Attributes:
@@ -60,8 +58,7 @@ class Intent:
     store: LogStore
 
 
-@dataclass(frozen=True, slots=True)
-class FileChanges:
+class FileChanges(NamedTuple):
     """Files that a commit adds and removes."""
 
     adds: pa.Table

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -153,8 +153,7 @@ def join_marked(some: MarkedRows, others: MarkedRows) -> MarkedRows:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(NamedTuple):
     """Rows that two transactions delete: in which files, as the log spells their paths, and how many in all."""
 
     paths: tuple[str, ...]

@@ -5,7 +5,7 @@ Shredding, "Value Shredding", "Shredded Value Types", "Arrays", "Objects").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -17,22 +17,19 @@ _MAX_SHREDDED_LEVELS = 100
 _KIND_OF_ARROW = {t: kind for kind, t in ARROW_TYPES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class TypedObject:
+class TypedObject(NamedTuple):
     """Shredded fields by name, in the order of the names' UTF-8 bytes: the order in which objects list their fields."""
 
     fields: Mapping[str, VariantGroup]
 
 
-@dataclass(frozen=True, slots=True)
-class TypedArray:
+class TypedArray(NamedTuple):
     """A shredded array."""
 
     element: VariantGroup
 
 
-@dataclass(frozen=True, slots=True)
-class VariantGroup:
+class VariantGroup(NamedTuple):
     """Which columns one variant has, or one shredded part of it.
 
     Only the outermost group has metadata, and not even that where it was read without.

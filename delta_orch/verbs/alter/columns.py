@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import orjson
 
@@ -63,8 +64,7 @@ class Position:
         return StructType((*fields[:index], field, *fields[index:]))
 
 
-@dataclass(frozen=True, slots=True)
-class NewColumn:
+class NewColumn(NamedTuple):
     """A column to be added; its path ends with its own name."""
 
     path: ColumnPath

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression, IsNull, Not
@@ -16,8 +16,7 @@ from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import FileTrait
 
 
-@dataclass(frozen=True, slots=True)
-class RowProof:
+class RowProof(NamedTuple):
     """What every row of the table must satisfy before the change may be committed.
 
     Attributes:

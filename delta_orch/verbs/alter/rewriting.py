@@ -5,7 +5,7 @@ shredded variants. The rows stay what they are, and so do their ids; the commit 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,8 +36,7 @@ FILES_AT_ONCE = 10_000
 """So many plans are held in memory, and handed to the engine as one job."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Basis:
+class _Basis(NamedTuple):
     """What files are made for: one that was made for something else is of no use."""
 
     spec: WriteSpec

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from delta_orch.engines.base import ComputedColumn, Engine, Measure, Relation
 from delta_orch.errors import InvalidExpressionError
@@ -31,8 +30,7 @@ _MOST_PARTITION_VALUES = 1_000
 _ORDERED = {*INTEGRAL_RANGES, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ}
 
 
-@dataclass(frozen=True, slots=True)
-class Equality:
+class Equality(NamedTuple):
     """A part of the condition: a column of the table equals one of the source; `is_null_safe` for `<=>`."""
 
     target: Column
@@ -41,8 +39,7 @@ class Equality:
     is_null_safe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Rows of the table that the source may match, as far as that is known without reading the table.
 
     Attributes:

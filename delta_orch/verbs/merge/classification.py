@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Relation
 from delta_orch.expressions.column_names import free_name
@@ -133,7 +133,7 @@ def classify(
         if by_source:
             columns = [ComputedColumn(name, Column((name,))) for name in names]
             marked = [*columns, ComputedColumn(present, Literal(True, BOOLEAN))]
-            source = replace(source, relation=engine.project(source.relation, marked))
+            source = source._replace(relation=engine.project(source.relation, marked))
         number = ComputedColumn(CLAUSE, _number(clauses, present))
         addresses = [ComputedColumn(name, Column((TARGET, name))) for name in address_columns]
         kind = _join_kind(by_source, bool(clauses.of(Kind.NOT_MATCHED)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,8 +52,7 @@ from delta_orch.writing.target import WriteTarget, evolve_target
 _MOST_KEYS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRequest:
+class MergeRequest(NamedTuple):
     """A merge as the caller asks for it.
 
     Attributes:
@@ -91,7 +91,7 @@ def merge(
             cause="It keeps rows of the table",
             remedy='Use schema_mode="merge", or leave it out',
         )
-    request = replace(request, target_alias=target_alias, source_alias=source_alias)
+    request = request._replace(target_alias=target_alias, source_alias=source_alias)
     # A stream can be opened once, and a plan may look at its source before it runs.
     engine = select_engine(request.source, request.engine)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 _MOST_RECENT = 32
 
 
-@dataclass(frozen=True, slots=True)
-class FileMatch:
+class FileMatch(NamedTuple):
     """One row a file, no nulls.
 
     Attributes:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -257,8 +256,7 @@ def leaf_type(schema: StructType, path: Sequence[str]) -> DataType | None:
     return current
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnBounds:
+class ColumnBounds(NamedTuple):
     """What the statistics say about one column, one row a file.
 
     Attributes:
