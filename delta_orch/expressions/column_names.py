@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
-from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.protocol.types import StructField, StructType
 
 
@@ -45,24 +44,6 @@ def ensure_sequence_of_names(names: Sequence[str], what: str) -> None:
         raise InvalidRequestError(
             f"{what} must be a sequence of column names, not the string {names!r}", remedy=f"Write [{names!r}]"
         )
-
-
-_DOUBLE_QUOTED = r"""(?xs)'(?:[^'\\]|\\.)*+' | `[^`]*` | --[^\r\n]* | /\*.*?\*/ | "([^"\\]*+)\""""
-
-
-def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
-    """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
-    text, and silently finds no row."""
-    if '"' not in text:
-        return
-    for found in re.finditer(_DOUBLE_QUOTED, text):
-        name = found[1]
-        if name and schema.find(name) is not None:
-            raise InvalidExpressionError(
-                f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
-                remedy=f"Write `{name}` for the column, or '{name}' for the text",
-                column=name,
-            )
 
 
 def find_named_column(name: str, schema: StructType) -> StructField | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_WORDS, ensure_shallow, too_deep, too_long
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, StartsWith
 from delta_orch.expressions.spark_literals import (
@@ -22,7 +23,7 @@ from delta_orch.expressions.spark_literals import (
     parse_spark_timestamp,
 )
 from delta_orch.expressions.tree import conjunction, disjunction
-from delta_orch.protocol.types import BOOLEAN, DATE, LONG, TIMESTAMP, TIMESTAMP_NTZ
+from delta_orch.protocol.types import BOOLEAN, DATE, LONG, TIMESTAMP, TIMESTAMP_NTZ, StructType
 
 _TOKEN = r"""(?x)[ \t\r\n]*(?:
     (?P<word>[A-Za-z_][A-Za-z0-9_]*)(?!['"])
@@ -84,6 +85,24 @@ def parse_value(text: str) -> Expression:
     from delta_orch.expressions.spark_syntax import parse_scalar
 
     return parse_scalar(text)
+
+
+_DOUBLE_QUOTED = r"""(?xs)'(?:[^'\\]|\\.)*+' | `[^`]*` | --[^\r\n]* | /\*.*?\*/ | "([^"\\]*+)\""""
+
+
+def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
+    """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
+    text, and silently finds no row."""
+    if '"' not in text:
+        return
+    for found in re.finditer(_DOUBLE_QUOTED, text):
+        name = found[1]
+        if name and schema.find(name) is not None:
+            raise InvalidExpressionError(
+                f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
+                remedy=f"Write `{name}` for the column, or '{name}' for the text",
+                column=name,
+            )
 
 
 _CLOCKS = re.compile(r"(?i)\s*(current_timestamp|now|current_date|localtimestamp)\s*(\(\s*\))?\s*")

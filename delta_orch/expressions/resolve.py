@@ -17,8 +17,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.bounds import bounded, ensure_few_terms, ensure_shallow
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
+from delta_orch.expressions.bounds import ensure_shallow
 from delta_orch.expressions.fit_comparison import fit_comparison, literal_type, refuse_comparison
 from delta_orch.expressions.nodes import (
     And,
@@ -34,11 +33,19 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_expression
 from delta_orch.expressions.spark_literals import (
     INTEGRAL_RANGES,
 )
-from delta_orch.expressions.tree import OPERATORS, columns_of, conjunction, disjunction, is_opaque
+from delta_orch.expressions.tree import (
+    OPERATORS,
+    bounded,
+    columns_of,
+    conjunction,
+    disjunction,
+    ensure_few_terms,
+    is_opaque,
+)
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,

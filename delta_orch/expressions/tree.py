@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.bounds import MAX_DEPTH, MAX_TERMS, too_deep
 from delta_orch.expressions.nodes import (
     And,
     Cast,
@@ -168,3 +169,100 @@ def any_of(conditions: Sequence[Expression]) -> Expression:
             case _:
                 rest.append(condition)
     return disjunction(*(In(column, tuple(literals)) for column, literals in values.items()), *rest)
+
+
+# How large and how deep a tree may be, see `bounds`
+
+
+def bounded(expression: Expression) -> Expression:
+    """The predicate with chains of AND, and of OR, flattened.
+
+    Raises:
+        InvalidExpressionError: It is nested too deeply, or it is none: a part of it is not an expression.
+    """
+    return _bounded(expression, 1)
+
+
+def _bounded(node: Expression, depth: int) -> Expression:
+    if depth > MAX_DEPTH:
+        raise too_deep()
+    match node:
+        case Literal() | Cast() | Choice() | MakeStruct():
+            return node  # the last three are made here, from what was read within these bounds
+        case Column(path) if _is_path(path):
+            return node
+        case Opaque(str(), columns) if isinstance(columns, tuple) and all(
+            isinstance(column, Column) and _is_path(column.path) for column in columns
+        ):
+            return node
+        case And() | Or():
+            return type(node)(tuple(_bounded(child, depth + 1) for child in _chain(node)))
+        case Not() | IsNull() | Coerced() | Comparison() | StartsWith(_, str()):
+            return with_children(node, lambda child: _bounded(child, depth + 1))
+        case In(_, values) if isinstance(values, tuple) and set(map(type, values)) <= {Literal}:
+            return with_children(node, lambda child: _bounded(child, depth + 1))
+    name = type(node).__name__
+    raise InvalidExpressionError(
+        f"A {name} with parts of another type is not an expression"
+        if isinstance(node, Expression)
+        else f"A {name} is not an expression",
+        remedy="Write the predicate as text in Spark SQL, or see delta_orch.expressions.nodes for what each node takes",
+        type=name,
+    )
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, tuple) and bool(path) and all(isinstance(name, str) for name in path)
+
+
+def _chain(node: And | Or) -> list[Expression]:
+    """The operands of a chain of one operator, in order, however it is nested."""
+    found: list[Expression] = []
+    waiting: list[Expression] = [node]
+    while waiting:
+        item = waiting.pop()
+        if type(item) is type(node) and isinstance(item, And | Or) and isinstance(item.children, tuple):
+            waiting.extend(reversed(item.children))
+        else:
+            found.append(item)
+    return found
+
+
+def ensure_few_terms(expression: Expression, most: int = MAX_TERMS, most_values: int | None = None) -> Expression:
+    """The resolved predicate.
+
+    Args:
+        most: How many comparisons and other tests it may have.
+        most_values: How many constants its lists may have together; None for any number.
+
+    Raises:
+        InvalidExpressionError: It has more.
+    """
+    terms = values = 0
+    waiting = [expression]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case And(children) | Or(children):
+                waiting.extend(children)
+            case Not(child) | Coerced(child):
+                waiting.append(child)
+            case In(_, listed):
+                terms, values = terms + 1, values + len(listed)
+            case _:
+                terms += 1
+    if terms > most:
+        raise InvalidExpressionError(
+            f"The predicate has {terms} comparisons",
+            cause=f"A predicate may have {most} at most",
+            remedy="Write alternatives for one column as IN (…), or join with a table of them",
+            terms=terms,
+        )
+    if most_values is not None and values > most_values:
+        raise InvalidExpressionError(
+            f"The lists of the predicate have {values} values",
+            cause=f"This engine takes {most_values} at most",
+            remedy="Join with a table of the values",
+            values=values,
+        )
+    return expression

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.scan_plan import FilePruning
 from delta_orch.errors import DeltaError, InvalidExpressionError
-from delta_orch.expressions.bounds import bounded
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
-from delta_orch.expressions.tree import conjunction, disjunction
+from delta_orch.expressions.tree import bounded, conjunction, disjunction
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import (
     BOOLEAN,

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from delta_orch.engines.file_schema import as_nullable
-from delta_orch.expressions.bounds import ensure_few_terms
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import ensure_few_terms
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema_edit import with_fields, without_metadata
 from delta_orch.protocol.types import (

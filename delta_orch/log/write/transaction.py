@@ -201,7 +201,7 @@ class Transaction(Staging):
         return None if self._read_version is None else self._rebase(self._next_version, attempt=0)
 
     def _commit_behind_others(self) -> CommitResult:
-        patience = Patience()
+        patience: Patience | None = None
         for attempt in range(1, self._max_attempts + 1):
             version = self._next_version
             started = time.monotonic()
@@ -215,8 +215,10 @@ class Transaction(Staging):
             if result is not None:
                 return result
             # Nobody has the version, as far as the store can tell.
-            if self._doubt is not None and not patience.wait():
-                raise self._outcome_unknown(version, self._doubt)
+            if self._doubt is not None:
+                patience = patience or Patience()
+                if not patience.wait():
+                    raise self._outcome_unknown(version, self._doubt)
         if self._doubt is not None:
             raise self._outcome_unknown(version, self._doubt)
         raise CommitRetriesExhaustedError(
