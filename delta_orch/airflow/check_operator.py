@@ -27,15 +27,16 @@ class DeltaCheckOperator(DeltaTableOperator):
         reference: Instead of `version`: the XCom of a task. Of one with `stage=True`, the version that it would make is
             checked. (templated)
         columns: Column → its type as Delta spells it (`long`, `decimal(10,2)`); None for any. (templated)
-        exact_columns: There must be no others.
-        rows: Name of the check → a predicate in Spark SQL that every row satisfies; a null is no yes. (templated)
+        exact_columns: No other columns are allowed.
+        rows: Name of the check → a predicate in Spark SQL that every row must satisfy. A null counts as a violation.
+            (templated)
         where: Only these rows are looked at by `rows` and `min_rows`. (templated)
-        min_rows: There are at least so many rows. (templated)
+        min_rows: The smallest number of rows. (templated)
         max_age: Data has changed within this time: a `timedelta`, or seconds.
-        max_health: Field of `TableHealth` → the largest number that is well: `{"num_small_files": 100}`.
+        max_health: Field of `TableHealth` → the largest number that passes: `{"num_small_files": 100}`.
         constraints: Every row satisfies the table's own constraints, and columns that are not nullable hold no null,
             whoever wrote them.
-        python_callable: Called with the snapshot; whatever it returns but True fails.
+        python_callable: Called with the snapshot. Any result other than True fails the task.
     """
 
     template_fields: Sequence[str] = (

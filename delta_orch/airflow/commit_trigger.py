@@ -29,20 +29,22 @@ _POLLS_UNTIL_VERIFIED = 10
 class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
     """Fires for commits that change data. Give it to an `AssetWatcher`, or use `delta_table_asset(watch=True)`.
 
-    How far the table was seen stands in the asset's state store, and moves on after the event was handed over: no
-    commit is missed, whatever happens to the triggerer, and one may be told twice. A table that was dropped and created
-    anew is told as such. Commits that change no data (compaction, properties) are no events. Triggers of one table and
-    connection share their polling: one metadata request a poll, in a worker thread. Errors are logged and ridden out.
+    The position in the table is kept in the asset's state store. It moves after the event was delivered. So no commit
+    is missed, even if the triggerer dies, and a commit may be reported twice. The event says if the table was dropped
+    and recreated. Commits that change no data (compaction, properties) are not events. Triggers of one table and
+    connection share their polling: each poll is one metadata request, in a worker thread. Errors are logged, and the
+    polling continues.
 
     The event's payload is `{table_uri, version, starting_version, ending_version, table_id, run_key, operations,
     partitions, recreated, missed}`; `partitions` is None where there are none, or too many for an event.
 
     Args:
         table_uri: Absolute, or below the connection's `table_root`.
-        asset_name: The asset that is watched: assets of one table have a place of their own in time.
+        asset_name: The asset that is watched. Each asset of a table has a position of its own.
         delta_conn_id: The connection with the storage options.
         poll_interval_s: Seconds between polls.
-        start: Where the first watch begins: `latest`, what is committed from now on; `earliest`, all there is.
+        start: Where the first watch begins: `latest` with the next commit, `earliest` with the first commit that is
+            there.
     """
 
     def __init__(

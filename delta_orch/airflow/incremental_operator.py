@@ -37,19 +37,19 @@ MODES: dict[str, Mode] = {
 class DeltaIncrementalOperator(DeltaStepOperator):
     """Hand a function what is new in `source` and commit what it returns, together with the cursor, to `target`.
 
-    **Exactly once.** How far the target has read the source stands in the target's own log and moves in the commit that
-    holds the rows. A task killed after its commit and retried goes on behind it; one killed before starts over. A
-    retry, a cleared task and an overlapping run find nothing to do where there is nothing new.
+    **Exactly once.** The cursor is in the target's own log. It moves in the commit that holds the rows. If a task is
+    killed after its commit, the retry continues behind that commit. If it is killed before, the retry starts over. A
+    retry, a cleared task and an overlapping run do nothing if the source has no new commits.
 
     The function's first argument is a `pipeline.incremental.ChangeBatch`: `batch.scan()` is all rows of the touched
     partitions, `batch.changes` the changed rows, `batch.partitions()` the touched partitions, as of `ending_version`.
-    Its other arguments and its result are as for `DeltaWriteOperator`; rows it returns none of move the cursor alone.
+    Its other arguments and its result are as for `DeltaWriteOperator`; if it returns no rows, only the cursor moves.
 
-    The task goes on until it has processed what was in the source when it began, and reports the last commit.
+    The task processes everything that was in the source when it began, and reports the last commit.
 
     Args:
-        source: The table read from. Of several, a dict of names; the function then gets a dict with the batches of
-            those that have news, and all their cursors are committed together. (templated)
+        source: The table to read. For several tables, a dict of names to tables. The function then gets a dict with the
+            batches of the tables that have changes, and one commit holds all cursors. (templated)
         target: The table written to; the first commit creates it. (templated)
         python_callable: `(batch, …) -> rows`.
         op_args: Positional arguments after the batch. (templated)

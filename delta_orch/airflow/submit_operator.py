@@ -47,8 +47,8 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
             `queue`, `namespace` and `spark-binary`. (templated)
         spark_conf: Settings, by `--conf`. (templated)
         env_vars: Environment variables of `spark-submit`. (templated)
-        adds: The script leaves the rows that are there, so that doing it twice doubles its own. False where it replaces
-            or merges them.
+        adds: True if the script keeps the rows that are there: running it twice would double its rows. False if it
+            replaces or merges them.
         idempotency: `run` or `partition`, as `DeltaWriteOperator`.
         identity: As `DeltaWriteOperator`. (templated)
     """

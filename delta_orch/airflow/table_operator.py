@@ -61,15 +61,15 @@ def xcom_of(report: StepReport, **details: object) -> XCom:
 class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
     """Base of the operators that work on one table; subclasses implement `execute_on_table`.
 
-    Errors that are worth a retry (`DeltaError.retryable`) leave as they are, so that the task's retries apply; other
-    DeltaErrors fail the task at once. The XCom and the extra of each outlet's asset event hold `table_uri`, `version`
-    and `skipped`, and the event `rows` and `partitions` where they are known. A task that finds its work done is a
-    success, not skipped, so that what follows it runs; but it emits no asset event.
+    Retryable errors (`DeltaError.retryable`) are raised unchanged, so the task's retries apply. Other DeltaErrors fail
+    the task at once. The XCom and the extra of each outlet's asset event hold `table_uri`, `version` and `skipped`, and
+    the event `rows` and `partitions` where they are known. A task whose work is done already succeeds and is not
+    skipped, so the tasks after it run. But it emits no asset event.
 
-    `outlets` and `inlets` that are not given are filled in: with the assets that were given as locations, and the
-    outlet of a table that is named otherwise with the asset, of whatever name, that has its URI. Where no DAG has
-    declared one, or it is watched (`delta_table_asset(watch=True)`: the watcher tells of the commit), no event is
-    emitted.
+    If `outlets` or `inlets` are not given, the operator fills them in. It takes assets that were given as locations.
+    For a table that was given in another way, it takes the asset with the table's URI, whatever its name is. No event
+    is emitted if no DAG has declared such an asset, or if the asset is watched: then the watcher reports the commit
+    (`delta_table_asset(watch=True)`).
 
     Args:
         table_uri: A URI, a path, an `ObjectStoragePath`, an asset (or its `delta://` URI), or a name below the

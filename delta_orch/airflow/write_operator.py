@@ -111,14 +111,14 @@ class DeltaWriteOperator(DeltaRowsOperator):
 
     **Exactly once.** The commit carries a transaction id made of the DAG, the task, its map index and the run's
     partition key or data interval. A retry finds it recorded and ends without calling the function. Clearing the task,
-    or a later run for the same interval, writes again. An attempt of an older run that finishes late is fenced off.
+    or a later run for the same interval, writes again. A late attempt of an older run commits nothing.
 
     The function is called with `op_args`, and with those of `op_kwargs` and of the task context its parameters name;
     a parameter `spark` receives the session that `spark_conn_id` and `spark_conf` describe. It returns a Spark
     DataFrame, an Arrow table or reader, or a pandas or Polars frame.
 
     Args:
-        python_callable: Yields the rows. Give this or `sql`.
+        python_callable: Returns the rows. Give this or `sql`.
         sql: A query in Spark SQL over `tables`; a name ending in `.sql` is read from file. (templated)
         tables: Names used in `sql` → tables of the same connection; the XCom of a task is the version it committed.
             (templated)
@@ -131,11 +131,11 @@ class DeltaWriteOperator(DeltaRowsOperator):
             every row is replaced. By default the rows must have the table's columns.
         partition_by: Partition columns, if this write creates the table.
         table_properties: `delta.*` and other properties, if this write creates the table. (templated)
-        idempotency: `run` as described; `partition`: once for the run's partition key or data interval, whichever run
-            or clearing does it (what a table needs that is only ever appended to); or `off`: every attempt writes.
-        identity: What this task writes, in place of the map index: a mapped task that names it stays itself when the
-            list changes. Of a write that replaces the whole table, each identity has a time line of its own.
-            (templated)
+        idempotency: `run` as described; `partition`: once for the run's partition key or data interval, in whichever
+            run or clearing (for a table that only grows); or `off`: every attempt writes.
+        identity: A name for what this task writes, in place of the map index. A mapped task with a name keeps its
+            identity when the list changes. If a write replaces the whole table, each identity has its own order of
+            runs. (templated)
         stage: Write everything but the commit; `DeltaPublishOperator` makes it. The XCom holds a reference, `staged`,
             with which `DeltaHook.snapshot` opens what was written, and no version.
         engine: `spark`, `local`, or `auto`: by the data; for `sql` Spark if the task has a session or one runs.

@@ -47,10 +47,10 @@ def with_delta_maintenance(defs: dg.Definitions, **arguments: Any) -> dg.Definit
     defs = with_delta_maintenance(dg.Definitions(assets=[flights, silver], resources={"io_manager": io_manager}))
     ```
 
-    The tables are those of assets that a `DeltaLakeIOManager` keeps, of `@delta_asset` and `@delta_multi_asset`. One
-    that several assets write is there once, under the key of the first. Vacuum keeps what incremental assets of the
-    definitions still have to read. Observed tables, which others write, are left
-    to them. Locations in environment variables are looked up here.
+    The tables are those that a `DeltaLakeIOManager`, a `@delta_asset` or a `@delta_multi_asset` writes. A table that
+    several assets write is maintained once, under the key of the first asset. Vacuum keeps the files that incremental
+    assets of the definitions still have to read. Observed tables are not maintained: others write them. Locations in
+    environment variables are read here.
 
     Args:
         arguments: As of `build_delta_maintenance_assets`, but for `tables`, `deps` and `consumers`. By default

@@ -29,11 +29,11 @@ def build_delta_audit_checks(assets: Iterable[dg.AssetsDefinition]) -> list[dg.A
     """The audits of assets that the IO manager keeps (metadata `audit`), as blocking asset checks.
 
     An audit looks at the rows before they are visible, whether it is a check or not. As a check it is in the catalog,
-    with its history. After a materialization the check tells what the audit found. A failed audit, which fails the
-    step, is told as a failed check. A check that is run without its asset looks at the whole table as it is.
+    with its history. After a materialization, the check reports what the audit found. A failed audit fails the step,
+    and is reported as a failed check. A check that runs without its asset looks at the whole table as it is.
 
     Args:
-        assets: Those without audits are passed over. The audits of a `@delta_asset` are checks already.
+        assets: Assets without audits are ignored. The audits of a `@delta_asset` are checks already.
 
     Raises:
         InvalidRequestError: What the metadata `audit` says is no audit.

@@ -52,7 +52,8 @@ def build_delta_freshness_check(
     severity: dg.AssetCheckSeverity = _WARN,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """The last commit that changed data is no older than `max_age`. Compaction and properties make nothing fresh."""
+    """Check that the last commit that changed data is not older than `max_age`. Compaction and changed properties do
+    not count."""
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
         for commit in _newest_first(delta, snapshot.version):
@@ -79,7 +80,8 @@ def build_delta_schema_check(
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """The table has the declared columns: name → type, spelled as in errors and metadata (`long`, `array<string>`)."""
+    """Check that the table has the declared columns: name → type, spelled as in errors and metadata (`long`,
+    `array<string>`)."""
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
         found = {field.name: str(field.data_type) for field in snapshot.schema}
@@ -107,7 +109,8 @@ def build_delta_row_count_check(
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """The number of rows lies within bounds. Without `where` the log tells it, unless a file has no statistics.
+    """Check that the number of rows lies within bounds. Without `where`, the log answers, unless a file has no
+    statistics.
 
     Raises:
         InvalidRequestError: There is no bound.
@@ -135,8 +138,8 @@ def build_delta_null_rate_check(
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """No column has more nulls than its share, 0 to 1, of the rows. Files whose statistics know of no null are not
-    opened.
+    """Check that the share of nulls in each column, 0 to 1, is not above its limit. Files that have no nulls by their
+    statistics are not opened.
 
     Raises:
         InvalidRequestError: No column, or a share outside of 0…1.
@@ -169,7 +172,8 @@ def build_delta_unique_check(
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """No two rows have the same values in `keys`; nulls equal each other. Reads these columns, in DuckDB, which spills.
+    """Check that no two rows have the same values in `keys`. Nulls are equal to each other. DuckDB reads these columns,
+    and spills to disk if needed.
 
     Raises:
         InvalidRequestError: There is no key.
@@ -195,7 +199,8 @@ def build_delta_health_check(
     severity: dg.AssetCheckSeverity = _WARN,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """No maintenance is due: few small files, a short log since the last checkpoint, few rows marked as deleted."""
+    """Check that no maintenance is due: few small files, a short log since the last checkpoint, few rows marked as
+    deleted."""
     limits = policy or MaintenancePolicy()
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
@@ -229,7 +234,7 @@ def build_delta_cdc_lag_check(
     severity: dg.AssetCheckSeverity = _WARN,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """The table has read its source but for at most `max_versions` commits that changed data.
+    """Check that the table is behind its source by at most `max_versions` commits that changed data.
 
     Args:
         consumer: The name of the cursor, as in `delta_asset`.
@@ -266,12 +271,12 @@ def build_delta_txn_gap_check(
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """The commits under a transaction id follow each other without a gap: a cursor's batch begins where the one before
-    has ended, and other versions (the batches of a stream) count up by one.
+    """Check that the commits of a transaction id have no gap. Each batch of a cursor must begin where the batch before
+    it ended. Other versions, such as the batches of a stream, must increase by one.
 
     Args:
         app_id: As recorded, for example `cdc:silver<-…` (`DeltaTable.txns`).
-        last_versions: Look at so many of the last commits, as far as the log holds them.
+        last_versions: How many of the last commits to look at, as far as the log holds them.
     """
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
@@ -309,8 +314,7 @@ def build_delta_writer_check(
     severity: dg.AssetCheckSeverity = _WARN,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """Of the last commits all that changed data come from this package in one of the orchestrators: nobody else wrote
-    here."""
+    """Check that this package, in Dagster or Airflow, made all of the last commits that changed data."""
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
         first = max(0, snapshot.version - last_versions + 1)

@@ -77,16 +77,17 @@ def delta_asset(
 
     The cursor is in the log of the written table. A run that is repeated after its commit, or that finds an unchanged
     source, commits nothing. It reports an observation with `delta/skipped`, and no materialization that downstream
-    assets would run for. Only where an asset of the same run depends on this one it materializes the present version,
-    with the data version it has. With `max_versions` one run processes one batch.
+    assets would run for. If an asset of the same run depends on this one, the run materializes the current version, and
+    its data version does not change. With `max_versions` one run processes one batch.
 
     The function takes the batch in the parameter `batch` (or in the one annotated with it), and whatever else the
     function of a `dg.asset` takes: context, resources, config, inputs. It returns rows, or `dg.Output(rows)` or
     `dg.MaterializeResult(value=rows)` with metadata, tags and check results.
 
     Args:
-        incremental_from: The table to read: a resource, or the key of one. Several by name: the function gets a mapping
-            of names to batches of those with news in `batch`; all their cursors are in the one commit.
+        incremental_from: The table to read: a resource, or the key of one. For several tables, a mapping of names to
+            tables. The function then gets in `batch` a mapping of names to batches, of the tables that have changes.
+            One commit holds all cursors.
         table: The table to write, as above. It is created by the first run.
         write: `append` adds the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others;
             `dynamic` replaces the partitions the rows lie in; `touched_partitions` replaces exactly the partitions of
@@ -106,9 +107,9 @@ def delta_asset(
             the staged `DeltaSnapshot`; or such by name. Each is a blocking check of the asset. If one fails, so does
             the step; the table and the cursor stay as they are.
         engine: `auto`, `spark` or `local`.
-        conflict_retries: How often the step runs again when another writer's commit stood in the way.
-        kinds: Beside `deltalake`.
-        required_resource_keys: Beside those of the tables.
+        conflict_retries: How often the step runs again after a conflict with the commit of another writer.
+        kinds: In addition to `deltalake`.
+        required_resource_keys: In addition to those of the tables.
         asset_arguments: As `dg.asset` takes them.
 
     Raises:

@@ -62,7 +62,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     key. Every run commits a version of its own there, and its steps read that version.
 
     Every write is one commit that happens at most once for a run and its retries; a partitioned asset replaces exactly
-    the partitions of its run. An asset says in its definition metadata which column its partitions are about:
+    the partitions of its run. The definition metadata of an asset names the column that holds its partitions:
 
     ```python
     @dg.asset(partitions_def=dg.DailyPartitionsDefinition("2013-01-01"), metadata={"partition_expr": "flight_date"})
@@ -71,8 +71,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
 
     Values: Spark DataFrames, Arrow tables and readers, pandas and Polars frames, DuckDB relations. Inputs are loaded as
     the type they are annotated with: those, `DeltaTable`, `DeltaSnapshot` (both of the whole table), `ChangeFeed`,
-    `Optional` of them, or `dict[str, …]` for a value a partition key. An output annotated as `Optional` may be None:
-    then nothing is written.
+    `Optional` of them, or `dict[str, …]` for one value per partition key. An output annotated as `Optional` may be
+    None: then nothing is written.
     """
 
     root_uri: str = Field(description="The folder of all tables: a path or a URI.")

@@ -53,11 +53,11 @@ def build_delta_maintenance_assets(
     """Four assets a table: `…/{name}/health`, then `…/compaction`, `…/checkpoint` and `…/vacuum`.
 
     `health` measures: its metadata are numbers that the UI plots over time, and its checks `needs_compaction`,
-    `needs_checkpoint` and `needs_vacuum` warn where the policy sees a need. The others look at the health once more
-    and do nothing (saying so in their metadata) where there is no need. Compaction that a concurrent commit overtakes
-    fails with a retryable error and leaves the table as it is. Vacuum first finds what it would delete, reports it,
-    then deletes. With the run's config `dry_run: true` they only report. A table
-    that does not exist yet needs nothing.
+    `needs_checkpoint` and `needs_vacuum` warn where the policy sees a need. The other assets measure the health again.
+    If nothing is due, they change nothing, and their metadata says so. If another commit conflicts with a compaction,
+    the compaction fails with a retryable error, and the table does not change. Vacuum first reports what it will
+    delete, then deletes it. With `dry_run: true` in the run's config, the assets only report. A table that does not
+    exist yet needs no maintenance.
 
     Args:
         tables: Name → table. A name becomes a part of asset keys, or with slashes several.
@@ -67,12 +67,12 @@ def build_delta_maintenance_assets(
         vacuum_dry_run_only: Report only.
         deps: Name → the asset(s) that write the table, so that maintenance runs after them.
         consumers: Name → the tables that incremental steps fill from the table: vacuum keeps what they still have to
-            read. One that does not exist yet needs none of the old files.
+            read. A table that does not exist yet needs no old files.
         key_prefix: Of the asset keys.
         group_name: Of the assets.
         pool: A concurrency pool, so that maintenance does not crowd out the pipeline; None for none.
-        automation_condition: When `health` is measured. Where it is given, each of the others runs by itself when a
-            measurement finds it due.
+        automation_condition: When `health` is measured. If it is given, each of the other assets runs automatically
+            when a measurement finds it due.
         retry_policy: By default three retries.
 
     Raises:

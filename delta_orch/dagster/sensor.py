@@ -63,21 +63,22 @@ def build_delta_log_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that requests runs when a table has new commits.
 
-    Without partitions one run is requested for all that is new; its run key is `{table id}:{start}-{end}`. With
-    `partitions_def` one run a touched partition, whose key is made of the partition's values. Commits that change no
-    data (compaction, table properties) are passed over. The cursor is `{table id}:{version}`. A tick that finds nothing
-    new costs one HEAD request; about once an hour, and after a pause, it costs two.
+    Without partitions, the sensor requests one run for all new commits, with the run key `{table id}:{start}-{end}`.
+    With `partitions_def`, it requests one run for each partition that the commits touched. The values of the partition
+    give the key. Commits that change no data (compaction, table properties) are ignored. A tick that finds no new
+    commit makes one HEAD request. About once an hour, and after a pause, it makes two. The cursor is
+    `{table id}:{version}`.
 
-    After the table was recreated, or unseen commits were cleaned up, everything counts as new.
+    If the table was recreated, or if commits were cleaned up before the sensor saw them, the whole table counts as new.
 
-    With `tables` one sensor follows many: its cursor holds one of each, its runs have the tag `delta/table` and run
-    keys that begin with the table's name. What is wrong with one table holds no other up: its cursor stays, the error
-    is logged, and the tick fails once no other table has news.
+    With `tables`, one sensor follows many tables. Its cursor holds a cursor for each table. Its runs have the tag
+    `delta/table`, and their run keys begin with the table's name. An error in one table does not stop the others: the
+    cursor of that table stays, and the error is logged. The tick fails only if no other table has new commits.
 
-    A value becomes the key of the partition that the IO manager writes it to. One before the start or after the end of
-    the partitions, a key that they do not list, and null are passed over, with a warning. A partition that is not there
-    yet (today's) is kept in the cursor and requested when it is. Any other value that maps to no key fails the tick,
-    and the cursor stays.
+    A value gives the key of the partition that the IO manager writes it to. The sensor ignores, with a warning, null, a
+    value before the start or after the end of the partitions, and a key that they do not list. If a partition does not
+    exist yet (today's), its key waits in the cursor until it does. Any other value without a key fails the tick, and
+    the cursor stays.
 
     Args:
         name: Of the sensor.
@@ -90,20 +91,20 @@ def build_delta_log_sensor(
         partition_expr: The table's column that holds the partition; for multi-dimensional partitions a column for each
             dimension. By default the table's only partition column.
         partition_key_of: Instead of `partition_expr`: maps a touched partition's values to a key, or to None for none.
-        start: `latest` requests runs for what comes after the first tick, `beginning` also for what is there.
+        start: `latest` requests runs for commits after the first tick, `beginning` also for the commits before it.
         include_maintenance: Request runs for commits that change no data, too.
         tags: Tags of the requested runs, beside `delta/table_id`, `delta/starting_version`, `delta/ending_version`.
         partition_format: As in the asset's metadata: the `strftime` format of a string or integer column that does not
             hold the key itself; for multi-dimensional partitions a format for some dimensions.
         partitions_per_run: `one` run a partition, or one run a `range` of neighboring time partitions (the assets need
             `BackfillPolicy.single_run()`).
-        max_partitions_per_run: A range has no more partitions than that; a longer one is several runs.
-        max_runs_per_tick: Request no more runs in one tick; the next ticks go on before the log is read again. What
-            waits goes before what is new, so that no table is left behind.
+        max_partitions_per_run: The largest number of partitions in a range. A longer range becomes several runs.
+        max_runs_per_tick: The largest number of runs that one tick requests. The next ticks request the rest before
+            they read the log again. Waiting runs come before new ones, so no table is left behind.
         on_recreated: `restart` counts everything in a recreated table as new, `error` fails the tick until the cursor
             is reset.
-        skip_while_active: Request nothing while a run that this sensor requested is queued or running. What is
-            committed meanwhile is one batch afterwards.
+        skip_while_active: Request nothing while a run of this sensor is queued or running. The commits of that time
+            become one batch afterwards.
         minimum_interval_seconds: As in `dg.sensor`.
         default_status: As in `dg.sensor`.
         description: As in `dg.sensor`.

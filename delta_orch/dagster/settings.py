@@ -19,7 +19,7 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `version`, `timestamp` | definition of an input | the version to load: a number, or an ISO 8601 time with an offset |
 | `starting_version`, `starting_timestamp` | definition of an input | where a `ChangeFeed` begins |
 
-A key that is one of these but for a slip of the pen is an error: passed over, it would change what a run writes.
+A misspelled key is an error. Ignored, it would change what a run writes.
 """
 
 from __future__ import annotations

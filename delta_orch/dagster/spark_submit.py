@@ -86,8 +86,8 @@ class PipesDeltaSparkClient(dg.PipesClient):
             application: The script or JAR.
             application_args: Its arguments.
             conf: `--conf`, over those of the client.
-            adds: Rows stay, so that doing it twice doubles the program's own; an older run is not fenced off. False
-                where the program replaces or merges them.
+            adds: True if the program keeps the rows that are there: running it twice would double its rows. A late run
+                of an older date may then still commit. False if the program replaces or merges rows.
             idempotency: `run` or `partition`, as the IO manager's.
             extras: For the program, by Pipes.
 
