@@ -15,7 +15,6 @@ from delta_orch.redaction import redacted
 from delta_orch.storage.open import open_store
 from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.table_verbs import TableVerbs
-from delta_orch.table_writes import TableWrites
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -34,7 +33,7 @@ __all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
 
 
 @checked
-class DeltaTable(TableWrites, TableVerbs):
+class DeltaTable(TableVerbs):
     """A Delta table at a location, whether or not it exists yet.
 
     Making one touches nothing. All errors are kinds of `DeltaError`; after an error the table is as before, unless the

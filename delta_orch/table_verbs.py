@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.time_travel import Timestamp, ensure_version
+from delta_orch.table_writes import TableWrites
 
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
@@ -27,15 +28,10 @@ if TYPE_CHECKING:
 
 
 @checked
-class TableVerbs:
+class TableVerbs(TableWrites):
     """The methods of `DeltaTable` that take no rows from the caller. The rules of `DeltaTable` hold here, too."""
 
     log: TableLog
-
-    @property
-    @abstractmethod
-    def uri(self) -> str:
-        """The location in its canonical spelling."""
 
     @abstractmethod
     def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> Snapshot:
@@ -73,9 +69,7 @@ class TableVerbs:
                 "Restoring needs a version or a timestamp, and only one of them",
                 remedy="Give version=… or timestamp=…",
             )
-        return restore(
-            self.log, self.snapshot(options.get("read_version")), version, timestamp, ignore_missing_files, options
-        )
+        return restore(*self._target(options), version, timestamp, ignore_missing_files, options)
 
     def clone(
         self,
@@ -155,7 +149,7 @@ class TableVerbs:
         """
         from delta_orch.verbs.add_files import add_files
 
-        return add_files(self.log, self.snapshot(options.get("read_version")), paths, partition_values, options)
+        return add_files(*self._target(options), paths, partition_values, options)
 
     def generate(self, mode: str = "symlink_format_manifest") -> tuple[str, ...]:
         """Write manifests that let engines without Delta read the newest version's files: one a partition, below
@@ -223,14 +217,14 @@ class TableVerbs:
         """
         from delta_orch.verbs.domain_metadata import set_domain_metadata
 
-        return set_domain_metadata(self.log, self.snapshot(options.get("read_version")), domain, configuration, options)
+        return set_domain_metadata(*self._target(options), domain, configuration, options)
 
     def remove_domain_metadata(self, domain: str, **options: Unpack[CommitOptions]) -> CommitResult:
         """Remove a metadata domain of your own; `skipped` if there is no domain of that name. Raises as
         `set_domain_metadata`."""
         from delta_orch.verbs.domain_metadata import remove_domain_metadata
 
-        return remove_domain_metadata(self.log, self.snapshot(options.get("read_version")), domain, options)
+        return remove_domain_metadata(*self._target(options), domain, options)
 
     def optimize(
         self,
@@ -268,8 +262,7 @@ class TableVerbs:
         from delta_orch.verbs.optimize import optimize
 
         return optimize(
-            self.log,
-            self.snapshot(options.get("read_version")),
+            *self._target(options),
             where,
             target_file_size_bytes,
             max_deleted_rows_ratio,
@@ -300,7 +293,7 @@ class TableVerbs:
         """
         from delta_orch.verbs.purge import purge
 
-        return purge(self.log, self.snapshot(options.get("read_version")), where, engine, options)
+        return purge(*self._target(options), where, engine, options)
 
     def vacuum(
         self,
@@ -367,7 +360,7 @@ class TableVerbs:
         """
         from delta_orch.verbs.repair import repair
 
-        return repair(self.log, self.snapshot(options.get("read_version")), options)
+        return repair(*self._target(options), options)
 
     def wait_for_upkeep(self, timeout_s: float | None = None) -> bool:
         """Wait for the background work of this process on the table: the checkpoint of a large table, and the log
@@ -381,7 +374,7 @@ class TableVerbs:
         """
         from delta_orch.log.upkeep.background import wait_for_upkeep
 
-        return wait_for_upkeep(self.uri, timeout_s)
+        return wait_for_upkeep(self.log.store.uri, timeout_s)
 
     def checkpoint(
         self, policy: Literal["classic", "v2"] | None = None, v2_format: Literal["json", "parquet"] = "json"
