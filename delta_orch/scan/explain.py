@@ -30,7 +30,7 @@ class FileCount:
 
     @classmethod
     def of(cls, files: pa.Table) -> FileCount:
-        return cls(files.num_rows, int(pc.sum(FileTable(files).size).as_py() or 0))
+        return cls(files.num_rows, FileTable(files).size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,6 @@ def _history(table: DeltaTable, limit: int | None) -> object:
 
 def _detail(table: DeltaTable) -> object:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     from delta_orch.log.files.file_columns import FileTable
 
@@ -124,7 +123,7 @@ def _detail(table: DeltaTable) -> object:
             "version": pa.array([snapshot.version], pa.int64()),
             "partitionColumns": pa.array([list(snapshot.partition_columns)], pa.list_(pa.string())),
             "numFiles": pa.array([files.num_rows], pa.int64()),
-            "sizeInBytes": pa.array([pc.sum(FileTable(files).size).as_py() or 0], pa.int64()),
+            "sizeInBytes": pa.array([FileTable(files).size_bytes], pa.int64()),
             "properties": pa.array([list(metadata.configuration.items())], pa.map_(pa.string(), pa.string())),
             "minReaderVersion": pa.array([protocol.min_reader_version], pa.int32()),
             "minWriterVersion": pa.array([protocol.min_writer_version], pa.int32()),

@@ -106,8 +106,8 @@ def clone(
             "sourceNumOfFiles": source.num_files,
             "numRemovedFiles": removes.num_rows,
             "numCopiedFiles": 0 if shallow else adds.num_rows,
-            "removedFilesSize": pc.sum(FileTable(removes).size).as_py() or 0,
-            "copiedFilesSize": 0 if shallow else pc.sum(FileTable(adds).size).as_py() or 0,
+            "removedFilesSize": FileTable(removes).size_bytes,
+            "copiedFilesSize": 0 if shallow else FileTable(adds).size_bytes,
         }
     )
     return transaction.commit()

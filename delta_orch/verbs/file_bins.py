@@ -91,7 +91,7 @@ def pack_bins(
 def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:
     """`operationMetrics` of OPTIMIZE, under the names the reference implementation uses."""
     sizes = sorted(FileTable(adds).size.to_pylist())
-    removed_bytes = pc.sum(FileTable(removed).size).as_py() or 0
+    removed_bytes = FileTable(removed).size_bytes
     metrics = {
         "numAddedFiles": adds.num_rows,
         "numAddedBytes": sum(sizes),

@@ -202,7 +202,7 @@ def fsck(
         num_compactions=len(listing.compactions),
         checksum_fields=checksum_fields,
         num_files=None if files is None else files.num_rows,
-        size_bytes=None if files is None else int(pc.sum(FileTable(files).size).as_py() or 0),
+        size_bytes=None if files is None else FileTable(files).size_bytes,
         num_deletion_vectors=None if files is None else len(files) - FileTable(files).deletion_vector.null_count,
         files_checked=(check_files or deep) and files is not None,
         rows_checked=deep and files is not None,

@@ -46,7 +46,7 @@ def repair(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitR
         {
             "numMissingFiles": gone.num_rows,
             "numFilesScanned": files.num_rows,
-            "sizeOfMissingFiles": pc.sum(FileTable(gone).size).as_py() or 0,
+            "sizeOfMissingFiles": FileTable(gone).size_bytes,
         }
     )
     return transaction.commit()

@@ -91,8 +91,8 @@ def restore(
             "numOfFilesAfterRestore": past.num_files,
             "numRemovedFiles": removes.num_rows,
             "numRestoredFiles": adds.num_rows,
-            "removedFilesSize": pc.sum(FileTable(removes).size).as_py() or 0,
-            "restoredFilesSize": pc.sum(FileTable(adds).size).as_py() or 0,
+            "removedFilesSize": FileTable(removes).size_bytes,
+            "restoredFilesSize": FileTable(adds).size_bytes,
         }
     )
     return transaction.commit()

@@ -117,7 +117,7 @@ def vacuum(
     store = table_log.store
     others = [table_log.snapshot(version) for version in keep_versions]
     doomed = _unneeded_files(snapshot, others, store, expired_ms, full=full)
-    size_bytes = pc.sum(FileTable(doomed).size).as_py() or 0
+    size_bytes = FileTable(doomed).size_bytes
     result = VacuumResult(tuple(FileTable(doomed).path.to_pylist()), size_bytes, dry_run, retention_ms)
     if dry_run or not result.paths:
         return result

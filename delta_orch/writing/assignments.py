@@ -138,10 +138,15 @@ def _value(name: object, value: object, table: TableConfiguration) -> Expression
 
 
 def _default(path: Path, table: TableConfiguration) -> Expression:
-    field = table.schema.find(path[0])
-    assert field is not None
     if len(path) > 1:
         raise InvalidRequestError(f"The field {'.'.join(path)} has no default", remedy="Write its value")
+    field = table.schema.find(path[0])
+    assert field is not None
+    return default_of(field, table)
+
+
+def default_of(field: StructField, table: TableConfiguration) -> Expression:
+    """The default of a column, null where it has none. Raises InvalidExpressionError: It cannot be read."""
     text = field.metadata.get(CURRENT_DEFAULT) if table.supports("allowColumnDefaults") else None
     if not isinstance(text, str):
         return Literal(None)

@@ -14,15 +14,11 @@ Metrics = dict[str, int]
 def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:
     """`operationMetrics` of a write, under the names of the reference implementation. `numOutputRows` is left out where
     a file does not say how many rows it has."""
-    metrics = {"numFiles": adds.num_rows, "numOutputBytes": _total(FileTable(adds).size)}
+    metrics = {"numFiles": adds.num_rows, "numOutputBytes": FileTable(adds).size_bytes}
     counts = record_counts(adds)
     if not counts.null_count:
-        metrics["numOutputRows"] = _total(counts)
+        metrics["numOutputRows"] = pc.sum(counts).as_py() or 0
     if removed is not None:
         metrics["numRemovedFiles"] = removed.num_rows
-        metrics["numRemovedBytes"] = _total(FileTable(removed).size)
+        metrics["numRemovedBytes"] = FileTable(removed).size_bytes
     return metrics
-
-
-def _total(column: pa.Array | pa.ChunkedArray) -> int:
-    return pc.sum(column).as_py() or 0

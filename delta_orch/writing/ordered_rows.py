@@ -49,7 +49,7 @@ def move_along_curve(
             columns,
             curve,
             num_rows=None if counts.null_count else pc.sum(counts).as_py(),
-            num_files=max(1, -(-(pc.sum(FileTable(files).size).as_py() or 0) // file_size_bytes)),
+            num_files=max(1, -(-FileTable(files).size_bytes // file_size_bytes)),
         )
         made.append(write.engine.write(ordered, spec))
     adds = pa.concat_tables(made)

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 import orjson
-import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -14,8 +13,6 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.writing.row_address import ChangeCounts
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from delta_orch.writing.metrics import Metrics
 
 
@@ -33,9 +30,9 @@ def change_metrics(counts: ChangeCounts, since: float, *, is_update: bool) -> Me
     """
     metrics = {
         "numRemovedFiles": counts.removed.num_rows,
-        "numRemovedBytes": _bytes(counts.removed),
+        "numRemovedBytes": FileTable(counts.removed).size_bytes,
         "numAddedFiles": counts.added.num_rows,
-        "numAddedBytes": _bytes(counts.added),
+        "numAddedBytes": FileTable(counts.added).size_bytes,
         "numCopiedRows": counts.copied,
         "numDeletionVectorsAdded": counts.vectors_added,
         "numDeletionVectorsUpdated": counts.vectors_updated,
@@ -50,7 +47,3 @@ def change_metrics(counts: ChangeCounts, since: float, *, is_update: bool) -> Me
     elif counts.deleted is not None:
         metrics["numDeletedRows"] = counts.deleted
     return metrics
-
-
-def _bytes(files: pa.Table) -> int:
-    return pc.sum(FileTable(files).size).as_py() or 0

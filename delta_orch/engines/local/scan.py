@@ -106,7 +106,7 @@ def _are_small(plan: ScanPlan, filesystem: pafs.FileSystem) -> bool:
     """Whether the plan has many files of few bytes, on this machine."""
     files = plan.files.num_rows
     is_local = isinstance(filesystem, pafs.LocalFileSystem)
-    return is_local and files >= _MANY_FILES and pc.sum(FileTable(plan.files).size).as_py() < files * WHOLE_BYTES
+    return is_local and files >= _MANY_FILES and FileTable(plan.files).size_bytes < files * WHOLE_BYTES
 
 
 def _groups(tasks: Iterator[FileTask]) -> Iterator[list[FileTask]]:

@@ -45,6 +45,13 @@ class FileTable:
     def __init__(self, table: pa.Table | pa.RecordBatch) -> None:
         self.table = table
 
+    @property
+    def size_bytes(self) -> int:
+        """The sizes of all files together; 0 for no files."""
+        import pyarrow.compute as pc
+
+        return pc.sum(self.size).as_py() or 0
+
     path = _Column(pa.string())
     dv_id = _Column(pa.string())
     partition_values = _Column(STRING_MAP)

@@ -150,7 +150,7 @@ def read_own_commit(snapshot: Snapshot) -> Commit | None:
 
 def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterator[tuple[str, object, object]]:
     if checksum.file_size_histogram is not None:
-        sizes = _numbers(FileTable(snapshot.files(["size"])).size)
+        sizes = int64_numbers(FileTable(snapshot.files(["size"])).size)
         recorded = checksum.file_size_histogram
         computed = file_size_histogram(sizes, recorded.sorted_bin_boundaries)
         yield "fileSizeHistogram", _filled_bins(recorded), _filled_bins(computed)
@@ -168,7 +168,7 @@ def _compare_deleted_records(snapshot: Snapshot, checksum: VersionChecksum) -> I
     if all(value is None for value in expected):
         return
     vectors = FileTable(snapshot.files(["deletion_vector"])).deletion_vector
-    deleted = _numbers(pc.struct_field(vectors, ["cardinality"]))
+    deleted = int64_numbers(pc.struct_field(vectors, ["cardinality"]))
     computed = (
         int(deleted.sum()),
         len(vectors) - vectors.null_count,
@@ -204,10 +204,21 @@ def _bins(values: Numbers, boundaries: tuple[int, ...]) -> Numbers:
     return np.maximum(np.searchsorted(np.array(boundaries, np.int64), values, side="right") - 1, 0)
 
 
-def _numbers(column: pa.ChunkedArray) -> Numbers:
-    """int64, with 0 for nulls."""
-    numbers: Numbers = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy().astype(np.int64)
-    return numbers
+def int64_numbers(column: pa.ChunkedArray) -> Numbers:
+    """An int64 column as numbers, 0 for nulls."""
+    return np.concatenate([np.zeros(0, np.int64), *map(_chunk_numbers, column.chunks)])
+
+
+def _chunk_numbers(chunk: pa.Int64Array) -> Numbers:
+    # `to_numpy` and `pa.scalar` would look for pandas first.
+    data = chunk.buffers()[1]
+    numbers: Numbers = (
+        np.frombuffer(data, np.int64, len(chunk), chunk.offset * 8) if data else np.zeros(len(chunk), np.int64)
+    )
+    if not chunk.null_count:
+        return numbers
+    valid = np.frombuffer(pc.cast(chunk.is_valid(), pa.uint8()).buffers()[1], np.uint8, len(chunk))
+    return np.where(valid.astype(bool), numbers, 0)
 
 
 def _comparable_metadata(metadata: Metadata) -> dict[str, object]:

@@ -330,11 +330,10 @@ class LiveFiles:
     @property
     def size_bytes(self) -> int:
         """Sum of the sizes of the live files."""
-        import pyarrow.compute as pc
 
         from delta_orch.log.files.file_columns import FileTable
 
-        return int(pc.sum(FileTable(self.adds(["size"])).size).as_py() or 0)
+        return FileTable(self.adds(["size"])).size_bytes
 
     def adds(self, columns: Sequence[str] | None = None, pruning: Pruning | None = None) -> pa.Table:
         """The live files. See `Snapshot.files`."""

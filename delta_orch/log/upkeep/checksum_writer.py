@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.checkpoint_stream import iter_live
-from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
+from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, int64_numbers, read_own_commit
 from delta_orch.log.write.commit_result import Committed
 from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn
 from delta_orch.protocol.paths import checksum_path
@@ -101,7 +101,7 @@ class StateCounter:
     def watch(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Pass on the live files of the version, all of them once, in any pieces."""
         for files in tables:
-            self._sizes.add(_int64(FileTable(files).size))
+            self._sizes.add(int64_numbers(FileTable(files).size))
             if self._has_vectors:
                 self._deleted.add(_deleted_records(files))
             yield files
@@ -319,28 +319,11 @@ def _deleted_records(files: pa.Table) -> tuple[Numbers, int]:
     if "deletion_vector" not in files.column_names:
         return np.zeros(files.num_rows, np.int64), 0
     vectors = FileTable(files).deletion_vector
-    return _int64(pc.struct_field(vectors, ["cardinality"])), len(vectors) - vectors.null_count
+    return int64_numbers(pc.struct_field(vectors, ["cardinality"])), len(vectors) - vectors.null_count
 
 
 def _sizes(tables: Sequence[pa.Table]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *(_int64(FileTable(files).size) for files in tables)])
-
-
-def _int64(column: pa.ChunkedArray) -> Numbers:
-    """An int64 column as numbers, 0 for nulls."""
-    return np.concatenate([np.zeros(0, np.int64), *map(_chunk_numbers, column.chunks)])
-
-
-def _chunk_numbers(chunk: pa.Int64Array) -> Numbers:
-    # `to_numpy` and `pa.scalar` would look for pandas first.
-    data = chunk.buffers()[1]
-    numbers: Numbers = (
-        np.frombuffer(data, np.int64, len(chunk), chunk.offset * 8) if data else np.zeros(len(chunk), np.int64)
-    )
-    if not chunk.null_count:
-        return numbers
-    valid = np.frombuffer(pc.cast(chunk.is_valid(), pa.uint8()).buffers()[1], np.uint8, len(chunk))
-    return np.where(valid.astype(bool), numbers, 0)
+    return np.concatenate([np.zeros(0, np.int64), *(int64_numbers(FileTable(files).size) for files in tables)])
 
 
 def _supports_vectors(protocol: Protocol) -> bool:

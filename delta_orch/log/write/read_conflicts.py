@@ -125,7 +125,7 @@ def _first_read(intent: Intent, files: pa.Table) -> str | None:
     certain = reads.lie_in_read_partitions(files, intent.table)
     if certain.true_count or reads.look is None:
         return first_path(files, certain if certain.true_count else all_booleans(True, files.num_rows))
-    bytes_in_all = pc.sum(FileTable(files).size).as_py()
+    bytes_in_all = FileTable(files).size_bytes
     if files.num_rows > MOST_FILES_LOOKED_AT or bytes_in_all is None or bytes_in_all > MOST_BYTES_LOOKED_AT:
         return first_path(files, all_booleans(True, files.num_rows))
     try:

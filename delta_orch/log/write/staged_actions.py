@@ -261,14 +261,15 @@ class StagedActions:
     def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
         """Operation metrics after files were left out: those that count files, bytes or rows are counted again."""
         removed = [files for files, _ in self.removes]
+        added_bytes = sum(FileTable(files).size_bytes for files in self.adds)
         counts: dict[str, int] = {
             "numFiles": self.num_added,
             "numAddedFiles": self.num_added,
-            "numOutputBytes": _sum_of_sizes(self.adds),
-            "numAddedBytes": _sum_of_sizes(self.adds),
+            "numOutputBytes": added_bytes,
+            "numAddedBytes": added_bytes,
             "numOutputRows": _sum_of_records(self.adds) if "numOutputRows" in metrics else 0,
             "numRemovedFiles": self.num_removed,
-            "numRemovedBytes": _sum_of_sizes(removed),
+            "numRemovedBytes": sum(FileTable(files).size_bytes for files in removed),
         }
         return {key: counts.get(key, value) for key, value in metrics.items()}
 
@@ -319,10 +320,6 @@ def ensure_file_table(files: pa.Table) -> pa.Table:
 
 def _is_not_false(flags: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_kleene(flags, flags.is_null())
-
-
-def _sum_of_sizes(tables: Sequence[pa.Table]) -> int:
-    return sum(pc.sum(FileTable(files).size).as_py() or 0 for files in tables)
 
 
 def _sum_of_records(tables: Sequence[pa.Table]) -> int:

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, SchemaMismatchError
-from delta_orch.expressions.nodes import Column, Expression, Literal
-from delta_orch.expressions.parse import parse_row_value
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.protocol.schema import CURRENT_DEFAULT
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.column_definitions import is_generated, is_identity
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.sides import BOTH, SOURCE, TARGET, Sides
-from delta_orch.writing.assignments import column_path, ensure_apart
+from delta_orch.writing.assignments import column_path, default_of, ensure_apart
 
 if TYPE_CHECKING:
     from delta_orch.table.configuration import TableConfiguration
@@ -225,13 +224,7 @@ def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) 
                 remedy="Leave it out",
                 column=".".join(path),
             )
-        text = field.metadata.get(CURRENT_DEFAULT)
-        if "allowColumnDefaults" not in table.features or not isinstance(text, str):
-            return Literal(None)
-        from delta_orch.expressions.checked import check_expression
-
-        checked = check_expression(text, f"the default of column {field.name}", is_default=True)
-        return parse_row_value(checked.sql)
+        return default_of(field, table)
 
     return [
         replace(clause, values={path: value_of(path, clause) if v is None else v for path, v in clause.values.items()})

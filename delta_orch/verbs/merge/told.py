@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -84,8 +82,8 @@ def merge_metrics(
         "numTargetFilesAfterSkipping": files_after,
         "numTargetFilesAdded": counts.added.num_rows,
         "numTargetFilesRemoved": counts.removed.num_rows,
-        "numTargetBytesAdded": _bytes(counts.added),
-        "numTargetBytesRemoved": _bytes(counts.removed),
+        "numTargetBytesAdded": FileTable(counts.added).size_bytes,
+        "numTargetBytesRemoved": FileTable(counts.removed).size_bytes,
         "numTargetChangeFilesAdded": counts.change_files,
         "numTargetDeletionVectorsAdded": counts.vectors_added,
         "numTargetDeletionVectorsUpdated": counts.vectors_updated,
@@ -94,7 +92,3 @@ def merge_metrics(
         "rewriteTimeMs": counts.rewrite_ms,
         "executionTimeMs": int((time.monotonic() - since) * 1000),
     }
-
-
-def _bytes(files: pa.Table) -> int:
-    return pc.sum(FileTable(files).size).as_py() or 0
