@@ -72,7 +72,7 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named
         return translated
     fields = tuple(replace(f, name=f"c{i}") for i, f in enumerate(translated.schema))
     listed = ", ".join(f.name for f in fields)
-    return replace(translated, sql=f"SELECT * FROM ({translated.sql}) AS q({listed})", schema=StructType(fields))
+    return translated._replace(sql=f"SELECT * FROM ({translated.sql}) AS q({listed})", schema=StructType(fields))
 
 
 class _SourceColumns:
