@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import ConflictError, InvalidRequestError
@@ -160,6 +162,47 @@ ROW_VERBS: dict[str, Verb] = {
 
 ROW_TABLES = {"Single rows, with deletion vectors": True, "Single rows, without deletion vectors": False}
 
+
+def restore(table: DeltaTable, **options: Any) -> Any:
+    return table.restore(0, **options)
+
+
+def purge(table: DeltaTable, **options: Any) -> Any:
+    return table.purge(**options)
+
+
+def replace_table(table: DeltaTable, **options: Any) -> Any:
+    return table.create_or_replace(BASE.schema, partition_by=["day"], **options)
+
+
+def replace_table_by_rows(table: DeltaTable, **options: Any) -> Any:
+    return table.create_or_replace(data=rows("replaced", ("a", 1)), partition_by=["day"], **options)
+
+
+def add_files(table: DeltaTable, **options: Any) -> Any:
+    return table.add_files(["day=a/other.parquet"], **options)
+
+
+def clone_over(table: DeltaTable, **options: Any) -> Any:
+    source = new_table()
+    source.append(rows("cloned", ("a", 1)), partition_by=["day"])
+    return source.clone(table.uri, shallow=False, replace=True, **options)
+
+
+WHOLE_VERBS: dict[str, Verb] = {
+    "append": append,
+    "delete id = 1": delete("id = 1"),
+    "optimize": optimize,
+    "purge": purge,
+    "restore 0": restore,
+    "create_or_replace": replace_table,
+    "create_or_replace, rows": replace_table_by_rows,
+    "add_files, day a": add_files,
+}
+"""What concerns the table as a whole, beside what it may meet."""
+
+WHOLE_FIRST = {**WHOLE_VERBS, "clone over it": clone_over}
+
 ROW_OPERATIONS = {name for name in OPERATIONS if not name.startswith(("set ", "add ", "drop "))}
 
 
@@ -213,6 +256,19 @@ def base_files(vectors: bool = False) -> dict[str, bytes]:
     table.append(BASE, partition_by=["day"], properties=properties)
     table.append(BASE)
     return {file.path: table.store.read_bytes(file.path) for file in table.store.list_recursive()}
+
+
+@cache
+def whole_files() -> dict[str, bytes]:
+    """A table with deleted rows that `purge` finds, and a file beside it that `add_files` takes."""
+    table = new_table()
+    table.append(BASE, partition_by=["day"], properties={"delta.enableDeletionVectors": "true"})
+    table.append(BASE)
+    table.delete("id = 12")
+    other = io.BytesIO()
+    pq.write_table(rows("other", ("a", 7)).drop_columns(["day"]), other)
+    found = {file.path: table.store.read_bytes(file.path) for file in table.store.list_recursive()}
+    return {**found, "day=a/other.parquet": other.getvalue()}
 
 
 def new_table(files: dict[str, bytes] | None = None) -> DeltaTable:
@@ -324,6 +380,23 @@ def row_outcomes(
         yield first, second, dict.fromkeys(LEVELS, by_level[levels[0]]) | by_level
 
 
+def whole_outcomes(first: str) -> Iterator[tuple[str, str]]:
+    """How every verb of the whole table ends that `first` overtakes: `(second, outcome)`."""
+    for second, verb in WHOLE_VERBS.items():
+        table = new_table(whole_files())
+        outcome = run(table, WHOLE_FIRST[first], verb, None)
+        orders = [(first, second), (second, first)] if outcome == COMMITS else [(first,)]
+        assert rows_in(table) in [_whole_rows(order) for order in orders], (first, second, outcome)
+        yield second, outcome
+
+
+def _whole_rows(names: tuple[str, ...]) -> list[tuple[str, int, str]]:
+    table = new_table(whole_files())
+    for name in names:
+        WHOLE_FIRST[name](table)
+    return rows_in(table)
+
+
 def _ensure_serial(table: DeltaTable, first: str, second: str, level: str, outcome: str) -> None:
     """The table is as if the operations had run one after the other: in the order of the log, unless a blind append
     may have moved."""
@@ -352,7 +425,13 @@ def render() -> str:
         lines += ["", f"{title}:", "", _row(["committed first ↓, overtaken →", *ROW_VERBS])]
         lines.append(_row(["---"] * (len(ROW_VERBS) + 1)))
         lines += [_row([f, *(cell(by_level) for _, _, by_level in row_outcomes(f, vectors))]) for f in ROW_VERBS]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *render_whole()])
+
+
+def render_whole() -> list[str]:
+    lines = ["The table as a whole, with deletion vectors:", "", _row(["committed first ↓, overtaken →", *WHOLE_VERBS])]
+    lines.append(_row(["---"] * (len(WHOLE_VERBS) + 1)))
+    return lines + [_row([first, *(outcome for _, outcome in whole_outcomes(first))]) for first in WHOLE_FIRST]
 
 
 def cell(by_level: dict[str, str]) -> str:

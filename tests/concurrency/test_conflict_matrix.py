@@ -11,12 +11,14 @@ from tests.concurrency.conflict_matrix import (
     OPERATIONS,
     PHASES,
     ROW_TABLES,
+    WHOLE_FIRST,
     base_files,
     documented,
     new_table,
     outcomes,
     row_outcomes,
     run,
+    whole_outcomes,
 )
 
 STARTING_ANEW = ("set owner", "set delta.appendOnly", "add column", "add feature", "drop columnMapping")
@@ -77,3 +79,8 @@ def test_what_changes_single_rows(first: str, vectors: bool, levels: tuple[str, 
 def test_first_writers(first: str) -> None:
     found = {second: run(new_table(), FIRST_WRITES[first], verb, None) for second, verb in FIRST_WRITES.items()}
     assert found == cells(first, 1)
+
+
+@pytest.mark.parametrize("first", WHOLE_FIRST)
+def test_the_table_as_a_whole(first: str) -> None:
+    assert dict(whole_outcomes(first)) == cells(first, 2 + len(ROW_TABLES))

@@ -44,7 +44,7 @@ class HeldTransaction(Transaction):
         self._write_vectors()
         held = HeldCommit(
             snapshot_version=None if self.snapshot is None else self.snapshot.version,
-            table_id=result.metadata.id,
+            table_id=(self._before or result).metadata.id,
             schema=(self._before or result).schema,
             result_schema=result.schema,
             reads=self._reads,
