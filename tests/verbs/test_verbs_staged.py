@@ -104,6 +104,14 @@ ROWS = pa.table({"dä-y": ["ä %", None], "id": pa.array([2, 9], pa.int64()), "x
 BASE = pa.table(
     {"dä-y": ["ä %", "ä %", None, "b"], "id": pa.array([1, 2, 2, 3], pa.int64()), "x.y": ["old", None, "old", "old"]}
 )
+KINDS: dict[str, dict[str, str]] = {
+    "vectors, feed": {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"},
+    "mapped, tracked": {
+        "delta.columnMapping.mode": "name",
+        "delta.enableRowTracking": "true",
+        "delta.enableInCommitTimestamps": "true",
+    },
+}
 VERBS: dict[str, Verb] = {
     "append": lambda t, data, **o: t.append(data(ROWS), **o),
     "overwrite": lambda t, data, **o: t.overwrite(data(ROWS), **o),
@@ -120,14 +128,6 @@ VERBS: dict[str, Verb] = {
     "schema": lambda t, data, **o: t.append(
         data(ROWS.append_column("more", pa.array([{"a": 1}, None]))), schema_mode="merge", **o
     ),
-}
-KINDS = {
-    "vectors, feed": {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"},
-    "mapped, tracked": {
-        "delta.columnMapping.mode": "name",
-        "delta.enableRowTracking": "true",
-        "delta.enableInCommitTimestamps": "true",
-    },
 }
 
 
