@@ -75,7 +75,8 @@ class OnceWriter:
             if done is not None:
                 return done
             program(step.txns)
-            found = find_txn_commit(self._table, step.txns[-1]) if self._table.exists() else None
+            txn = step.txns[-1]
+            found = find_txn_commit(self._table, txn.app_id, txn.version) if self._table.exists() else None
             if found is None or found.version is None:
                 raise InvalidRequestError(
                     f"{name} ran a program that has not committed to {self._table.uri} under the run's transaction",

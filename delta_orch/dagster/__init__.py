@@ -8,6 +8,7 @@ from delta_orch._version import VERSION
 from delta_orch.dagster.all_tables import with_delta_maintenance
 from delta_orch.dagster.audits import build_delta_audit_checks
 from delta_orch.dagster.checks import (
+    ByPartition,
     build_delta_cdc_lag_check,
     build_delta_freshness_check,
     build_delta_health_check,
@@ -34,6 +35,7 @@ from delta_orch.pipeline.maintenance import MaintenancePolicy
 
 __all__ = [
     "Audit",
+    "ByPartition",
     "ChangeBatch",
     "DeltaIncrementalComponent",
     "DeltaLakeIOManager",

@@ -7,19 +7,24 @@ Each builder makes one check. A table that does not exist fails it; a table that
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from inspect import signature
+from typing import Any, TypeAlias
 
 import dagster as dg
 
-from delta_orch.dagster.metadata import Metadata
+from delta_orch.dagster.metadata import Metadata, deleted_rows_ratio
+from delta_orch.dagster.partition_selection import partition_rows
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.nodes import Column, Expression, IsNull
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.pipeline.audit import repeated_keys
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, count_rows, read_table_health
@@ -27,11 +32,37 @@ from delta_orch.pipeline.run_identity import cdc_app_id
 from delta_orch.pipeline.step import snapshot_or_none
 from delta_orch.pipeline.tail import changes_data
 
+Evaluate: TypeAlias = "Callable[[TableSnapshot, DeltaTable, Expression | None], Finding]"
 Asset: TypeAlias = dg.AssetsDefinition | dg.AssetKey | str | Sequence[str]
 
 _ERROR = dg.AssetCheckSeverity.ERROR
 _WARN = dg.AssetCheckSeverity.WARN
 _MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ByPartition:
+    """How a check looks at each partition on its own. It needs Dagster 1.13.
+
+    The check runs for the partitions of the run and is about their rows alone; a run over several fails it where one
+    of them does, and says which.
+
+    Attributes:
+        partitions_def: Of the asset.
+        partition_expr: As in the asset's metadata; by default the table's only partition column.
+        partition_format: As in the asset's metadata.
+    """
+
+    partitions_def: dg.PartitionsDefinition[str]
+    partition_expr: str | Mapping[str, str] | None = None
+    partition_format: str | Mapping[str, str] | None = None
+
+    def where(self, snapshot: TableSnapshot, key: str) -> Expression:
+        """The rows of a partition."""
+        expr = self.partition_expr
+        if expr is None and len(snapshot.partition_columns) == 1:
+            (expr,) = snapshot.partition_columns
+        return partition_rows(self.partitions_def, key, expr, self.partition_format, snapshot.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +86,7 @@ def build_delta_freshness_check(
     """Check that the last commit that changed data is not older than `max_age`. Compaction and changed properties do
     not count."""
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         for commit in _newest_first(delta, snapshot.version):
             if changes_data(commit):
                 age = max(0.0, time.time() - (commit.timestamp_ms or 0) / 1000)
@@ -83,7 +114,7 @@ def build_delta_schema_check(
     """Check that the table has the declared columns: name → type, spelled as in errors and metadata (`long`,
     `array<string>`)."""
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         found = {field.name: str(field.data_type) for field in snapshot.schema}
         missing = [f"{column} is missing" for column in columns if column not in found]
         changed = [
@@ -108,6 +139,7 @@ def build_delta_row_count_check(
     name: str = "row_count",
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
+    by_partition: ByPartition | None = None,
 ) -> dg.AssetChecksDefinition:
     """Check that the number of rows lies within bounds. Without `where`, the log answers, unless a file has no
     statistics.
@@ -118,15 +150,16 @@ def build_delta_row_count_check(
     if min_rows is None and max_rows is None:
         raise InvalidRequestError("A check of the number of rows needs a bound", remedy="Pass min_rows or max_rows")
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
-        rows = None if where is not None else count_rows(snapshot.files(ROW_COUNT_COLUMNS))
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
+        wanted = _both(snapshot, where, only)
+        rows = None if wanted is not None else count_rows(snapshot.files(ROW_COUNT_COLUMNS))
         if rows is None:
-            rows = _count(snapshot, where)
+            rows = _count(snapshot, wanted)
         passed = (min_rows is None or rows >= min_rows) and (max_rows is None or rows <= max_rows)
         return Finding(passed, f"There are {rows:,} rows.", {"delta/rows": rows})
 
     bounds = f"{min_rows if min_rows is not None else 0} to {'any number of' if max_rows is None else max_rows} rows"
-    return _check(asset, table, name, evaluate, severity, blocking, f"There are {bounds}.")
+    return _check(asset, table, name, evaluate, severity, blocking, f"There are {bounds}.", by_partition)
 
 
 def build_delta_null_rate_check(
@@ -137,6 +170,7 @@ def build_delta_null_rate_check(
     name: str = "null_rate",
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
+    by_partition: ByPartition | None = None,
 ) -> dg.AssetChecksDefinition:
     """Check that the share of nulls in each column, 0 to 1, is not above its limit. Files that have no nulls by their
     statistics are not opened.
@@ -147,19 +181,20 @@ def build_delta_null_rate_check(
     if not max_null_rates or not all(0 <= rate <= 1 for rate in max_null_rates.values()):
         raise InvalidRequestError("max_null_rates maps columns to shares between 0 and 1")
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
-        rows = count_rows(snapshot.files(ROW_COUNT_COLUMNS))
-        total = _count(snapshot, None) if rows is None else rows
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
+        rows = None if only is not None else count_rows(snapshot.files(ROW_COUNT_COLUMNS))
+        total = _count(snapshot, only) if rows is None else rows
         rates: dict[str, float] = {}
         for column, resolved in zip(
             max_null_rates, resolve_column_names(list(max_null_rates), snapshot.schema, "max_null_rates"), strict=True
         ):
-            rates[column] = _count(snapshot, IsNull(Column((resolved,)))) / total if total else 0.0
+            nulls = conjunction(only, IsNull(Column((resolved,))))
+            rates[column] = _count(snapshot, nulls) / total if total else 0.0
         high = [f"{column}: {rate:.2%}" for column, rate in rates.items() if rate > max_null_rates[column]]
         described = f"Too many nulls: {', '.join(high)}" if high else "No column has too many nulls."
         return Finding(not high, described, {f"delta/null_rate/{column}": rate for column, rate in rates.items()})
 
-    return _check(asset, table, name, evaluate, severity, blocking, "No column has too many nulls.")
+    return _check(asset, table, name, evaluate, severity, blocking, "No column has too many nulls.", by_partition)
 
 
 def build_delta_unique_check(
@@ -171,6 +206,7 @@ def build_delta_unique_check(
     name: str = "unique",
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
+    by_partition: ByPartition | None = None,
 ) -> dg.AssetChecksDefinition:
     """Check that no two rows have the same values in `keys`. Nulls are equal to each other. DuckDB reads these columns,
     and spills to disk if needed.
@@ -181,12 +217,12 @@ def build_delta_unique_check(
     if not keys or isinstance(keys, str):
         raise InvalidRequestError("A check of uniqueness needs keys", remedy='Name columns, such as keys=["id"]')
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
-        _, count, shown = repeated_keys(snapshot, keys, where)
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
+        _, count, shown = repeated_keys(snapshot, keys, _both(snapshot, where, only))
         described = f"{count:,} keys occur more than once, such as {shown}." if count else "Every key occurs once."
         return Finding(not count, described, {"delta/repeated_keys": count})
 
-    return _check(asset, table, name, evaluate, severity, blocking, f"{', '.join(keys)} are unique.")
+    return _check(asset, table, name, evaluate, severity, blocking, f"{', '.join(keys)} are unique.", by_partition)
 
 
 def build_delta_health_check(
@@ -203,9 +239,9 @@ def build_delta_health_check(
     deleted."""
     limits = policy or MaintenancePolicy()
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         health = read_table_health(snapshot)
-        ratio = _deleted_rows_ratio(snapshot)
+        ratio = deleted_rows_ratio(snapshot.files(ROW_COUNT_COLUMNS))
         due = [
             text
             for is_due, text in (
@@ -240,7 +276,7 @@ def build_delta_cdc_lag_check(
         consumer: The name of the cursor, as in `delta_asset`.
     """
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         origin = source.table()
         latest = snapshot_or_none(origin)
         if latest is None:
@@ -279,7 +315,7 @@ def build_delta_txn_gap_check(
         last_versions: How many of the last commits to look at, as far as the log holds them.
     """
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         gaps: list[str] = []
         later: tuple[int, int] | None = None
         count = 0
@@ -316,7 +352,7 @@ def build_delta_writer_check(
 ) -> dg.AssetChecksDefinition:
     """Check that this package, in Dagster or Airflow, made all of the last commits that changed data."""
 
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable) -> Finding:
+    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         first = max(0, snapshot.version - last_versions + 1)
         others = [
             f"version {commit.version} ({(commit.commit_info or {}).get('operation', 'unknown operation')})"
@@ -333,19 +369,26 @@ def _check(
     asset: Asset,
     table: DeltaTableResource,
     name: str,
-    evaluate: Callable[[TableSnapshot, DeltaTable], Finding],
+    evaluate: Evaluate,
     severity: dg.AssetCheckSeverity,
     blocking: bool,
     description: str,
+    by_partition: ByPartition | None = None,
 ) -> dg.AssetChecksDefinition:
-    def check() -> dg.AssetCheckResult:
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         delta = table.table()
         snapshot = snapshot_or_none(delta)
         if snapshot is None:
             return dg.AssetCheckResult(
                 passed=False, severity=severity, description=f"There is no table at {delta.uri}."
             )
-        found = evaluate(snapshot, delta)
+        if by_partition is None:
+            found = evaluate(snapshot, delta, None)
+        else:
+            keys = context.partition_keys
+            found = _worst(
+                {key: evaluate(snapshot, delta, by_partition.where(snapshot, key)) for key in map(str, keys)}
+            )
         return dg.AssetCheckResult(
             passed=found.passed,
             severity=severity,
@@ -353,11 +396,41 @@ def _check(
             metadata={**found.metadata, "delta/version": snapshot.version},
         )
 
-    check.__annotations__ = {"return": dg.AssetCheckResult}
-    made: dg.AssetChecksDefinition = dg.asset_check(asset=asset, name=name, description=description, blocking=blocking)(
-        check
-    )
+    # Dagster looks at the annotations themselves, not at their text.
+    check.__annotations__ = {"context": dg.AssetCheckExecutionContext, "return": dg.AssetCheckResult}
+    partitioned: dict[str, Any] = {}
+    if by_partition is not None:
+        if "partitions_def" not in signature(dg.asset_check).parameters:
+            raise InvalidRequestError(
+                "by_partition needs Dagster 1.13",
+                cause="Before, a check is about the whole asset",
+                remedy="Upgrade, or leave by_partition out",
+            )
+        partitioned["partitions_def"] = by_partition.partitions_def
+    with warnings.catch_warnings():
+        # Dagster marks it as a preview; who passes by_partition has chosen it.
+        warnings.filterwarnings("ignore", message=".*partitions_def")
+        made: dg.AssetChecksDefinition = dg.asset_check(
+            asset=asset, name=name, description=description, blocking=blocking, **partitioned
+        )(check)
     return made
+
+
+def _worst(found: Mapping[str, Finding]) -> Finding:
+    """One finding of several partitions: that of the only one, or which of them fail."""
+    if len(found) == 1:
+        return next(iter(found.values()))
+    failed = {key: one for key, one in found.items() if not one.passed}
+    shown = "; ".join(f"{key}: {one.description}" for key, one in list(failed.items())[:_MOST_SHOWN])
+    described = (
+        f"{len(failed)} of {len(found)} partitions fail. {shown}" if failed else f"{len(found)} partitions pass."
+    )
+    return Finding(not failed, described, {"delta/partitions_failed": len(failed)})
+
+
+def _both(snapshot: TableSnapshot, where: str | None, only: Expression | None) -> Expression | None:
+    parsed = None if where is None else resolve_predicate(where, snapshot.schema)
+    return conjunction(parsed, only) if parsed is not None or only is not None else None
 
 
 def _newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[Commit]:
@@ -371,21 +444,9 @@ def _newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[C
         yield commit
 
 
-def _count(snapshot: TableSnapshot, where: str | Expression | None) -> int:
+def _count(snapshot: TableSnapshot, where: Expression | None) -> int:
     scan = snapshot.scan(columns=snapshot.schema.names[:1], where=where)
     return sum(batch.num_rows for batch in scan.to_reader())
-
-
-def _deleted_rows_ratio(snapshot: TableSnapshot) -> float:
-    """Rows that deletion vectors mark, of the rows in files; 0 where statistics do not tell."""
-    import pyarrow.compute as pc
-
-    from delta_orch.log.files.file_columns import FileTable
-
-    files = snapshot.files(ROW_COUNT_COLUMNS)
-    rows = count_rows(files)
-    marked = pc.sum(pc.struct_field(FileTable(files).deletion_vector, "cardinality")).as_py() or 0
-    return marked / (rows + marked) if rows is not None and rows + marked else 0.0
 
 
 def _orchestrator_of(commit: Commit) -> object:

@@ -2,8 +2,10 @@
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import unwrap
 from typing import Any
 from typing import Literal as OneOf
 
@@ -12,7 +14,7 @@ import dagster as dg
 from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
-from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
+from delta_orch.dagster.metadata import STORAGE_KIND, Metadata, data_version, public_uri, report_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
@@ -152,16 +154,22 @@ def delta_asset(
                 returned = called(context, guarded.get("", guarded), arguments)
                 return returned.rows
 
+            started = time.perf_counter()
             try:
                 with retry_conflicts(conflict_retries):
                     report = step.process_all(readers, rows)
             except AuditFailedError as error:
                 yield from audit_results(findings_of(error))
                 raise audit_failure(error) from error
-            yield from _results(context, report, returned, [audit.name for audit in audits])
+            seconds = time.perf_counter() - started
+            yield from _results(context, report, returned, [audit.name for audit in audits], seconds)
 
         called.describe(compute)
-        arguments = {"description": function.__doc__, **asset_arguments}
+        arguments = {
+            "description": function.__doc__,
+            **asset_arguments,
+            "metadata": {**definition_metadata(function, table), **(asset_arguments.get("metadata") or {})},
+        }
         if audits:
             specs = audit_specs(_key_of(function, asset_arguments), audits)
             arguments["check_specs"] = [*specs, *(asset_arguments.get("check_specs") or ())]
@@ -177,6 +185,18 @@ def delta_asset(
         return asset
 
     return decorate
+
+
+def definition_metadata(function: Callable[..., object], table: TableOrKey) -> Metadata:
+    """What the catalog shows before the first run: where the table is, and where the function is defined."""
+    metadata: Metadata = {"dagster/storage_kind": STORAGE_KIND}
+    if isinstance(table, DeltaTableResource) and not isinstance(table.table_uri, dg.EnvVar):
+        metadata["dagster/uri"] = public_uri(table.table().uri)
+    code = getattr(unwrap(function), "__code__", None)
+    if code is not None:
+        place = dg.LocalFileCodeReference(file_path=code.co_filename, line_number=code.co_firstlineno)
+        metadata["dagster/code_references"] = dg.CodeReferencesMetadataValue(code_references=[place])
+    return metadata
 
 
 def _key_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> dg.AssetKey:
@@ -276,14 +296,15 @@ def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable
 
 
 def _results(
-    context: dg.AssetExecutionContext, report: StepReport, returned: Returned, audits: Sequence[str]
+    context: dg.AssetExecutionContext, report: StepReport, returned: Returned, audits: Sequence[str], seconds: float
 ) -> Iterator[object]:
     """What a run tells Dagster: a materialization, or an observation where it committed nothing.
 
     Args:
         audits: The checks that are audits, not the function's own.
     """
-    metadata = {**incremental_metadata(".".join(context.asset_key.path), report), **returned.metadata}
+    name = ".".join(context.asset_key.path)
+    metadata = {**incremental_metadata(name, report, context.run.run_id, seconds), **returned.metadata}
     version = None if report.version is None else data_version(report.snapshot())
     # Without a batch the function, which gives the results of the asset's checks, was not called.
     checked = list(returned.check_results if report.batches else _check_results_that_stand(context))
@@ -324,11 +345,15 @@ def _check_results_that_stand(context: dg.AssetExecutionContext) -> Iterator[dg.
         )
 
 
-def incremental_metadata(table_name: str, report: StepReport) -> Metadata:
-    """What a run tells of a table that follows others."""
+def incremental_metadata(table_name: str, report: StepReport, run_id: str, seconds: float) -> Metadata:
+    """What a run tells of a table that follows others.
+
+    Args:
+        seconds: From reading to the commit, with the function of the asset.
+    """
     if report.version is None:
         return {"delta/skipped": True, "delta/skip_reason": report.reason}
-    metadata = report_metadata(report, report.snapshot(), table_name)
+    metadata = report_metadata(report, report.snapshot(), table_name, run_id=run_id, seconds=seconds)
     for batch in report.batches:
         metadata |= {
             "delta/source_ending_version": batch.ending_version,

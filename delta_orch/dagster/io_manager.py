@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
@@ -161,6 +162,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             step, scopes = self._step(context, settings, place, selection, obj)
             return step.run(lambda: obj), scopes
 
+        started = time.perf_counter()
         try:
             with retry_conflicts(self.conflict_retries):
                 is_repeatable = not context.has_asset_key and not is_read_once(obj)
@@ -169,7 +171,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             if context.has_asset_key and is_in_run(context):
                 report_failed_checks(context, error)
             raise audit_failure(error) from error
-        self._report(context, report, ".".join(place), scopes)
+        self._report(context, report, ".".join(place), scopes, time.perf_counter() - started)
 
     def _step(
         self,
@@ -283,10 +285,16 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             )
 
     def _report(
-        self, context: dg.OutputContext, report: StepReport, table_name: str, scopes: dict[str, Expression]
+        self,
+        context: dg.OutputContext,
+        report: StepReport,
+        table_name: str,
+        scopes: dict[str, Expression],
+        seconds: float,
     ) -> None:
         snapshot = report.snapshot()
-        metadata = report_metadata(report, snapshot, table_name)
+        run_id = context.run_id if is_in_run(context) else None
+        metadata = report_metadata(report, snapshot, table_name, run_id=run_id, seconds=seconds)
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)
             metadata[PASSED] = dg.JsonMetadataValue([finding.name for finding in report.findings])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows
 from delta_orch.pipeline.partitions import looks_only_at
+from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.step import StepReport
 from delta_orch.protocol.types import StructType
 
@@ -48,19 +50,42 @@ def table_metadata(snapshot: Snapshot, table_name: str) -> Metadata:
         "delta/num_files": snapshot.num_files,
         "delta/size_bytes": pc.sum(FileTable(snapshot.files(["size"])).size).as_py() or 0,
     }
-    rows = count_rows(snapshot.files(ROW_COUNT_COLUMNS))
+    files = snapshot.files(ROW_COUNT_COLUMNS)
+    rows = count_rows(files)
     if rows is not None:
         metadata["dagster/row_count"] = rows
+        metadata["delta/deleted_rows_ratio"] = deleted_rows_ratio(files)
     return metadata
 
 
-def report_metadata(report: StepReport, snapshot: Snapshot, table_name: str) -> Metadata:
+def deleted_rows_ratio(files: pa.Table) -> float:
+    """Rows that deletion vectors mark, of the rows in files, 0 to 1; 0 where statistics do not tell.
+
+    Args:
+        files: At least the columns `ROW_COUNT_COLUMNS`.
+    """
+    rows = count_rows(files)
+    marked = pc.sum(pc.struct_field(FileTable(files).deletion_vector, "cardinality")).as_py() or 0
+    return marked / (rows + marked) if rows is not None and rows + marked else 0.0
+
+
+def report_metadata(
+    report: StepReport, snapshot: Snapshot, table_name: str, *, run_id: str | None = None, seconds: float | None = None
+) -> Metadata:
     """Metadata entries about a step and the table it left.
 
     Args:
         snapshot: `report.snapshot()`.
+        run_id: The run of the step, which a commit of its own links to. None outside of a run.
+        seconds: What the step took.
     """
     metadata = {**table_metadata(snapshot, table_name), "delta/skipped": report.skipped}
+    if seconds is not None:
+        metadata["delta/seconds"] = seconds
+    commit, run_id = _commit_of(report, run_id)
+    if run_id is not None:
+        metadata["delta/committed_by"] = dg.MetadataValue.dagster_run(run_id)
+    metadata["delta/summary"] = dg.MetadataValue.md(_summary(report, snapshot, commit, metadata))
     if report.reason is not None:
         metadata["delta/skip_reason"] = report.reason
     if report.commit is not None or report.recovered is not None or report.skipped_txns:
@@ -75,6 +100,47 @@ def report_metadata(report: StepReport, snapshot: Snapshot, table_name: str) -> 
     if report.commit is not None and report.commit.rebased_versions:
         metadata["delta/rebased_versions"] = dg.JsonMetadataValue(list(report.commit.rebased_versions))
     return metadata
+
+
+def _commit_of(report: StepReport, run_id: str | None) -> tuple[int | None, str | None]:
+    """The version that a step or an earlier attempt of it committed, and the run that did."""
+    if not report.skipped:
+        return report.version, run_id if report.recovered is None else _run_in(report.recovered.commit_info)
+    if not report.skipped_txns:
+        return None, None
+    recorded = report.recovered or find_txn_commit(report.table, report.skipped_txns[0].app_id)
+    return recorded.version, _run_in(recorded.commit_info)
+
+
+def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
+    """The Dagster run that a commit names in its `userMetadata`."""
+    try:
+        said = json.loads(str((commit_info or {}).get("userMetadata")))
+    except ValueError:
+        return None
+    is_ours = isinstance(said, dict) and said.get("orchestrator") == "dagster"
+    return str(said["run_id"]) if is_ours and "run_id" in said else None
+
+
+def _summary(report: StepReport, snapshot: Snapshot, version: int | None, metadata: Metadata) -> str:
+    """What happened, in a table of Markdown."""
+    if report.skipped:
+        lines = [("nothing written", report.reason or "nothing to do"), ("table at version", snapshot.version)]
+        if version is not None:
+            lines.append(("committed before in version", version))
+    else:
+        lines = [("committed version", version)]
+    lines += [(_words(name), value) for name, value in report.metrics.items() if not report.skipped]
+    lines += [("files of the table", metadata["delta/num_files"]), ("bytes of the table", metadata["delta/size_bytes"])]
+    if "dagster/row_count" in metadata:
+        lines.append(("rows of the table", metadata["dagster/row_count"]))
+    rows = [f"| {name} | {f'{value:,}' if isinstance(value, int) else value} |" for name, value in lines]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _words(metric: str) -> str:
+    """`numOutputRows` as `output rows`."""
+    return _plain_name(metric).removeprefix("delta/metrics/").removeprefix("num_").replace("_", " ")
 
 
 def _plain_name(metric: str) -> str:

@@ -2,6 +2,7 @@
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from delta_orch.dagster.incremental import (
     Sources,
     TableOrKey,
     Write,
+    definition_metadata,
     ensure_sound,
     incremental_metadata,
     readers_of,
@@ -142,13 +144,15 @@ def delta_multi_asset(
                     audits=audits[name],
                 )
                 readers = readers_of(context, sources, target, None, bootstrap, on_recreated, max_versions)
+                started = time.perf_counter()
                 try:
                     with retry_conflicts(conflict_retries):
                         report = step.process_all(readers, partial(rows_of, name))
                 except AuditFailedError as error:
                     yield from (replace_key(found, keys[name]) for found in audit_results(findings_of(error)))
                     raise audit_failure(error) from error
-                metadata = incremental_metadata(".".join(keys[name].path), report)
+                seconds = time.perf_counter() - started
+                metadata = incremental_metadata(".".join(keys[name].path), report, context.run.run_id, seconds)
                 if report.skipped:
                     yield dg.AssetObservation(keys[name], metadata=metadata)
                     continue
@@ -163,7 +167,18 @@ def delta_multi_asset(
         compute.__annotations__.pop("return")
         resources = {key for key in (*sources.values(), *(out.table for out in outs.values())) if isinstance(key, str)}
         specs = [
-            dg.AssetSpec(keys[name], skippable=True, **{**(out.spec or {}), "kinds": {"deltalake", *_kinds(out)}})
+            dg.AssetSpec(
+                keys[name],
+                skippable=True,
+                **{
+                    **(out.spec or {}),
+                    "kinds": {"deltalake", *_of_spec(out, "kinds")},
+                    "metadata": {
+                        **definition_metadata(function, out.table),
+                        **((out.spec or {}).get("metadata") or {}),
+                    },
+                },
+            )
             for name, out in outs.items()
         ]
         made: dg.AssetsDefinition = dg.multi_asset(
@@ -179,8 +194,8 @@ def delta_multi_asset(
     return decorate
 
 
-def _kinds(out: DeltaOut) -> set[str]:
-    return set((out.spec or {}).get("kinds") or ())
+def _of_spec(out: DeltaOut, name: str) -> Any:
+    return (out.spec or {}).get(name) or {}
 
 
 def replace_key(found: dg.AssetCheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:

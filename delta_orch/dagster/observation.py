@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import dagster as dg
 
 from delta_orch.dagster.metadata import Metadata, table_metadata
+from delta_orch.dagster.partition_selection import ByDimension
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.touched import ByDimension, TouchedPartitions
+from delta_orch.dagster.touched import TouchedPartitions
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, live_partitions, parse_cursor, poll

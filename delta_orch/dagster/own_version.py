@@ -18,6 +18,7 @@ from delta_orch.dagster.run import DagsterRun
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import ConflictError, VersionNotFoundError
 from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
 
 T = TypeVar("T")
@@ -42,17 +43,14 @@ def own_snapshot(table: DeltaTable, app_id: str) -> TableSnapshot | None:
     """
     if not table.exists() or table.last_txn(app_id) is None:
         return None
-    version = table.version()
-    try:
-        while not any(txn.app_id == app_id for txn in table.log.read_commit(version).txns):
-            version -= 1
-    except VersionNotFoundError as error:
+    version = find_txn_commit(table, app_id).version
+    if version is None:
         raise VersionNotFoundError(
             f"The commit of {app_id} is gone from the log of {table.uri}",
             cause="The log was cleaned up (delta.logRetentionDuration) since the run wrote its output",
             remedy="Launch a new run instead of re-executing this one",
             uri=table.uri,
-        ) from error
+        )
     return table.snapshot(version=version)
 
 

@@ -15,6 +15,8 @@ from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
 from delta_orch.protocol.types import StructField, StructType
 
+ByDimension = str | Mapping[str, str] | None
+
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
@@ -106,14 +108,55 @@ def select_partitions(
     Raises:
         InvalidRequestError: `partition_expr` is missing, or does not name a column for every dimension.
     """
-    partitions_def, asset = context.asset_partitions_def, context.asset_key.to_user_string()
+
+    def known_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
+        if isinstance(definition, dg.DynamicPartitionsDefinition):
+            return definition.get_partition_keys(dynamic_partitions_store=_instance_of(context))
+        return definition.get_partition_keys()
+
+    return _selection(
+        context.asset_partitions_def,
+        context.asset_partition_keys,
+        partition_expr,
+        partition_format,
+        f"Asset {context.asset_key.to_user_string()}",
+        known_keys,
+    )
+
+
+def partition_rows(
+    partitions_def: dg.PartitionsDefinition[str],
+    key: str,
+    partition_expr: ByDimension,
+    partition_format: ByDimension,
+    schema: StructType,
+) -> Expression:
+    """The rows of one partition. Raises as `select_partitions`, and ColumnNotFoundError."""
+    expr, text_format = by_dimension(partition_expr), by_dimension(partition_format)
+    selection = _selection(partitions_def, [key], expr, text_format, "The check", no_keys)
+    return selection.predicate(schema)
+
+
+def by_dimension(value: ByDimension) -> Mapping[str, str]:
+    """A text for each dimension. One text is about the only dimension, whose name is empty."""
+    return {"": value} if isinstance(value, str) else dict(value or {})
+
+
+def _selection(
+    partitions_def: dg.PartitionsDefinition[str],
+    keys: Sequence[str],
+    partition_expr: Mapping[str, str] | None,
+    partition_format: Mapping[str, str] | None,
+    asset: str,
+    known_keys: Callable[[dg.PartitionsDefinition[str]], Sequence[str]],
+) -> PartitionSelection:
     names = dimension_names(partitions_def)
     if partition_expr is None or set(partition_expr) != set(names):
         wanted = '"partition_expr": "column"'
         if names != ("",):
             wanted = '"partition_expr": {' + ", ".join(f'"{name}": "column"' for name in names) + "}"
         raise InvalidRequestError(
-            f"Asset {asset} has partitions, but its metadata does not say which column holds them",
+            f"{asset} has partitions, but its metadata does not say which column holds them",
             cause=f"partition_expr is {dict(partition_expr) if partition_expr else 'missing'}",
             remedy=f"Define the asset with metadata={{{wanted}}}",
             asset=asset,
@@ -121,20 +164,15 @@ def select_partitions(
     formats = partition_format or {}
     if unknown := sorted(set(formats) - set(names)):
         raise InvalidRequestError(
-            f"partition_format of asset {asset} names {unknown[0]!r}, which is no dimension",
+            f"partition_format of {asset[0].lower()}{asset[1:]} names {unknown[0]!r}, which is no dimension",
             remedy="Give one format, or for multi-dimensional partitions a format for some of the dimensions",
             asset=asset,
         )
     dimensions = tuple(Dimension(partition_expr[name], formats.get(name)) for name in names)
 
-    def known_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
-        if isinstance(definition, dg.DynamicPartitionsDefinition):
-            return definition.get_partition_keys(dynamic_partitions_store=_instance_of(context))
-        return definition.get_partition_keys()
-
     return PartitionSelection(
         dimensions,
-        {str(key): partitions_of_key(partitions_def, key) for key in context.asset_partition_keys},
+        {str(key): partitions_of_key(partitions_def, key) for key in keys},
         dimension_definitions(partitions_def),
         known_keys,
     )

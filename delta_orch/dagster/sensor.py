@@ -57,6 +57,7 @@ def build_delta_log_sensor(
     max_runs_per_tick: int | None = None,
     on_recreated: OnRecreated = "restart",
     skip_while_active: bool = False,
+    max_active_runs: int | None = None,
     minimum_interval_seconds: int | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     description: str | None = None,
@@ -105,6 +106,8 @@ def build_delta_log_sensor(
             is reset.
         skip_while_active: Request nothing while a run of this sensor is queued or running. The commits of that time
             become one batch afterwards.
+        max_active_runs: Back-pressure: no more runs that this sensor requested are queued or running at once. What is
+            found beyond that waits in the cursor; while as many are active, the log is not read.
         minimum_interval_seconds: As in `dg.sensor`.
         default_status: As in `dg.sensor`.
         description: As in `dg.sensor`.
@@ -118,7 +121,11 @@ def build_delta_log_sensor(
         raise InvalidRequestError(f"partitions_per_run={partitions_per_run!r} is not 'one' or 'range'")
     if on_recreated not in ("restart", "error"):
         raise InvalidRequestError(f"on_recreated={on_recreated!r} is not 'restart' or 'error'")
-    for limit, value in (("max_runs_per_tick", max_runs_per_tick), ("max_partitions_per_run", max_partitions_per_run)):
+    for limit, value in (
+        ("max_runs_per_tick", max_runs_per_tick),
+        ("max_partitions_per_run", max_partitions_per_run),
+        ("max_active_runs", max_active_runs),
+    ):
         if value is not None and value < 1:
             raise InvalidRequestError(f"{limit}={value} is below 1", remedy="Pass at least 1, or None")
     if max_partitions_per_run is not None and partitions_per_run != "range":
@@ -173,8 +180,11 @@ def build_delta_log_sensor(
         )
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        if skip_while_active and _has_active_run(context, name):
+        if skip_while_active and _active_runs(context, name, 1):
             return dg.SkipReason("A run that this sensor requested is still active.")
+        free = None if max_active_runs is None else max_active_runs - _active_runs(context, name, max_active_runs)
+        if free == 0:
+            return dg.SkipReason(f"{max_active_runs} runs that this sensor requested are still active.")
         before = {"": context.cursor} if tables is None else parse_cursors(context.cursor)
         looks: dict[str, _Look] = {}
         failed: dict[str, DeltaError] = {}
@@ -184,7 +194,8 @@ def build_delta_log_sensor(
             except DeltaError as error:
                 failed[one] = error
         after = {one: text for one in failed if (text := before.get(one)) is not None}
-        requests, added, room = list[dg.RunRequest](), list[str](), max_runs_per_tick
+        requests, added = list[dg.RunRequest](), list[str]()
+        room = min((limit for limit in (max_runs_per_tick, free) if limit is not None), default=None)
         for one, found in sorted(looks.items(), key=lambda item: not item[1].waited):
             now, left = (found.wanted, []) if room is None else (found.wanted[:room], found.wanted[room:])
             room = None if room is None else room - len(now)
@@ -311,9 +322,10 @@ _ACTIVE = (
 )
 
 
-def _has_active_run(context: dg.SensorEvaluationContext, sensor_name: str) -> bool:
+def _active_runs(context: dg.SensorEvaluationContext, sensor_name: str, at_most: int) -> int:
+    """How many runs of the sensor are queued or running; it counts to a limit."""
     requested = dg.RunsFilter(tags={"dagster/sensor_name": sensor_name}, statuses=list(_ACTIVE))
-    return bool(context.instance.get_run_ids(requested, limit=1))
+    return len(context.instance.get_run_ids(requested, limit=at_most))
 
 
 def _range(batch: TailBatch) -> str:

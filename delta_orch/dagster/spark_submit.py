@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 import dagster as dg
 
@@ -19,10 +19,14 @@ from delta_orch.pipeline.step import Step, StepReport
 from delta_orch.pipeline.submitted import SubmittedRun
 
 if TYPE_CHECKING:
+    from dagster import PipesClientCompletedInvocation as _Invocation
     from dagster import PipesExecutionResult
 
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.txn import TxnId
+else:
+    # Dagster before 1.13 does not export it.
+    _Invocation = get_type_hints(dg.PipesClient.run)["return"]
 
 
 class PipesDeltaSparkClient(dg.PipesClient):
@@ -120,7 +124,7 @@ class PipesDeltaSparkClient(dg.PipesClient):
             else:
                 context.log.info("%s: %s", name, report.reason)
         snapshot = report.snapshot()
-        metadata = report_metadata(report, snapshot, table_name=name)
+        metadata = report_metadata(report, snapshot, table_name=name, run_id=context.run.run_id)
         return _Completed(session, metadata, data_version(snapshot))
 
     def _submit(self, program: Sequence[str], variables: Mapping[str, str], conf: Mapping[str, str]) -> None:
@@ -147,7 +151,7 @@ class PipesDeltaSparkClient(dg.PipesClient):
             )
 
 
-class _Completed(dg.PipesClientCompletedInvocation):
+class _Completed(_Invocation):
     """Results that carry the data version of the table."""
 
     def __init__(self, session: dg.PipesSession, metadata: Metadata, version: dg.DataVersion) -> None:
@@ -189,6 +193,6 @@ def _committed(step: Step, table: DeltaTable) -> StepReport:
             cause="Without it a retry could not tell whether the work is done",
             remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
         )
-    found = find_txn_commit(table, step.txns[-1])
+    found = find_txn_commit(table, step.txns[-1].app_id, step.txns[-1].version)
     # Without a version, a newer run was faster: this one's commit was fenced off.
     return done if found.version is None else StepReport(table, found.version, False, recovered=found)

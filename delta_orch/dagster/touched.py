@@ -10,7 +10,12 @@ import dagster as dg
 import pyarrow as pa
 
 from delta_orch.dagster.partition_keys import FoundKeys, keys_of_value, no_keys
-from delta_orch.dagster.partition_selection import dimension_definitions, dimension_names
+from delta_orch.dagster.partition_selection import (
+    ByDimension,
+    by_dimension,
+    dimension_definitions,
+    dimension_names,
+)
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, parse_cursor
 from delta_orch.protocol.arrow_types import schema_from_arrow
@@ -18,7 +23,6 @@ from delta_orch.protocol.arrow_types import schema_from_arrow
 Values = Mapping[str, object]
 """A partition: its columns and their values, in Python's types."""
 PartitionKeyOf = Callable[[Values], str | None]
-ByDimension = str | Mapping[str, str] | None
 
 _RANGE_START = "dagster/asset_partition_range_start"
 _RANGE_END = "dagster/asset_partition_range_end"
@@ -163,8 +167,8 @@ class TouchedPartitions:
             raise InvalidRequestError(
                 "partition_expr must be one column for partitions of one dimension", remedy="Pass the column's name"
             )
-        self._columns = _by_dimension(partition_expr)
-        self._formats = _by_dimension(partition_format)
+        self._columns = by_dimension(partition_expr)
+        self._formats = by_dimension(partition_format)
         if unknown := sorted(set(self._formats) - set(self._names)):
             raise InvalidRequestError(
                 f"partition_format names {unknown[0] or 'no dimension'!r}, but the dimensions are {self._names}",
@@ -276,10 +280,6 @@ class TouchedPartitions:
 _OUTSIDE = FoundKeys((), "outside")
 _PASSED_OVER = FoundKeys((), "outside")
 """What the user's own mapping passes over is not worth a word."""
-
-
-def _by_dimension(value: ByDimension) -> Mapping[str, str]:
-    return {"": value} if isinstance(value, str) else dict(value or {})
 
 
 def _column_of(values: Values, column: str | None) -> str:

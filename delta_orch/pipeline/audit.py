@@ -173,7 +173,7 @@ def _as_audit(audit: object, name: str | None, number: int) -> Audit:
 
 
 def repeated_keys(
-    snapshot: TableSnapshot, keys: Sequence[str], where: str | None = None
+    snapshot: TableSnapshot, keys: Sequence[str], where: str | Expression | None = None
 ) -> tuple[tuple[str, ...], int, list[dict[str, object]]]:
     """Values of columns that more than one row has: the columns, how many such values there are, and some of them.
     Reads these columns, in DuckDB, which spills.

@@ -11,7 +11,6 @@ from delta_orch.errors import VersionNotFoundError
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.commit_reader import Commit
-    from delta_orch.log.files.txn import TxnId
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +28,16 @@ class RecordedCommit:
     commit_info: Mapping[str, object] | None = None
 
 
-def find_txn_commit(table: DeltaTable, txn: TxnId) -> RecordedCommit:
-    """The commit that recorded exactly this identifier. Reads the log from its newest commit backwards.
+def find_txn_commit(table: DeltaTable, app_id: str, version: int | None = None) -> RecordedCommit:
+    """The newest commit that recorded an identifier. Reads the log from its newest commit backwards.
+
+    Args:
+        version: Exactly this version of it; None for whichever.
 
     Raises:
         DeltaError: The log cannot be read.
     """
-    return _find(table, lambda commit: any(t.app_id == txn.app_id and t.version == txn.version for t in commit.txns))
+    return _find(table, lambda commit: any(t.app_id == app_id and version in (None, t.version) for t in commit.txns))
 
 
 def find_commit_after(

@@ -194,7 +194,7 @@ class Step:
         """
         from delta_orch.pipeline.recorded import find_txn_commit
 
-        found = find_txn_commit(self.table, txn)
+        found = find_txn_commit(self.table, txn.app_id, txn.version)
         return StepReport(self.table, found.version, True, ALREADY_COMMITTED, (txn,), recovered=found)
 
     def process_all(

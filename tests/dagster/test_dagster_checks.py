@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.dagster import (
+    ByPartition,
     DeltaTableResource,
     MaintenancePolicy,
     build_delta_cdc_lag_check,
@@ -173,3 +174,39 @@ def test_txn_gaps(checked: Checked) -> None:
         table.append(rows, txn=TxnId("cdc:a<-b", end), commit_info={"sourceStartingVersion": start})
     passed, description, numbers = checked.run(build_delta_txn_gap_check, app_id="cdc:a<-b")
     assert not passed and "begins at 11, the one before ended at 9" in description
+
+
+def test_checks_look_at_partitions_one_by_one(tmp_path: Path) -> None:
+    days = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-05")
+    table = DeltaTable(tmp_path / "orders")
+    rows = {"day": ["2013-01-01", "2013-01-01", "2013-01-02", "2013-01-02"], "id": [1, 2, 2, None]}
+    table.append(pa.table(rows), partition_by=["day"])
+    resource, by = DeltaTableResource(table_uri=table.uri), ByPartition(days)
+
+    @dg.asset(partitions_def=days)
+    def orders() -> None: ...
+
+    checks = [
+        build_delta_row_count_check(orders, resource, min_rows=2, where="id IS NOT NULL", by_partition=by),
+        build_delta_null_rate_check(orders, resource, max_null_rates={"id": 0.4}, by_partition=by),
+        build_delta_unique_check(orders, resource, keys=["id"], by_partition=ByPartition(days, "day")),
+    ]
+    instance = dg.DagsterInstance.ephemeral()
+
+    def run(**arguments: Any) -> dict[str, tuple[bool, str | None]]:
+        result = dg.materialize([orders, *checks], instance=instance, raise_on_error=False, **arguments)
+        return {one.check_name: (one.passed, one.description) for one in result.get_asset_check_evaluations()}
+
+    assert {name: passed for name, (passed, _) in run(partition_key="2013-01-01").items()} == {
+        "row_count": True,
+        "null_rate": True,
+        "unique": True,
+    }
+    second = run(partition_key="2013-01-02")
+    assert second["row_count"] == (False, "There are 1 rows.")
+    assert second["null_rate"] == (False, "Too many nulls: id: 50.00%")
+    assert second["unique"] == (True, "Every key occurs once.")
+    span = {"dagster/asset_partition_range_start": "2013-01-01", "dagster/asset_partition_range_end": "2013-01-02"}
+    both = run(tags=span)
+    assert both["row_count"] == (False, "1 of 2 partitions fail. 2013-01-02: There are 1 rows.")
+    assert both["unique"] == (True, "2 partitions pass.")

@@ -72,6 +72,11 @@ def test_days_that_changed_are_recomputed(tmp_path: Path) -> None:
     assert second["delta/touched_partitions"] == 2
     assert pipeline.batches[1].partitions().num_rows == 2
     assert pipeline.asset.descriptions_by_key[dg.AssetKey("silver")] == "Doubled."
+    # What the catalog shows before any run: where the table is, and where its function.
+    defined = pipeline.asset.metadata_by_key[dg.AssetKey("silver")]
+    assert (defined["dagster/uri"], defined["dagster/storage_kind"]) == (pipeline.target.uri, "deltalake")
+    (place,) = defined["dagster/code_references"].code_references
+    assert Path(place.file_path).read_text().splitlines()[place.line_number - 1].strip().startswith("@delta_asset")
 
 
 def test_nothing_new_commits_nothing_and_computes_nothing(tmp_path: Path) -> None:

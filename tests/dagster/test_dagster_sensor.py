@@ -265,6 +265,28 @@ def test_nothing_while_a_run_is_active(table: DeltaTable) -> None:
     assert request.run_key.endswith(":0-1")
 
 
+def test_no_more_runs_at_once(table: DeltaTable) -> None:
+    table.append(rows(*(f"2013-01-0{day}" for day in range(1, 6))), partition_by=["day"])
+    tick = Ticks(build(table, partitions_def=DAYS, start="beginning", max_active_runs=2))
+    job = tick.definitions.resolve_implicit_global_asset_job_def()
+
+    def started() -> dg.DagsterRun:
+        status = dg.DagsterRunStatus.STARTED
+        return tick.instance.create_run_for_job(job, tags={"dagster/sensor_name": "watch"}, status=status)
+
+    assert keys(tick()) == ["2013-01-01", "2013-01-02"]
+    runs = [started(), started()]
+    before = tick.cursor
+    assert "2 runs" in tick().skip_message
+    assert tick.cursor == before
+    tick.instance.report_run_failed(runs.pop())
+    assert keys(tick()) == ["2013-01-03"]
+    tick.instance.report_run_failed(runs.pop())
+    assert keys(tick()) == ["2013-01-04", "2013-01-05"]
+    with pytest.raises(InvalidRequestError, match="below 1"):
+        build(table, max_active_runs=0)
+
+
 def test_a_dropped_table_is_told(table: DeltaTable, tmp_path: Path) -> None:
     table.append(rows("a"))
     tick = Ticks(build(table))
