@@ -3,6 +3,7 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import unwrap
@@ -194,8 +195,11 @@ def definition_metadata(function: Callable[..., object], table: TableOrKey) -> M
         metadata["dagster/uri"] = public_uri(table.table().uri)
     code = getattr(unwrap(function), "__code__", None)
     if code is not None:
-        place = dg.LocalFileCodeReference(file_path=code.co_filename, line_number=code.co_firstlineno)
-        metadata["dagster/code_references"] = dg.CodeReferencesMetadataValue(code_references=[place])
+        with warnings.catch_warnings():
+            # Dagster marks them as beta.
+            warnings.filterwarnings("ignore", message="Class `(LocalFile|CodeReferences)")
+            place = dg.LocalFileCodeReference(file_path=code.co_filename, line_number=code.co_firstlineno)
+            metadata["dagster/code_references"] = dg.CodeReferencesMetadataValue(code_references=[place])
     return metadata
 
 

@@ -83,7 +83,7 @@ def test_a_reexecution_after_the_commit_commits_nothing(jobs: Jobs) -> None:
     assert retried.success
     assert retried.run_id != lost.run_id
     assert skipped(retried) == [True]
-    (event,) = retried.asset_materializations_for_node("flights")
+    (event,) = retried.asset_materializations_for_node("bronze__flights")
     # It links to the run that did commit, and says in which version.
     assert event.metadata["delta/committed_by"].value == lost.run_id
     assert f"| committed before in version | {version} |" in event.metadata["delta/summary"].value
