@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave sbom audit dagster airflow airflow-scenarios clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave sbom audit screenshots dagster airflow airflow-scenarios clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -63,6 +63,9 @@ audit: setup ## Hold the installed packages against the pins, and the pins again
 
 bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)
+
+screenshots: setup ## Photograph the real user interfaces for docs/images (SCREENSHOTS="dagster-checks …" chooses)
+	@$(BIN)/python scripts/screenshots $(SCREENSHOTS)
 
 dagster: setup ## Open Dagster's UI on the example pipeline
 	@mkdir -p $(BUILD)/demo/dagster
