@@ -109,6 +109,8 @@ def cast(value: Typed, target: DataType) -> Typed:
         # DuckDB leaves out a zero before the point where the type has no digit there.
         zero = r", '^(-?)\.', '\1" + "0.')"
         return Typed(f"regexp_replace({plain}{zero}" if source.precision == source.scale else plain, STRING)
+    if source in (FLOAT, DOUBLE) and target == STRING:
+        return Typed(_floating_text(value), STRING)
     if source == TIMESTAMP and target == LONG:
         return Typed(whole_seconds(value), LONG)
     if source in INTEGRAL_RANGES and target == TIMESTAMP:
@@ -144,6 +146,24 @@ def in_years(value: str, year: str, text: str) -> str:
     """A text of a date, where its year has four digits."""
     problem = error("text of a date outside the years 1 to 9999, for which the local engine is not proven equal")
     return f"CASE WHEN {value} IS NULL THEN NULL WHEN year({year}) BETWEEN 1 AND 9999 THEN {text} ELSE {problem} END"
+
+
+def _floating_text(value: Typed) -> str:
+    """The text of a floating number, in Java's form. What releases of Java print differently raises: numbers of more
+    digits than their type holds exactly, large, and small ones."""
+    x, text = value.sql, f"CAST({value.sql} AS VARCHAR)"
+    most_digits, limit = (6, "1e7") if value.data_type == FLOAT else (15, "1e15")
+    digits = f"rtrim(ltrim(replace(replace({text}, '-', ''), '.', ''), '0'), '0')"
+    exponent = f"(instr(replace({text}, '-', ''), '.') - 2)"
+    mantissa = f"concat({digits}[1], '.', coalesce(nullif(substring({digits}, 2), ''), '0'))"
+    scientific = f"concat(if({x} < 0, '-', ''), {mantissa}, 'E', {exponent})"
+    problem = error("text of a floating number of many digits, which only the Spark engine makes")
+    return (
+        f"CASE WHEN {x} IS NULL OR {x} = 0 THEN {text} WHEN isnan({x}) THEN 'NaN' "
+        f"WHEN isinf({x}) THEN if({x} > 0, 'Infinity', '-Infinity') "
+        f"WHEN abs({x}) < 1e-3 OR abs({x}) >= {limit} OR length({digits}) > {most_digits} THEN {problem} "
+        f"WHEN abs({x}) < 1e7 THEN {text} ELSE {scientific} END"
+    )
 
 
 def _moment_text(value: Typed) -> str:
