@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,6 +94,8 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
     """
     if commit.cdc.num_rows:
         return _changed(commit, commit.cdc, None)
+    if _only_copies(commit.commit_info or {}):
+        return CHANGED_FILE_SCHEMA.empty_table()
     adds = commit.adds.filter(_changes_data(commit.adds))
     removes = _complete_removes(table_log, snapshot, commit, commit.removes.filter(_changes_data(commit.removes)))
     in_adds, in_removes = canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path)
@@ -107,6 +109,18 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
             _changed(commit, adds.filter(pc.invert(kept)), "insert"),
             *_changed_vectors(table_log, commit, before, adds.filter(kept)),
         ]
+    )
+
+
+def _only_copies(commit_info: Mapping[str, object]) -> bool:
+    """Whether it is a merge that changed no row: the reference commits the files whose rows it only copied, without
+    change data files, and tells no change."""
+    metrics = commit_info.get("operationMetrics")
+    counts = (f"numTargetRows{what}" for what in ("Inserted", "Updated", "Deleted"))
+    return (
+        commit_info.get("operation") == "MERGE"
+        and isinstance(metrics, Mapping)
+        and all(str(metrics.get(count)) == "0" for count in counts)
     )
 
 

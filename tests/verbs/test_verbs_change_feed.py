@@ -163,6 +163,17 @@ def test_a_table_that_never_had_a_feed_is_read_from_its_files(hourly: DeltaTable
         hourly.changes(starting_version=1, require_change_data_feed=True)
 
 
+@pytest.mark.parametrize(("operation", "updated", "told"), [("MERGE", "0", 0), ("MERGE", "1", 2), ("UPDATE", "0", 2)])
+def test_a_merge_that_only_copied_rows_tells_nothing(tmp_path: Path, operation: str, updated: str, told: int) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    made.create(IDS, features=("changeDataFeed",), configuration=ON)
+    made.commit(made.add("1.parquet", ids(1)))
+    metrics = {"numTargetRowsInserted": "0", "numTargetRowsUpdated": updated, "numTargetRowsDeleted": "0"}
+    info = CommitInfo({"operation": operation, "operationMetrics": metrics})
+    made.commit(info, made.remove("1.parquet"), made.add("2.parquet", ids(1)))
+    assert len(changed(made.open().changes(starting_version=2))) == told
+
+
 def test_a_feed_that_was_switched_off(tmp_path: Path) -> None:
     made = HandmadeTable(tmp_path / "t")
     made.create(IDS, features=("changeDataFeed",), configuration=ON)
