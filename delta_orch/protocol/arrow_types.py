@@ -126,12 +126,18 @@ def _field_type(field: pa.Field, path: str) -> DataType:
     return VARIANT
 
 
+_PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid")
+"""Extension types whose storage says it all: text, and sixteen bytes."""
+
+
 def _type_from_arrow(t: pa.DataType, path: str) -> DataType:
     types = pa.types
     if types.is_dictionary(t):
         return _type_from_arrow(t.value_type, path)
     if types.is_run_end_encoded(t):
         return _type_from_arrow(t.value_type, path)
+    if isinstance(t, pa.BaseExtensionType) and t.extension_name in _PLAIN_EXTENSIONS:
+        return _type_from_arrow(t.storage_type, path)
     if simple := _simple_type_from_arrow(t):
         return simple
     if types.is_timestamp(t):

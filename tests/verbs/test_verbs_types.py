@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from delta_orch import DeltaTable
+from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
@@ -179,3 +181,20 @@ def test_lists_of_two_levels(spark: Any, tmp_path: Path) -> None:
     rows = made.open().snapshot().scan().to_arrow().to_pylist()
     value = {"a": [1, 2], "n": [["x"], ["y", "z"]], "s": [{"f": 1}], "m": [("k", [1])]}
     assert rows == [{"id": 0, **value}, {"id": 1, **value}]
+
+
+def test_json_and_uuids_of_arrow_are_text_and_bytes(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16, None], pa.binary(16)))
+    texts = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', None]))
+    rows = pa.table({"u": uuids, "j": texts, "l": pa.ListArray.from_arrays([0, 1, 2], texts)})
+    table.append(rows)
+    table.upsert(rows.slice(0, 1), ["j"])
+    assert str(table.snapshot().schema) == "struct<u:binary,j:string,l:array<string>>"
+    found = sorted(table.snapshot().scan().to_arrow().to_pylist(), key=str)
+    assert found == [
+        {"u": None, "j": None, "l": [None]},
+        {"u": b"a" * 16, "j": '{"a": 1}', "l": ['{"a": 1}']},
+    ]
+    with pytest.raises(SchemaMismatchError, match="bool8"):
+        table.append(pa.table({"b": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8()))}))
