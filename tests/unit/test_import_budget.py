@@ -46,14 +46,14 @@ BUDGETS = {
     "open": Budget("from delta_orch import DeltaTable\nDeltaTable(URI).version()", own=40, libraries=JSON),
     "snapshot": Budget(
         "from delta_orch import DeltaTable\ns = DeltaTable(URI).snapshot()\ns.schema, s.num_files, s.properties",
-        own=56,
+        own=45,
         libraries=JSON,
         arrow=COMPUTE | PARQUET,
     ),
     "scan": Budget(
         "from delta_orch import DeltaTable\n"
         "assert DeltaTable(URI).snapshot().scan(where='id > 2').to_arrow().num_rows == 1",
-        own=94,
+        own=84,
         # pyarrow filters a table by way of its `acero`, which loads pandas where that is installed.
         libraries=JSON | {"numpy", "pandas", "pytz", "dateutil", "six"},
         arrow=COMPUTE
@@ -71,7 +71,7 @@ BUDGETS = {
     "command line": Budget(
         "import sys\nfrom delta_orch.cli.main import run\nsys.argv = ['delta-orch', 'snapshot', URI]\n"
         "try:\n    run()\nexcept SystemExit as e:\n    assert not e.code",
-        own=68,
+        own=62,
         libraries=JSON,
         arrow=COMPUTE | PARQUET,
     ),

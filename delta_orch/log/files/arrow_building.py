@@ -20,6 +20,8 @@ from delta_orch.log.files.file_columns import STRING_MAP
 from delta_orch.protocol.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from delta_orch.expressions.nodes import Constant
 
 T = TypeVar("T")
@@ -133,6 +135,23 @@ def valid_runs(column: pa.Array) -> list[tuple[int, int]]:
     bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
     edges = np.diff(bits[column.offset : column.offset + len(column)].astype(np.int8), prepend=0, append=0)
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
+
+
+def int64_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """An int64 column as numbers, 0 for nulls."""
+    return np.concatenate([np.zeros(0, np.int64), *map(_chunk_numbers, column.chunks)])
+
+
+def _chunk_numbers(chunk: pa.Int64Array) -> npt.NDArray[np.int64]:
+    # `to_numpy` and `pa.scalar` would look for pandas first.
+    data = chunk.buffers()[1]
+    numbers: npt.NDArray[np.int64] = (
+        np.frombuffer(data, np.int64, len(chunk), chunk.offset * 8) if data else np.zeros(len(chunk), np.int64)
+    )
+    if not chunk.null_count:
+        return numbers
+    bits = np.unpackbits(np.frombuffer(chunk.buffers()[0], np.uint8), bitorder="little")
+    return np.where(bits[chunk.offset : chunk.offset + len(chunk)].astype(bool), numbers, 0)
 
 
 def plain_type(t: pa.DataType) -> pa.DataType:

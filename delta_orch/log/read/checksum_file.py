@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissingInStoreError, ProtocolViolationError
+from delta_orch.log.files.arrow_building import int64_numbers
 from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import JsonObject, Metadata, Protocol, Txn
@@ -202,23 +203,6 @@ def _filled_bins(histogram: FileSizeHistogram) -> dict[int, tuple[int, int]]:
 
 def _bins(values: Numbers, boundaries: tuple[int, ...]) -> Numbers:
     return np.maximum(np.searchsorted(np.array(boundaries, np.int64), values, side="right") - 1, 0)
-
-
-def int64_numbers(column: pa.ChunkedArray) -> Numbers:
-    """An int64 column as numbers, 0 for nulls."""
-    return np.concatenate([np.zeros(0, np.int64), *map(_chunk_numbers, column.chunks)])
-
-
-def _chunk_numbers(chunk: pa.Int64Array) -> Numbers:
-    # `to_numpy` and `pa.scalar` would look for pandas first.
-    data = chunk.buffers()[1]
-    numbers: Numbers = (
-        np.frombuffer(data, np.int64, len(chunk), chunk.offset * 8) if data else np.zeros(len(chunk), np.int64)
-    )
-    if not chunk.null_count:
-        return numbers
-    valid = np.frombuffer(pc.cast(chunk.is_valid(), pa.uint8()).buffers()[1], np.uint8, len(chunk))
-    return np.where(valid.astype(bool), numbers, 0)
 
 
 def _comparable_metadata(metadata: Metadata) -> dict[str, object]:
