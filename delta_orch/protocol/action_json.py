@@ -110,6 +110,16 @@ def parse_body(kind: type[Body], body: JsonObject) -> Body:
     return kind(**values)
 
 
+def plain_txn(body: object) -> Txn | None:
+    """A `txn` of the usual types; None for `parse_body` to judge. There may be a million: no loop over fields."""
+    if type(body) is not dict:
+        return None
+    app_id, version, updated = body.get("appId"), body.get("version"), body.get("lastUpdated")
+    if type(app_id) is not str or type(version) is not int or not (updated is None or type(updated) is int):
+        return None
+    return Txn(app_id, version, updated) if max(abs(version), abs(updated or 0)) < 1 << 63 else None
+
+
 def parse_deletion_vector(body: JsonObject | None) -> DeletionVectorDescriptor | None:
     """As `parse_body`; None for None. There may be one for each file: no loop over fields."""
     if body is None:

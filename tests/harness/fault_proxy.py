@@ -127,8 +127,7 @@ class FaultProxy:
             def log_message(self, format: str, *args: object) -> None:
                 """Requests are in `seen`."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True, name="fault-proxy").start()
         return self
 
@@ -212,6 +211,13 @@ class FaultProxy:
             return _Answer(response.status, kept, response.read())
         finally:
             connection.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that was killed, or does not wait any longer, is no news."""
 
 
 def _failure(status: int, code: str) -> _Answer:

@@ -21,7 +21,7 @@ from delta_orch.errors import (
     ProtocolViolationError,
     StorageError,
 )
-from delta_orch.protocol.action_json import parse_action
+from delta_orch.protocol.action_json import parse_action, plain_txn
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from delta_orch.storage.base import LARGEST_LOG_FILE, FileMeta, LogStore, ensure_log_file_size
 
@@ -226,6 +226,9 @@ class LogActions:
                     self.commit_info = body if isinstance(body, dict) else None
                 elif (body := obj.get("cdc")) is not None:
                     self._cdc.append(body, remove_order, file.path)
+                elif (txn := plain_txn(obj.get("txn"))) is not None:
+                    self.num_superseded += txn.app_id in self.txns
+                    self.txns[txn.app_id] = txn
                 else:
                     self._read_small(obj, file)
 
