@@ -43,8 +43,8 @@ scenarios: setup ## Random pipelines and definitions on a Dagster instance again
 	@$(BIN)/python -m tests.dagster.scenarios $(SCENARIOS)
 	@$(BIN)/python -W ignore -m tests.dagster.definition_scenarios $(SCENARIOS)
 
-airflow-scenarios: setup ## Ways to write and fates of tasks under a real Airflow (WAYS="append,days" FATES="late_day")
-	@$(BIN)/python -m tests.airflow.scheduler $(if $(WAYS),--ways $(WAYS)) $(if $(FATES),--fates $(FATES))
+airflow-scenarios: setup ## Ways to write and fates of tasks under a real Airflow (WAYS="append,days" FATES="late_day" KILL=45)
+	@$(BIN)/python -m tests.airflow.scheduler $(if $(WAYS),--ways $(WAYS)) $(if $(FATES),--fates $(FATES)) $(if $(KILL),--kill $(KILL))
 
 torture: setup ## Ten minutes of eight processes on one table, some killed, on disk and on flaky emulators of S3 and Azure (TORTURE="--seconds 60")
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)

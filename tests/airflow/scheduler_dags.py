@@ -21,12 +21,21 @@ from delta_orch.airflow import (
 
 HOME = Path(os.environ["SCHEDULER_TABLES"])
 WAYS = ("append", "overwrite", "days", "merge", "incremental", "publish", "once", "local_sql")
-FATES = ("clean", "dies_before", "dies_after", "terminated", "unacknowledged", "cleared", "two_days", "late_day")
-"""What happens to the task, or to the runs: see `scheduler.expected`."""
+FATES = ("clean", "dies_before", "dies_after", "terminated", "unacknowledged", "cleared", "two_days", "late_day",
+         "backfilled")  # fmt: skip
+"""What happens to the task, or to the runs: see `scheduler.expected`. What happens to the store: `STORE_FATES`."""
 
 
-def place(way: str, fate: str) -> Path:
-    return HOME / f"{way}-{fate}"
+def has_code(way: str, fate: str) -> bool:
+    """A query has no code of its own to die in."""
+    return way != "local_sql" or fate not in ("dies_before", "terminated")
+
+
+def place(name: str, fate: str) -> dict[str, Any]:
+    """Where a table is: in the store, if something happens to that."""
+    if fate in FATES:
+        return {"table_uri": HOME / name}
+    return {"table_uri": f"{os.environ['SCHEDULER_STORE']}{name}", "delta_conn_id": "store"}
 
 
 def rows(fate: str, context: Any) -> pa.Table:
@@ -50,9 +59,11 @@ def after(fate: str) -> Any:
 
 def make(way: str, fate: str) -> DAG:
     retries = 0 if fate in ("unacknowledged", "cleared") else 2
-    common: dict[str, Any] = {
-        "table_uri": place(way, fate), "retries": retries, "retry_delay": timedelta(0), **after(fate)
-    }  # fmt: skip
+    there = place(f"{way}-{fate}", fate)
+    common: dict[str, Any] = {**there, "retries": retries, "retry_delay": timedelta(0), **after(fate)}
+    times: dict[str, Any] = {"schedule": None}
+    if fate == "backfilled":
+        times = {"schedule": "@daily", "end_date": datetime(2024, 1, 2, tzinfo=UTC)}
 
     def write(**context: Any) -> pa.Table:
         return rows(fate, context)
@@ -61,11 +72,11 @@ def make(way: str, fate: str) -> DAG:
         rows(fate, context)
         return batch.scan().to_arrow()
 
-    with DAG(f"{way}-{fate}", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False) as dag:
+    with DAG(f"{way}-{fate}", start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False, **times) as dag:
         if way == "merge":
             task = DeltaMergeOperator(task_id="write", keys=["day"], python_callable=write, **common)
         elif way == "incremental":
-            place_of = {"target": common.pop("table_uri"), "source": HOME / "source"}
+            place_of = {"target": common.pop("table_uri"), "source": place("source", fate)["table_uri"]}
             task = DeltaIncrementalOperator(task_id="write", mode="append", python_callable=read, **place_of, **common)
         elif way == "publish":
             hooks = common.pop("post_execute", None)
@@ -78,8 +89,6 @@ def make(way: str, fate: str) -> DAG:
                 task._post_execute_hook = hooks
         elif way == "local_sql":
             sql = "SELECT '{{ dag_run.logical_date | ds }}' AS day, CAST({{ ti.try_number }} AS BIGINT) AS try"
-            if fate in ("dies_before", "terminated"):
-                return dag  # A query has no code of its own to die in.
             task = DeltaWriteOperator(task_id="write", sql=sql, engine="local", **common)
         elif way == "days":
             task = DeltaWriteOperator(
@@ -94,12 +103,11 @@ def make(way: str, fate: str) -> DAG:
             task = DeltaWriteOperator(task_id="write", python_callable=write, idempotency="partition", **common)
         else:
             task = DeltaWriteOperator(task_id="write", python_callable=write, mode=way, **common)
-        DeltaTableVersionSensor(
-            task_id="there", table_uri=place(way, fate), after_version=-1, deferrable=True, poke_interval=1, timeout=120
-        )
-        task >> DeltaTableVersionSensor(
-            task_id="seen", table_uri=place(way, fate), after_version=-1, poke_interval=1, timeout=120
-        )
+        # A sensor that fires at once meets a race of the LocalExecutor, which fails it.
+        waits: dict[str, Any] = {**there, "after_version": -1, "poke_interval": 1, "timeout": 300, "retries": 3}
+        waits["retry_delay"] = timedelta(0)
+        DeltaTableVersionSensor(task_id="there", deferrable=True, **waits)
+        task >> DeltaTableVersionSensor(task_id="seen", **waits)
     return dag
 
 

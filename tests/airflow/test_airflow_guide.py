@@ -12,7 +12,8 @@ from delta_orch.airflow.write_operator import MODES
 from delta_orch.delta_table import DeltaTable
 from delta_orch.pipeline.run_identity import IDEMPOTENCY
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "airflow.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = (DOCS / "airflow.md").read_text()
 
 
 def test_the_example_runs(runs: Any, tmp_path: Path) -> None:
@@ -33,6 +34,17 @@ def test_the_example_runs(runs: Any, tmp_path: Path) -> None:
     assert str(manual.state) == "success"
     days = DeltaTable(tmp_path / "flights").snapshot().scan().to_arrow()["day"].to_pylist()
     assert sorted(days) == ["2026-01-02", "2026-02-03"]
+
+
+def test_the_moved_tasks_run(runs: Any, tmp_path: Path) -> None:
+    code = (DOCS / "airflow_migration.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    assert '"/data/lake"' in code
+    namespace: dict[str, Any] = {}
+    exec(compile(code.replace('"/data/lake"', repr(str(tmp_path))), "docs/airflow_migration.md", "exec"), namespace)
+    for day in (2, 3):
+        assert str(runs.run(namespace["dag"], datetime(2026, 1, day, tzinfo=UTC)).state) == "success"
+    totals = DeltaTable(tmp_path / "totals").snapshot().scan().to_arrow()
+    assert sorted(map(tuple, map(dict.values, totals.to_pylist()))) == [("2026-01-02", 7), ("2026-01-03", 7)]
 
 
 def test_it_names_all_there_is() -> None:

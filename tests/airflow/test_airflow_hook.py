@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,3 +197,20 @@ def test_a_reference_opens_the_version_it_pins(tmp_path: Path) -> None:
     assert hook.snapshot(tmp_path / "t").version == 1
     with pytest.raises(InvalidRequestError, match="names no table"):
         hook.snapshot({"version": 0})
+
+
+def test_connections_of_a_secrets_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file of connections, as a secrets backend finds them: the hook asks Airflow, not the environment."""
+    about = {"conn_type": "delta", "extra": {"table_root": str(tmp_path), "secret_storage_options": {"key": "hidden"}}}
+    (tmp_path / "connections.json").write_text(json.dumps({"vaulted": about}))
+    program = (
+        "from delta_orch.airflow import DeltaHook as H; h = H('vaulted'); print(h.table('t').uri, h.test_connection())"
+    )
+    settings = {
+        "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": f"{tmp_path}/connections.json"}),
+    }
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    found = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+    assert f"file://{tmp_path}/t" in found.stdout, found.stderr
+    assert "hidden" not in found.stdout + found.stderr
