@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave sbom audit screenshots dagster airflow airflow-scenarios clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave cluster sbom audit screenshots dagster airflow airflow-scenarios clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -50,6 +50,9 @@ torture: setup ## Ten minutes of eight processes on one table, some killed, on d
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture $(TORTURE)
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store s3 --flaky 20 --kill-seconds 5 $(TORTURE)
 	@$(BIN)/python -m tests.harness.torture $(BUILD)/torture --store azure --flaky 20 --kill-seconds 5 $(TORTURE)
+
+cluster: setup ## A standalone Spark cluster and a Connect server: executors, drivers and streams killed at every step
+	@DELTA_ORCH_CLUSTER=long $(BIN)/python -m pytest -s tests/spark/test_spark_cluster.py
 
 interleave: setup ## Every pair of verbs through the interleavings of its storage calls (INTERLEAVE="--limit 200 --seed 2")
 	@$(BIN)/python -m tests.harness.interleave $(INTERLEAVE)

@@ -1,7 +1,4 @@
-"""Run in a process of its own: every feature whose scan needs more than Parquet files, on executors in other JVMs.
-
-python cluster_reads.py MASTER SCRATCH
-"""
+"""Every feature whose scan needs more than Parquet files, on executors in other JVMs; `cluster_run.py` runs it."""
 
 from __future__ import annotations
 
@@ -104,28 +101,3 @@ def check(spark: Any, tables: dict[str, HandmadeTable]) -> None:
         ensure_same_rows(SparkEngine(spark).to_arrow(frame), made.open().snapshot().scan().to_arrow())
     frame = tables["vectors"].open().snapshot().scan().to_spark(spark)
     assert frame.where("id >= 300").count() == 97
-
-
-def main() -> None:
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master(sys.argv[1])
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.executor.memory", "512m")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", f"{sys.argv[2]}/local")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    check(spark, make_tables(Path(sys.argv[2])))
-    spark.stop()
-    say("all well")
-
-
-if __name__ == "__main__":
-    main()

@@ -11,8 +11,10 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError, MissingFileError, SchemaMismatchError, UnsupportedError
+from delta_orch.spark_source.batches import write_batches
 from delta_orch.spark_source.errors import explained
 from delta_orch.spark_source.options import parse_options
+from delta_orch.spark_source.source import DeltaOrchSource
 
 pytestmark = pytest.mark.spark
 
@@ -172,3 +174,23 @@ def test_where_it_cannot_follow(spark: Any, spark_connect: Any, table: DeltaTabl
         assert ids(other.sql("SELECT * FROM global_temp.followed_everywhere")) == [1, 2, 3]
     finally:
         spark.catalog.dropGlobalTempView("followed_everywhere")
+
+
+def test_each_batch_of_a_stream_joins_the_newest_version(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
+    spark.dataSource.register(DeltaOrchSource)
+    source, joined = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "joined")
+    for number in (1, 2):
+        source.append(pa.table({"id": [number], "n": [number]}))
+    followed = table.snapshot().scan().to_spark(spark, follow=True)
+    seen: list[tuple[int, str]] = []
+
+    def batch(rows: Any, number: int) -> None:
+        write_batches(joined)(rows, number)
+        seen.extend((row["n"], row["p"]) for row in rows.collect())
+        table.overwrite(pa.table({"id": [1, 2, 3], "p": [f"after {number}"] * 3}))
+
+    stream = spark.readStream.format("delta_orch").option("maxFilesPerTrigger", 1).load(source.uri)
+    writer = stream.join(followed, "id").writeStream.foreachBatch(batch).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert seen == [(1, "a"), (2, "after 0")]
+    assert sorted(joined.snapshot().scan().to_arrow()["p"].to_pylist()) == ["a", "after 0"]
