@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from base64 import b64encode
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_orch.engines.scan_plan import ScanPlan
+    from delta_orch.engines.spark.followed import Versions
 
 # The class moved between releases of Spark: 4.1 and later first, then 4.0.
 _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
@@ -51,6 +53,7 @@ class Bridge:
 
     def __init__(self, session: SparkSession) -> None:
         self.is_following = False
+        self.versions: Versions = OrderedDict()
         self._gateway = session.sparkContext._gateway
         self._jvm = session._jvm
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -183,7 +186,7 @@ class ClassicHost(SparkHost):
         from delta_orch.engines.spark.followed import FollowingFrame, NewestRows
 
         schema = scan(self, followed.plan)._jdf.schema()
-        newest = NewestRows(self, followed, scan)
+        newest = NewestRows(self, followed, scan, self._bridge.versions)
         return FollowingFrame(self._bridge.followed(self.session._jsparkSession, schema, newest), self.session)
 
     def settled(self, rows: DataFrame) -> DataFrame:

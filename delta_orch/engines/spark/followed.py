@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _KEPT_QUERIES = 256
 
 _lock = threading.Lock()
-_versions: OrderedDict[tuple[str, str], int] = OrderedDict()
-"""The version that a query reads of a table."""
+
+Versions = OrderedDict[tuple[str, str], int]
+"""The versions that the queries of one JVM read, by the number of the query and the table."""
 
 
 class NewestRows:
@@ -32,10 +33,17 @@ class NewestRows:
     class Java:
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
 
-    def __init__(self, host: SparkHost, followed: Followed, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> None:
+    def __init__(
+        self,
+        host: SparkHost,
+        followed: Followed,
+        scan: Callable[[SparkHost, ScanPlan], DataFrame],
+        versions: Versions,
+    ) -> None:
         self._host = weakref.ref(host)
         self._followed = followed
         self._scan = scan
+        self._versions = versions
 
     def apply(self, query: str) -> JavaObject | str:
         """The rows for one query as a Java `Dataset`, or what is wrong."""
@@ -50,11 +58,11 @@ class NewestRows:
     def _version(self, query: str) -> int:
         key = (query, self._followed.uri)
         with _lock:
-            if key not in _versions:
-                _versions[key] = self._followed.newest_version()
-                while len(_versions) > _KEPT_QUERIES:
-                    _versions.popitem(last=False)
-            return _versions[key]
+            if key not in self._versions:
+                self._versions[key] = self._followed.newest_version()
+                while len(self._versions) > _KEPT_QUERIES:
+                    self._versions.popitem(last=False)
+            return self._versions[key]
 
 
 class FollowingFrame(ClassicDataFrame):  # type: ignore[misc]  # untyped
