@@ -119,14 +119,15 @@ def browser() -> Path:
     python = BROWSER / "bin" / "python"
     if not python.exists():
         venv.create(BROWSER, with_pip=True)
-    installed = subprocess.run(
-        [python, "-m", "pip", "install", "-q", "PyQt6-WebEngine"], capture_output=True, text=True
-    )
-    works = subprocess.run([python, "-c", "import PyQt6.QtWebEngineWidgets"], capture_output=True, text=True)
-    if installed.returncode or works.returncode:
-        print(f"SKIPPED: no browser. {(installed.stderr + works.stderr).strip()[-500:]}")  # noqa: T201
-        print("Remedy: pip must reach PyQt6-WebEngine; on Debian it needs libegl1, libnss3, libxkbcommon0")  # noqa: T201
-        raise SystemExit(0)
+    works = [python, "-c", "import PyQt6.QtWebEngineWidgets"]
+    if subprocess.run(works, capture_output=True).returncode:
+        install = [python, "-m", "pip", "install", "-q", "PyQt6-WebEngine"]
+        installed = subprocess.run(install, capture_output=True, text=True)
+        tried = subprocess.run(works, capture_output=True, text=True)
+        if tried.returncode:
+            print(f"SKIPPED: no browser. {(installed.stderr + tried.stderr).strip()[-500:]}")  # noqa: T201
+            print("Remedy: pip must reach PyQt6-WebEngine; on Debian it needs libegl1, libnss3, libxkbcommon0")  # noqa: T201
+            raise SystemExit(0)
     return python
 
 

@@ -22,7 +22,7 @@ from PyQt6.QtWebEngineWidgets import QWebEngineView
 from PyQt6.QtWidgets import QApplication
 
 PATIENCE_S = 90
-DRAWING_S = 4
+DRAWING_S = 5
 LOOK = "document.body ? document.body.innerText : ''"
 PRESS = """
 [...document.querySelectorAll('*')].filter(found => found.innerText && found.innerText.trim() === %s).pop()?.click();
@@ -44,11 +44,13 @@ def take(app: QApplication, view: QWebEngineView, picture: dict[str, Any]) -> No
         _spin(app, 0.3)
     if picture["click"]:
         view.page().runJavaScript(PRESS % json.dumps(picture["click"]))
-    for _ in range(DRAWING_S):
+    left = DRAWING_S
+    while left:
         _spin(app, 1)
         # An invitation may cover the page.
         view.page().runJavaScript(PRESS % json.dumps("Skip"))
-    _spin(app, 1)
+        view.page().runJavaScript(LOOK, lambda found: text.__setitem__(0, found or ""))
+        left = left - 1 if "Loading" not in text[0] or time.monotonic() > end else DRAWING_S
     image = view.grab().toImage()
     # Without a transparency that no pixel has.
     image.convertToFormat(image.Format.Format_RGB888).save(picture["file"], "PNG", 0)
