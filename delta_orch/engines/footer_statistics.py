@@ -162,8 +162,9 @@ def serialize_footer_statistics(
     *,
     nan_free: Collection[ColumnPath] = (),
     says_tight: bool = False,
+    groups: Sequence[int] | None = None,
 ) -> str:
-    """The `stats` JSON of one file.
+    """The `stats` JSON of one file, or of these row groups of it.
 
     Bounds of a float column count NaN only if parquet-mr (Spark) wrote them; other writers pass over NaN, and a
     maximum that does is no upper bound where NaN is the greatest number. From those writers the maximum is used only
@@ -174,7 +175,8 @@ def serialize_footer_statistics(
     """
     is_nan_counted = (metadata.created_by or "").startswith("parquet-mr")
     chunks = _chunks_by_path(metadata)
-    of_lists = _null_counts_of_lists(metadata, columns, chunks)
+    row_groups = [metadata.row_group(group) for group in (range(metadata.num_row_groups) if groups is None else groups)]
+    of_lists = _null_counts_of_lists(metadata, columns, chunks) if groups is None else {}
     min_values: dict[str, Statistic] = {}
     max_values: dict[str, Statistic] = {}
     null_counts: dict[str, Statistic] = {}
@@ -189,7 +191,7 @@ def serialize_footer_statistics(
                 _put(null_counts, column.path, of_lists[chunk.index])
             continue
         index, arrow_type = chunk.index, chunk.kind
-        found = _merge_row_groups(metadata, index, arrow_type)
+        found = _merge_row_groups(row_groups, index, arrow_type)
         if found.null_count is not None:
             _put(null_counts, column.path, found.null_count)
         rule = _bound_rule(column.data_type)
@@ -204,7 +206,7 @@ def serialize_footer_statistics(
             _put(min_values, column.path, lower)
         if upper is not None:
             _put(max_values, column.path, upper)
-    stats: dict[str, Statistic] = {"numRecords": metadata.num_rows}
+    stats: dict[str, Statistic] = {"numRecords": sum(group.num_rows for group in row_groups)}
     if says_tight:
         stats["tightBounds"] = True
     for key, values in (("minValues", min_values), ("maxValues", max_values), ("nullCount", null_counts)):
@@ -283,12 +285,11 @@ class _Found:
     maximum: Statistic = None
 
 
-def _merge_row_groups(metadata: pq.FileMetaData, index: int, kind: pa.DataType) -> _Found:
+def _merge_row_groups(row_groups: Sequence[pq.RowGroupMetaData], index: int, kind: pa.DataType) -> _Found:
     """Raw physical bounds over all row groups; None where one that has values has no bounds."""
     found = _Found()
     has_bounds = True
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
+    for row_group in row_groups:
         statistics = row_group.column(index).statistics
         if statistics is None:
             return _Found(null_count=None)

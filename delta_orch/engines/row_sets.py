@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from delta_orch.log.files.arrow_building import longs_to_numpy
+
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
@@ -76,8 +78,7 @@ def gather_row_sets(
 
 def _longs(values: pa.Array, null: int) -> Longs:
     filled = values.cast(pa.int64()).fill_null(null) if values.null_count else values.cast(pa.int64())
-    longs: Longs = filled.to_numpy(zero_copy_only=False)
-    return longs
+    return longs_to_numpy(filled)
 
 
 def _runs(codes: Longs, numbers: Longs) -> Iterable[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Predicates as Arrow compute expressions, with Spark's meaning.
+"""Predicates over Arrow rows, with Spark's meaning.
 
 Arrow compares floats as IEEE does; Spark holds NaN equal to itself and above every number. Arrow's `is_in` answers
 false for null where SQL answers null. Both are made good here.
@@ -10,7 +10,8 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +35,6 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type, round_to_float
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import OPERATORS
 from delta_orch.protocol.arrow_types import string_array, type_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
@@ -54,7 +54,13 @@ from delta_orch.protocol.types import (
     StructType,
 )
 
-_CHAIN = 64
+Rows: TypeAlias = "pa.Table | pa.RecordBatch"
+_Values: TypeAlias = "pa.Array | pa.ChunkedArray | pa.Scalar"
+_Evaluate: TypeAlias = "Callable[[Rows], _Values]"
+
+_COMPARE: dict[str, Callable[[_Values, _Values], _Values]] = {
+    "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
 _EPOCH_DAY = date(1970, 1, 1)
 _EPOCH = datetime(1970, 1, 1)
 _FORMATS: dict[DataType, str] = {
@@ -63,16 +69,24 @@ _FORMATS: dict[DataType, str] = {
 }  # fmt: skip
 
 
-def to_arrow_expression(expression: Expression, schema: StructType) -> pc.Expression:
-    """A resolved predicate for `Table.filter` and Arrow's datasets whose columns have the types of `schema`.
+def arrow_predicate(expression: Expression, schema: StructType) -> Callable[[Rows], pa.BooleanArray | pa.ChunkedArray]:
+    """A resolved predicate as a function of rows whose columns have the types of `schema`: one answer a row, null where
+    Spark's answer is null.
 
-    Rows for which it is null are those for which Spark's answer is null.
+    Plain compute functions, as `Table.filter` of an expression loads `pyarrow.dataset`, and that imports pandas where
+    it is installed: twice the time of everything else that a cold process does.
 
     Raises:
         UnsupportedExpressionError: The predicate holds text (`Opaque`), which only an engine evaluates.
         InvalidExpressionError: The predicate was not resolved.
     """
-    return _Translator(schema).predicate(expression)
+    answer = _Translator(schema).predicate(expression)
+
+    def answers(rows: Rows) -> pa.BooleanArray | pa.ChunkedArray:
+        found = answer(rows)
+        return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
+
+    return answers
 
 
 def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
@@ -134,24 +148,29 @@ def _unscaled(value: Constant, data_type: DecimalType) -> int:
     return -magnitude if sign else magnitude
 
 
+_FALSE, _NULL = literal_array([False, None], BOOLEAN)
+
+
 class _Translator:
+    """Values are translated once, however many batches they are evaluated over."""
+
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
 
-    def predicate(self, node: Expression) -> pc.Expression:
+    def predicate(self, node: Expression) -> _Evaluate:
         match node:
             case Literal(value, data_type):
-                return _scalar(value, BOOLEAN if data_type is None else data_type)
+                return _constant(value, BOOLEAN if data_type is None else data_type)
             case And(children):
-                return _fold(pc.Expression.__and__, [self.predicate(child) for child in children], True)
+                return _fold(pc.and_kleene, [self.predicate(child) for child in children], True)
             case Or(children):
-                return _fold(pc.Expression.__or__, [self.predicate(child) for child in children], False)
+                return _fold(pc.or_kleene, [self.predicate(child) for child in children], False)
             case Not(child):
-                return ~self.predicate(child)
+                return _call(pc.invert, self.predicate(child))
             case IsNull(child):
-                return self._operand(child).is_null()
+                return _call(pc.is_null, self._operand(child))
             case StartsWith(child, prefix):
-                return pc.starts_with(self._operand(child), pattern=prefix)
+                return _call(partial(pc.starts_with, pattern=prefix), self._operand(child))
             case Comparison(op, left, right):
                 return self._comparison(op, left, right)
             case In(child, values):
@@ -165,11 +184,14 @@ class _Translator:
                 )
         raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)
 
-    def _operand(self, node: Expression) -> pc.Expression:
+    def _operand(self, node: Expression) -> _Evaluate:
         if isinstance(node, Column):
-            return pc.field(*node.path)
+            first, *below = node.path
+            if below:
+                return lambda rows: pc.struct_field(rows.column(first), below)
+            return lambda rows: rows.column(first)
         if isinstance(node, Literal) and node.value is not None:
-            return _scalar(node.value, node.data_type or natural_type(node.value))
+            return _constant(node.value, node.data_type or natural_type(node.value))
         return self.predicate(node)
 
     def _type_of(self, node: Expression) -> DataType | None:
@@ -177,98 +199,102 @@ class _Translator:
             return find_column(node.path, self._schema)[1]
         return node.data_type if isinstance(node, Literal) else BOOLEAN
 
-    def _comparison(self, op: str, left: Expression, right: Expression) -> pc.Expression:
-        if op == "<=>":
-            return self._null_safe(left, right)
-        if self._type_of(left) in (FLOAT, DOUBLE):
-            return self._compare_floats(op, left, right)
-        return _compare(op, self._operand(left), self._operand(right))
-
-    def _null_safe(self, left: Expression, right: Expression) -> pc.Expression:
-        # The left side may be a predicate, with predicates inside: it is made once, or each level would double it.
-        if isinstance(right, Literal) and right.value is None:
-            return self._operand(left).is_null()
-        equal = pc.coalesce(self._comparison("=", left, right), _scalar(False, BOOLEAN))
-        if isinstance(right, Literal):
-            return equal
-        return equal | (self._operand(left).is_null() & self._operand(right).is_null())
-
-    def _compare_floats(self, op: str, left: Expression, right: Expression) -> pc.Expression:
+    def _comparison(self, op: str, left: Expression, right: Expression) -> _Evaluate:
         a, b = self._operand(left), self._operand(right)
-        plain = _compare(op, a, b)
+        if op != "<=>":
+            return _call(self._comparer(op, left, right), a, b)
+        if isinstance(right, Literal) and right.value is None:
+            return _call(pc.is_null, a)
+        return _call(partial(_null_safe, self._comparer("=", left, right)), a, b)
+
+    def _comparer(self, op: str, left: Expression, right: Expression) -> Callable[[_Values, _Values], _Values]:
+        if op not in _COMPARE:
+            raise InvalidExpressionError(f"{op!r} is not a comparison", operator=op)
+        if self._type_of(left) not in (FLOAT, DOUBLE):
+            return _COMPARE[op]
         if isinstance(right, Literal):
-            if not math.isnan(right.value):
-                return plain | pc.is_nan(a) if op in (">", ">=") else plain
-            return _against_nan(op, a)
-        a_nan, b_nan = pc.is_nan(a), pc.is_nan(b)
-        match op:
-            case "=":
-                return plain | (a_nan & b_nan)
-            case "!=":
-                return plain & ~(a_nan & b_nan)
-            case ">":
-                return plain | (a_nan & ~b_nan)
-            case ">=":
-                return plain | a_nan
-            case "<":
-                return plain | (b_nan & ~a_nan)
-        return plain | b_nan
+            return partial(_compare_nan if math.isnan(right.value) else _compare_number, op)
+        return partial(_compare_floats, op)
 
-    def _in(self, child: Expression, values: Sequence[Literal]) -> pc.Expression:
-        column = self._operand(child)
+    def _in(self, child: Expression, values: Sequence[Literal]) -> _Evaluate:
         present = [value for value in values if value.value is not None]
-        answer = _scalar(False, BOOLEAN)
         kind = self._type_of(child)
-        if present and kind in (FLOAT, DOUBLE):
-            answer = _is_one_of_floats(column, [float(value.value) for value in present], kind)
-        elif present:
+        is_float = kind in (FLOAT, DOUBLE)
+        if not is_float and present:
             kind = present[0].data_type or natural_type(present[0].value)
-            answer = pc.is_in(column, value_set=literal_array([value.value for value in present], kind))
-        null = _scalar(None, BOOLEAN)
-        if len(present) < len(values):
-            answer = answer | null
-        return pc.if_else(column.is_null(), null, answer)
+        numbers = [value.value for value in present]
+        if is_float:
+            numbers = _as_bits_differ(numbers, kind)
+        listed = literal_array(numbers, kind) if numbers and kind is not None else None
+        has_nan = is_float and any(math.isnan(value.value) for value in present)
+        otherwise = _NULL if len(present) < len(values) else _FALSE
+
+        def is_in(column: _Values) -> _Values:
+            found = _FALSE if listed is None else pc.is_in(column, value_set=listed)
+            if has_nan:
+                found = pc.or_kleene(found, pc.is_nan(column))
+            return pc.if_else(pc.is_null(column), _NULL, pc.or_kleene(found, otherwise))
+
+        return _call(is_in, self._operand(child))
 
 
-def _is_one_of_floats(column: pc.Expression, values: Sequence[float], kind: DataType) -> pc.Expression:
-    """As Spark compares, where `is_in` compares bits: zeros are equal whatever their sign, and so are NaNs."""
-    exact = {value for value in values if kind == DOUBLE or round_to_float(value) == value}
-    listed = [*exact, *([-value for value in exact if value == 0])]
-    found = pc.is_in(column, value_set=literal_array(listed, kind))
-    return found | pc.is_nan(column) if any(math.isnan(value) for value in values) else found
+def _call(function: Callable[..., _Values], *operands: _Evaluate) -> _Evaluate:
+    return lambda rows: function(*(operand(rows) for operand in operands))
 
 
-def _scalar(value: Constant, data_type: DataType) -> pc.Expression:
-    return pc.scalar(literal_array([value], data_type)[0])
+def _constant(value: Constant, data_type: DataType) -> _Evaluate:
+    scalar = literal_array([value], data_type)[0]
+    return lambda _: scalar
 
 
-def _fold(
-    operator: Callable[[pc.Expression, pc.Expression], pc.Expression], parts: list[pc.Expression], empty: bool
-) -> pc.Expression:
+def _null_safe(equals: Callable[[_Values, _Values], _Values], a: _Values, b: _Values) -> _Values:
+    both_null = pc.and_(pc.is_null(a), pc.is_null(b))
+    return pc.or_(pc.coalesce(equals(a, b), _FALSE), both_null)
+
+
+def _as_bits_differ(values: Sequence[float], kind: DataType | None) -> list[float]:
+    """Numbers for `is_in`, which compares bits where Spark holds zeros equal whatever their sign. Without those that no
+    value of the type equals."""
+    exact = {float(value) for value in values if kind == DOUBLE or round_to_float(value) == value}
+    return [*exact, *(-value for value in exact if value == 0)]
+
+
+def _fold(operator: Callable[[_Values, _Values], _Values], parts: Sequence[_Evaluate], empty: bool) -> _Evaluate:
     if not parts:
-        return _scalar(empty, BOOLEAN)
-    while len(parts) > 1:
-        # Arrow makes one deep tree of a chain of one operator, and walks it recursively. Another function ends a chain.
-        chains = [reduce(operator, parts[i : i + _CHAIN]) for i in range(0, len(parts), _CHAIN)]
-        parts = chains if len(chains) == 1 else [pc.coalesce(c, _scalar(None, BOOLEAN)) for c in chains]
-    return parts[0]
+        return _constant(empty, BOOLEAN)
+    return lambda rows: reduce(operator, (part(rows) for part in parts))
 
 
-def _compare(op: str, left: pc.Expression, right: pc.Expression) -> pc.Expression:
-    if op not in OPERATORS:
-        raise InvalidExpressionError(f"{op!r} is not a comparison", operator=op)
-    compared: pc.Expression = OPERATORS[op](left, right)
-    return compared
+def _compare_number(op: str, column: _Values, number: _Values) -> _Values:
+    plain = _COMPARE[op](column, number)
+    return pc.or_kleene(plain, pc.is_nan(column)) if op in (">", ">=") else plain
 
 
-def _against_nan(op: str, column: pc.Expression) -> pc.Expression:
+def _compare_nan(op: str, column: _Values, _nan: _Values) -> _Values:
     """`column op NaN`, null where the column is."""
-    never = pc.is_nan(column) & ~pc.is_nan(column)
+    is_nan = pc.is_nan(column)
+    never = pc.and_kleene(is_nan, pc.invert(is_nan))
     match op:
         case "=" | ">=":
-            return pc.is_nan(column)
+            return is_nan
         case "!=" | "<":
-            return ~pc.is_nan(column)
+            return pc.invert(is_nan)
         case ">":
             return never
-    return ~never
+    return pc.invert(never)
+
+
+def _compare_floats(op: str, a: _Values, b: _Values) -> _Values:
+    plain, a_nan, b_nan = _COMPARE[op](a, b), pc.is_nan(a), pc.is_nan(b)
+    match op:
+        case "=":
+            return pc.or_kleene(plain, pc.and_kleene(a_nan, b_nan))
+        case "!=":
+            return pc.and_kleene(plain, pc.invert(pc.and_kleene(a_nan, b_nan)))
+        case ">":
+            return pc.or_kleene(plain, pc.and_kleene(a_nan, pc.invert(b_nan)))
+        case ">=":
+            return pc.or_kleene(plain, a_nan)
+        case "<":
+            return pc.or_kleene(plain, pc.and_kleene(b_nan, pc.invert(a_nan)))
+    return pc.or_kleene(plain, b_nan)

@@ -31,7 +31,7 @@ from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
@@ -306,7 +306,7 @@ class Write:
         leaving = self._condition(predicate, self.target.schema)
         if self.snapshot is None:
             # Whoever creates the table meanwhile may put rows into it that this write has promised to replace.
-            none = ADD_SCHEMA.empty_table().select(REMOVED_FILE_COLUMNS)
+            none = NO_FILES.select(REMOVED_FILE_COLUMNS)
             selection, was = self._split(none, None, leaving), leaving
         else:
             self.target.table.ensure_rows_may_leave()
@@ -414,7 +414,7 @@ class Write:
     def keep(self, selection: Selection) -> pa.Table:
         """Write the rows of `partial` that do not leave into new files. Returns the files, `ADD_SCHEMA`."""
         if selection.partial.num_rows == 0 or selection.leaving is None or self.snapshot is None:
-            return ADD_SCHEMA.empty_table()
+            return NO_FILES
         from delta_orch.scan.scan import scan_of_files
         from delta_orch.writing.moved_rows import RowCopies
 

@@ -16,7 +16,7 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
 from delta_orch.log.files.arrow_building import int64_array
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.files.file_columns import NO_FILES, FileTable
 from delta_orch.log.read.deletion_vectors import (
     deletion_vector_array,
     deletion_vector_descriptors,
@@ -152,7 +152,7 @@ class ChangedFiles:
             updated=self._updated,
             inserted=self._inserted,
             copied=copied,
-            added=pa.concat_tables([ADD_SCHEMA.empty_table(), *adds]),
+            added=pa.concat_tables([NO_FILES, *adds]),
             removed=removed,
             vectors_added=sum(1 for file in marked if not file.gone),
             vectors_updated=sum(1 for file in marked if file.gone),
@@ -255,7 +255,7 @@ class ChangedFiles:
 
     def _tell(self, change_type: str, plan: ScanPlan | None) -> pa.Table:
         if plan is None:
-            return ADD_SCHEMA.empty_table()
+            return NO_FILES
         spec = replace(self._write.target.write_spec(), change_type=change_type, directory=CHANGE_DATA_DIRECTORY)
         return self._write.engine.write(self._write.engine.scan(plan), spec)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 
 from delta_orch.engines.local.duckdb_input import predicate_sql
@@ -16,7 +15,7 @@ from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.expressions.to_arrow import to_arrow_expression
+from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.protocol.schema import serialize_schema
@@ -58,8 +57,7 @@ def ask_spark(spark: Any, texts: Sequence[str]) -> list[list[bool | None]]:
 
 
 def ask_arrow(rows: pa.Table, expression: Expression) -> list[bool | None]:
-    table = ds.dataset(rows).to_table(columns={"p": to_arrow_expression(expression, SCHEMA)})
-    answer: list[bool | None] = table.column("p").to_pylist()
+    answer: list[bool | None] = arrow_predicate(expression, SCHEMA)(rows).to_pylist()
     return answer
 
 

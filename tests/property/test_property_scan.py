@@ -14,7 +14,7 @@ import pytest
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.select import spark_engine
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.expressions.to_arrow import to_arrow_expression
+from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.tree import is_opaque
 from tests.harness.results import Scan
 from tests.harness.row_multiset import ensure_same_rows
@@ -27,7 +27,7 @@ def unpruned_rows(made: RandomTable, scan: Scan) -> pa.Table:
     engine, snapshot = LocalEngine(), made.table.snapshot()
     plan = scan.plan()
     if plan.where is not None and not is_opaque(plan.where):
-        return _projected(made.rows.filter(to_arrow_expression(plan.where, snapshot.schema)), scan)
+        return _projected(made.rows.filter(arrow_predicate(plan.where, snapshot.schema)(made.rows)), scan)
     # Text that only DuckDB evaluates: it does so over all files.
     return engine.to_arrow(engine.scan(replace(plan, files=snapshot.files())))
 

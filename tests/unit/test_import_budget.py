@@ -54,13 +54,8 @@ BUDGETS = {
         "from delta_orch import DeltaTable\n"
         "assert DeltaTable(URI).snapshot().scan(where='id > 2').to_arrow().num_rows == 1",
         own=84,
-        # pyarrow filters a table by way of its `acero`, which loads pandas where that is installed.
-        libraries=JSON | {"numpy", "pandas", "pytz", "dateutil", "six"},
-        arrow=COMPUTE
-        | PARQUET
-        | {"_acero", "_csv", "_dataset", "_dataset_orc", "_dataset_parquet", "_dataset_parquet_encryption", "_json"}
-        | {"_parquet_encryption", "_substrait", "acero", "dataset", "json", "pandas_compat", "substrait"}
-        | {"vendored.version"},
+        libraries=JSON | {"numpy"},
+        arrow=COMPUTE | PARQUET,
     ),
     "append": Budget(
         "from delta_orch import DeltaTable\nDeltaTable(URI).append(ROWS)",

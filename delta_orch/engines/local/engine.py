@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
@@ -18,7 +18,6 @@ from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec
     from delta_orch.engines.local.file_writer import WrittenFile
@@ -77,10 +76,10 @@ class LocalEngine:
         plan = relation.plan
         if plan is not None and plan.output is None:
             return self.scan(replace(plan, where=conjunction(plan.where, where)))
-        from delta_orch.expressions.to_arrow import to_arrow_expression
+        from delta_orch.expressions.to_arrow import arrow_predicate
 
-        keep = to_arrow_expression(where, relation.schema)
-        return LocalRelation(relation.schema, lambda: _kept(relation.to_reader(), keep))
+        keep = arrow_predicate(where, relation.schema)
+        return LocalRelation(relation.schema, lambda: (batch.filter(keep(batch)) for batch in relation.to_reader()))
 
     def project(self, relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
         from delta_orch.engines.local.scan import output_relation
@@ -200,10 +199,3 @@ def _output(columns: Sequence[ComputedColumn], schema: StructType) -> list[Outpu
                 f"The column {name} comes from inside an array or a map", remedy="Project the whole column"
             )
     return [OutputColumn(name, path) for name, path, _ in found]
-
-
-def _kept(batches: Iterable[pa.RecordBatch], keep: pc.Expression) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    for batch in batches:
-        yield from pa.Table.from_batches([batch]).filter(keep).to_batches()

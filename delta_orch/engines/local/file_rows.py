@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import ProtocolViolationError
+from delta_orch.log.files.arrow_building import booleans_from_numpy, longs_from_numpy
 from delta_orch.protocol.deletion_vector import DeletionVector
 
 Part = tuple[int, int]
@@ -61,9 +62,9 @@ class TrackedColumns:
 
     def _column(self, name: str, rows: pa.Table, positions: npt.NDArray[np.int64]) -> pa.ChunkedArray | pa.Array:
         if self.addresses is not None and name == self.addresses.row_position:
-            return pa.array(positions)
+            return longs_from_numpy(positions)
         if self.addresses is not None and name == self.addresses.file_number:
-            return pa.array(np.full(len(positions), self.file_number, dtype=np.int64))
+            return longs_from_numpy(np.full(len(positions), self.file_number, dtype=np.int64))
         default = self._default(name, positions)
         stored = self._materialized(name)
         column = rows.column(stored).cast(pa.int64()) if stored in rows.column_names else None
@@ -82,9 +83,9 @@ class TrackedColumns:
 
     def _default(self, name: str, positions: npt.NDArray[np.int64]) -> pa.Array | None:
         if self._is_row_id(name):
-            return None if self.base_row_id is None else pa.array(positions + self.base_row_id)
+            return None if self.base_row_id is None else longs_from_numpy(positions + self.base_row_id)
         version = self.default_row_commit_version
-        return None if version is None else pa.array(np.full(len(positions), version, dtype=np.int64))
+        return None if version is None else longs_from_numpy(np.full(len(positions), version, dtype=np.int64))
 
     def _materialized(self, name: str) -> str | None:
         tracking = self.tracking
@@ -154,7 +155,7 @@ class FileRows:
         if self.deleted is None:
             return rows
         live = [_live(self.deleted, start, stop) for start, stop in parts]
-        return rows.filter(pa.array(np.concatenate([np.zeros(0, dtype=np.bool_), *live])))
+        return rows.filter(booleans_from_numpy(np.concatenate([np.zeros(0, dtype=np.bool_), *live])))
 
 
 def _live(deleted: npt.NDArray[np.int64], start: int, stop: int) -> npt.NDArray[np.bool_]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -21,21 +20,23 @@ from delta_orch.engines.read_errors import reading
 from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import And, Column, Expression
-from delta_orch.expressions.to_arrow import to_arrow_expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with_columns
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.arrow_types import field_to_arrow
-from delta_orch.protocol.types import DOUBLE, FLOAT, DecimalType, PrimitiveType, StructField, StructType, holds_variant
+from delta_orch.protocol.arrow_types import field_to_arrow, string_array
+from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore, ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 from delta_orch.table.column_mapping import ColumnMappingMode
 
 BATCH_ROWS = 131_072
-SMALL_BYTES = 64 * 1024 * 1024
+SMALL_BYTES = 16 * 1024 * 1024
 """Uncompressed size up to which a file, or a row group, is decoded in one go."""
 WHOLE_BYTES = 256 * 1024
 """Size up to which a file is fetched as a whole: one request, and Arrow then decodes from memory."""
+
+
+RowFilter = Callable[[pa.Table], pa.Table]
 
 
 class FileTask(NamedTuple):
@@ -68,8 +69,8 @@ class FileReader:
         column_mapping: How files know its columns.
         needed: The columns to produce before filtering, in order, in the table's types.
         output: The names to return, in order.
-        filter: Rows to keep; over the columns `needed`.
-        skipping: A part of `filter` by which row groups may be skipped, None if there is none.
+        filter: The rows to keep, of those with the columns `needed`.
+        skipping: A condition that `filter` implies, by which row groups may be skipped, None if there is none.
         row_tracking: Which columns of `schema` are those of row tracking, None if there are none.
         row_addresses: Which are those of addresses, likewise.
         opened: See `ScanPlan`.
@@ -81,7 +82,7 @@ class FileReader:
     column_mapping: ColumnMappingMode
     needed: pa.Schema
     output: tuple[str, ...]
-    filter: pc.Expression | None = None
+    filter: RowFilter | None = None
     skipping: RowGroupSkipping | None = None
     row_tracking: RowTracking | None = None
     row_addresses: RowAddresses | None = None
@@ -250,7 +251,7 @@ class FileReader:
         if names is None:
             return list(range(count))
         footer.ensure_sound_chunks(footer.leaves_below(names.values()))
-        return self.skipping.groups_of(self.filesystem, task.path, columns, names)
+        return self.skipping.groups_of(file.metadata, names)
 
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
@@ -267,7 +268,7 @@ class FileReader:
             elif column.name not in names:
                 table = table.add_column(index, column, rows.column(marked(column.name)))
         if self.filter is not None:
-            table = table.filter(self.filter)
+            table = self.filter(table)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
 
 
@@ -354,21 +355,22 @@ class RowGroupSkipping:
     fields: tuple[StructField, ...]
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
 
-    def groups_of(
-        self, filesystem: pafs.FileSystem, path: str, file_schema: pa.Schema, names: Mapping[str, str]
-    ) -> list[int]:
+    def groups_of(self, metadata: pq.FileMetaData, names: Mapping[str, str]) -> list[int]:
         """The row groups that may hold a row for which the condition is true.
 
         Args:
             names: As `names_in` gives them. The column chunks of these columns must be known to be sound.
         """
-        import pyarrow.dataset as ds
+        from delta_orch.engines.footer_statistics import StatisticsColumn, serialize_footer_statistics
+        from delta_orch.log.read.skipping.data_skipping import may_match_statistics
 
-        fragment = ds.ParquetFileFormat().make_fragment(path, filesystem)
         condition = with_columns(self.condition, lambda column: Column((names[column.path[0]],)))
         in_file = StructType(tuple(StructField(names[field.name], field.data_type) for field in self.fields))
-        subset = fragment.subset(to_arrow_expression(condition, in_file), schema=file_schema)
-        return [group.id for group in subset.row_groups]
+        columns = [StatisticsColumn((field.name,), field.data_type) for field in in_file]
+        groups = range(metadata.num_row_groups)
+        stats = string_array([serialize_footer_statistics(metadata, columns, groups=[group]) for group in groups])
+        may_match = may_match_statistics(stats, condition, in_file).to_pylist()
+        return [group for group in groups if may_match[group]]
 
     def names_in(self, file_schema: pa.Schema) -> dict[str, str] | None:
         """What the file calls the columns; None where it lacks one, or has another type for it or two by its name."""
@@ -389,10 +391,7 @@ def row_group_skipping(
     partition_columns: tuple[str, ...],
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE,
 ) -> RowGroupSkipping | None:
-    """What of a resolved predicate row groups can be skipped by; None if nothing.
-
-    Float columns are left out: their statistics pass over NaN, which Spark's comparisons do not.
-    """
+    """What of a resolved predicate row groups can be skipped by; None if nothing."""
     parts = where.children if isinstance(where, And) else (where,) if where is not None else ()
     usable = [part for part in parts if _is_usable(part, schema, partition_columns)]
     if not usable:
@@ -411,6 +410,6 @@ def _is_usable(part: Expression, schema: StructType, partition_columns: tuple[st
         field = schema.find(column.path[0])
         if field is None or len(column.path) > 1 or field.name in partition_columns:
             return False
-        if not isinstance(field.data_type, PrimitiveType | DecimalType) or field.data_type in (FLOAT, DOUBLE):
+        if not isinstance(field.data_type, PrimitiveType | DecimalType):
             return False
     return True

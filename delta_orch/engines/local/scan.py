@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from delta_orch.engines.local.parquet_read import WHOLE_BYTES, FileReader, FileTask, ordered_columns, row_group_skipping
+from delta_orch.engines.local.parquet_read import (
+    WHOLE_BYTES,
+    FileReader,
+    FileTask,
+    RowFilter,
+    ordered_columns,
+    row_group_skipping,
+)
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.scan_plan import FILE_NUMBERS, OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.to_arrow import to_arrow_expression
+from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import partition_strings
@@ -84,7 +89,7 @@ def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
     return sum(total for total, _ in found), sum(kept for _, kept in found)
 
 
-def _reader(plan: ScanPlan, row_filter: pc.Expression | None) -> FileReader:
+def _reader(plan: ScanPlan, row_filter: RowFilter | None) -> FileReader:
     output = plan.read_schema.names
     needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
     return FileReader(
@@ -118,11 +123,18 @@ def _used_columns(where: Expression | None) -> set[str]:
     return set() if where is None else {column.path[0] for column in columns_of(where)}
 
 
-def _row_filter(plan: ScanPlan) -> pc.Expression | None:
-    # An expression of pyarrow may name columns by position: it needs all of them, see `needed`.
-    parts = [] if plan.where is None else [to_arrow_expression(plan.where, plan.schema)]
-    parts += [] if plan.arrow_filter is None else [plan.arrow_filter]
-    return reduce(operator.and_, parts) if parts else None
+def _row_filter(plan: ScanPlan) -> RowFilter | None:
+    if plan.where is None and plan.arrow_filter is None:
+        return None
+    where = None if plan.where is None else arrow_predicate(plan.where, plan.schema)
+
+    def kept(rows: pa.Table) -> pa.Table:
+        if where is not None:
+            rows = rows.filter(where(rows))
+        # An expression of pyarrow may name columns by position: it needs all of them, see `needed`.
+        return rows if plan.arrow_filter is None else rows.filter(plan.arrow_filter)
+
+    return kept
 
 
 def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
 MIN_ROW_GROUP_BYTES = 1024 * 1024
-MAX_ROW_GROUP_ROWS = 1024 * 1024
+MAX_ROW_GROUP_ROWS = 256 * 1024
+"""As Polars. With four times as many rows, rewriting narrow rows takes twice the memory and as much time."""
 _LEAST_GROUP_BYTES = 8 * 1024
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 100

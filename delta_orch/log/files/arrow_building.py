@@ -94,8 +94,26 @@ def string_scalar(value: str) -> pa.StringScalar:
 
 def int64_range(start: int, stop: int) -> pa.Int64Array:
     """start, start + 1, …, stop − 1."""
-    data = pa.py_buffer(np.arange(start, stop, dtype=np.int64))
-    return pa.Array.from_buffers(pa.int64(), stop - start, [None, data])
+    return longs_from_numpy(np.arange(start, stop, dtype=np.int64))
+
+
+def longs_from_numpy(values: npt.NDArray[np.int64]) -> pa.Int64Array:
+    """The same numbers, not copied where they lie together."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def booleans_from_numpy(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """The same answers."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+
+
+def longs_to_numpy(values: pa.Int64Array) -> npt.NDArray[np.int64]:
+    """The same numbers, none of them null, not copied."""
+    assert not values.null_count
+    buffer = values.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, dtype=np.int64)
+    return np.frombuffer(buffer, dtype=np.int64, offset=values.offset * 8, count=len(values))
 
 
 def all_booleans(value: bool, count: int) -> pa.BooleanArray:

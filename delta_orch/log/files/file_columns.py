@@ -82,6 +82,9 @@ ADD_SCHEMA = _schema(
 )
 """Live files, and files about to be added. Times in milliseconds since the epoch, sizes in bytes."""
 
+NO_FILES = pa.Table.from_batches([], ADD_SCHEMA)
+"""`ADD_SCHEMA.empty_table()` imports pandas where it is installed."""
+
 REMOVE_SCHEMA = _schema(
     "path dv_id deletion_timestamp data_change extended_file_metadata partition_values size stats tags deletion_vector "
     "base_row_id default_row_commit_version"

@@ -18,7 +18,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Lit
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction, is_not_true
-from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES
 from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -133,7 +133,7 @@ class _Run:
         if not all(column in keyed for part in bounds for column in columns_of(part)):
             # A row has one place in all parts together: another run may put it into a part that it settles.
             write.transaction.read_across_scopes()
-        changes = RowChanges(write, ADD_SCHEMA.empty_table())
+        changes = RowChanges(write, NO_FILES)
         # What does not fit is refused before a row is read.
         self._types = value_types(engine, changes.scan(None), source, self._clauses.all, sides, evolves=self._evolves)
         changed_schema = write.target.table is not before

@@ -101,6 +101,12 @@ def may_match(
     return _Evaluator(values, schema, partition_columns, bounds).outcomes(where).true
 
 
+def may_match_statistics(stats: pa.Array, where: Expression, schema: StructType) -> pa.BooleanArray:
+    """As `match_files(…).may_match`, of statistics alone, as JSON: of what has no partition values."""
+    bounds = read_bounds(stats, data_columns(where, schema, ()))
+    return may_match(PartitionValues(len(stats), None, dict[str, pa.Array]().__getitem__), where, schema, (), bounds)
+
+
 def data_columns(
     where: Expression, schema: StructType, partition_columns: Sequence[str]
 ) -> dict[tuple[str, ...], DataType]:
