@@ -139,6 +139,7 @@ class TableProperties:
     """
 
     append_only: bool = _property("delta.appendOnly", parse_boolean, False)
+    auto_compact: str | None = _property("delta.autoOptimize.autoCompact", _one_of("true", "false", "auto", "legacy"))
     checkpoint_interval: int = _property("delta.checkpointInterval", _positive, 10)
     checkpoint_policy: str = _property("delta.checkpointPolicy", _one_of("classic", "v2"), "classic")
     checkpoint_write_stats_as_json: bool = _property("delta.checkpoint.writeStatsAsJson", parse_boolean, True)
@@ -242,7 +243,6 @@ class TableProperties:
 
 _PROPERTIES: Mapping[str, _Property] = {
     **{f.metadata["key"]: _Property(f.name, f.metadata["parse"]) for f in fields(TableProperties) if f.metadata},
-    "delta.autoOptimize.autoCompact": _Property(None, _one_of("true", "false", "auto", "legacy")),
     "delta.columnMapping.maxColumnId": _Property(None, _at_least(0)),
     "delta.minReaderVersion": _Property(None, _positive),
     "delta.minWriterVersion": _Property(None, _positive),

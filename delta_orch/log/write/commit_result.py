@@ -25,6 +25,7 @@ class Committed:
         actions: As they were written.
         txns: Its transaction identifiers.
         txn_id: `commitInfo.txnId`.
+        operation: `commitInfo.operation`.
         in_commit_timestamp_ms: None where the table has none.
         before: The version it follows; None where it created the table.
         table: The table after it.
@@ -34,6 +35,7 @@ class Committed:
     actions: StagedActions
     txns: tuple[Txn, ...]
     txn_id: str
+    operation: str
     in_commit_timestamp_ms: int | None
     before: CommitBase | None
     table: TableConfiguration

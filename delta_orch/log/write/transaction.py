@@ -414,6 +414,7 @@ class Transaction(Staging):
             actions=actions,
             txns=self._txn_actions(),
             txn_id=self._provenance.txn_id,
+            operation=self._provenance.operation,
             in_commit_timestamp_ms=self._in_commit_timestamp_ms,
             before=self._base,
             table=self._result().after(actions.protocol, actions.metadata),
