@@ -57,6 +57,9 @@ cluster: setup ## A standalone Spark cluster and a Connect server: executors, dr
 interleave: setup ## Every pair of verbs through the interleavings of its storage calls (INTERLEAVE="--limit 200 --seed 2")
 	@$(BIN)/python -m tests.harness.interleave $(INTERLEAVE)
 
+matrix: setup ## Run the tests with the oldest and the newest versions admitted, each in an environment of its own (MATRIX="oldest spark-4.0")
+	@$(BIN)/python scripts/matrix.py $(MATRIX)
+
 sbom: setup ## Write build/sbom.json, the bill of materials of the package with all extras, and list the licenses
 	@$(BIN)/python scripts/supply_chain.py sbom $(BUILD)/sbom.json
 	@$(BIN)/python scripts/supply_chain.py licenses

@@ -102,17 +102,17 @@ def audit() -> int:
     expected = pins()
     wrong = [d for d in closure() if expected.get(normal(d.name)) != d.version]
     for d in wrong:
-        print(f"{d.name} {d.version} is installed, constraints.txt pins {expected.get(normal(d.name))}")  # noqa: T201
+        print(f"{d.name} {d.version} is installed, constraints.txt pins {expected.get(normal(d.name))}")
     tool = shutil.which("pip-audit")
     if tool is None:
-        print("SKIPPED: known vulnerabilities, as pip-audit is not installed")  # noqa: T201
+        print("SKIPPED: known vulnerabilities, as pip-audit is not installed")
         return bool(wrong)
     command = [tool, "--no-deps", "--disable-pip", "-r", str(ROOT / "constraints.txt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode and _NO_DATABASE.search(done.stderr):
-        print("SKIPPED: known vulnerabilities, as no database can be reached")  # noqa: T201
+        print("SKIPPED: known vulnerabilities, as no database can be reached")
         return bool(wrong)
-    print(done.stdout, done.stderr)  # noqa: T201
+    print(done.stdout, done.stderr)
     return bool(wrong or done.returncode)
 
 
@@ -123,11 +123,11 @@ def main(arguments: list[str]) -> int:
             Path(path).write_text(json.dumps(bill(), indent=1) + "\n", encoding="utf-8")
         case ["licenses"]:
             for d in sorted(closure(), key=lambda d: normal(d.name)):
-                print(f"{d.name} {d.version}: {license_of(d)}")  # noqa: T201
+                print(f"{d.name} {d.version}: {license_of(d)}")
         case ["audit"]:
             return audit()
         case _:
-            print(__doc__)  # noqa: T201
+            print(__doc__)
             return 2
     return 0
 
