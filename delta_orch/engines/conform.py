@@ -161,6 +161,8 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), _ticks(0))
     ends = pc.cast(pc.cumulative_sum(lengths), pa.int32())
     offsets = pa.concat_arrays([literal_array([0], INTEGER), ends])
+    # They have no nulls. Arrow 25 takes no validity bitmap in them, even one that says so.
+    offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     values = conform_column(pc.list_flatten(array), target.value_type, lossless=lossless, path=element)
     return pa.ListArray.from_arrays(offsets, values, type=target, mask=array.is_null() if array.null_count else None)
 

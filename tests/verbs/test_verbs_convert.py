@@ -9,6 +9,7 @@ from typing import Any
 
 import deltalake
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -182,7 +183,7 @@ def test_types_that_cannot_become_one_name_both_files(tmp_path: Path, other: pa.
         pa.array([1], pa.uint64()),
         pa.array([1], pa.time64("us")),
         pa.array([1], pa.timestamp("ns")),
-        pa.array([1.0], pa.float16()),
+        pa.array([np.float16(1.0)], pa.float16()),
         pa.nulls(1),
     ],
     ids=lambda array: str(array.type),
