@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave cluster sbom audit screenshots dagster airflow airflow-scenarios clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20

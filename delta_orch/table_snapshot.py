@@ -9,8 +9,7 @@ from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError, MetadataChangedError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.upkeep import after_commit as keep_log
-from delta_orch.table_writes import TableWrites
+from delta_orch.table_writes import TableWrites, after_commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,19 +18,7 @@ if TYPE_CHECKING:
 
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.write.commit_options import CommitOptions
-    from delta_orch.log.write.commit_result import Committed
     from delta_orch.scan.scan import Scan
-
-_AUTO_COMPACT = "delta.autooptimize.autocompact"
-
-
-def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
-    """The observer of a table's log: its upkeep, then auto compaction where the table has it. Raises nothing."""
-    keep_log(log, read, commit)
-    if any(key.lower() == _AUTO_COMPACT for key in commit.table.metadata.configuration):
-        from delta_orch.verbs.auto_compaction import compact_after
-
-        compact_after(log, read, commit)
 
 
 @checked

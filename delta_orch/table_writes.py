@@ -6,15 +6,29 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from delta_orch.log.upkeep import after_commit as keep_log
+
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.write.commit_options import CommitOptions
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_result import CommitResult, Committed
     from delta_orch.verbs.merge.builder import Merge
     from delta_orch.writing.target import WriteOptions
+
+
+_AUTO_COMPACT = "delta.autooptimize.autocompact"
+
+
+def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
+    """The observer of a table's log: its upkeep, then auto compaction where the table has it. Raises nothing."""
+    keep_log(log, read, commit)
+    if any(key.lower() == _AUTO_COMPACT for key in commit.table.metadata.configuration):
+        from delta_orch.verbs.auto_compaction import compact_after
+
+        compact_after(log, read, commit)
 
 
 class TableWrites:

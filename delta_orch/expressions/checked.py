@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.allowed_functions import WITHOUT_PARENTHESES
-from delta_orch.expressions.checked_grammar import Path, Reader
+from delta_orch.expressions.checked_grammar import Reader
 from delta_orch.expressions.checked_tokens import OTHER_FUNCTION, SIMPLER, Refused
 
 
@@ -22,7 +22,7 @@ class CheckedExpression(NamedTuple):
     """An expression that may be evaluated: Spark SQL that was printed here, and the columns it names."""
 
     sql: str
-    columns: tuple[Path, ...]
+    columns: tuple[tuple[str, ...], ...]
 
 
 def check_expression(

@@ -43,8 +43,6 @@ _BINARY = (
 _CHAINS = ({"+", "-"}, {"*", "/", "%"}, {"||"}, {"&"}, {"|"}, {"^"})
 _PRIMARY, _NEGATIVE, _OPERATION = "primary", "negative", "operation"
 
-Path = tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
@@ -54,7 +52,7 @@ class _Piece:
     sql: str
     chain: str = _PRIMARY
     depth: int = 1
-    path: Path | None = None
+    path: tuple[str, ...] | None = None
     size: int = 1
 
     def operand(self, *chains: str) -> str:
@@ -82,7 +80,7 @@ class Reader:
         self._is_default = is_default
         self._index = -1
         self._depth = 0
-        self.columns: list[Path] = []
+        self.columns: list[tuple[str, ...]] = []
         self.kind = self.text = self.word = ""
         self._advance()
 

@@ -125,8 +125,8 @@ def browser() -> Path:
         installed = subprocess.run(install, capture_output=True, text=True)
         tried = subprocess.run(works, capture_output=True, text=True)
         if tried.returncode:
-            print(f"SKIPPED: no browser. {(installed.stderr + tried.stderr).strip()[-500:]}")  # noqa: T201
-            print("Remedy: pip must reach PyQt6-WebEngine; on Debian it needs libegl1, libnss3, libxkbcommon0")  # noqa: T201
+            print(f"SKIPPED: no browser. {(installed.stderr + tried.stderr).strip()[-500:]}")
+            print("Remedy: pip must reach PyQt6-WebEngine; on Debian it needs libegl1, libnss3, libxkbcommon0")
             raise SystemExit(0)
     return python
 

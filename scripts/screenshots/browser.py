@@ -69,7 +69,7 @@ def main() -> None:
     for picture in json.load(sys.stdin):
         Path(picture["file"]).parent.mkdir(parents=True, exist_ok=True)
         take(app, view, picture)
-        print(picture["file"], flush=True)  # noqa: T201
+        print(picture["file"], flush=True)
     # Qt's browser waits for processes that are gone.
     os._exit(0)
 
