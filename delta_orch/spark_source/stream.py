@@ -50,12 +50,14 @@ _LOOKS = 100
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """What is read: all before `version`, and the first `index` files of it."""
+    """What is read: all before `version`, and the first `index` files of it. `first` is where the query began: Spark
+    logs only where its first batch ended."""
 
     table_id: str
     version: int
     index: int = 0
     is_starting: bool = False
+    first: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Under the names that the checkpoints of Delta's own source have."""
@@ -65,6 +67,7 @@ class Offset:
             "reservoirVersion": self.version,
             "index": self.index,
             "isStartingVersion": self.is_starting,
+            "firstVersion": self.first,
         }
 
     @classmethod
@@ -74,11 +77,11 @@ class Offset:
             found = value["reservoirId"], value["reservoirVersion"], value["index"], value["isStartingVersion"]
         except KeyError as e:
             raise ProtocolViolationError("The offset in the checkpoint is not this source's", cause=str(value)) from e
-        return cls(*found)
+        return cls(*found, value.get("firstVersion"))
 
     @property
     def after(self) -> Offset:
-        return Offset(self.table_id, self.version + 1)
+        return Offset(self.table_id, self.version + 1, first=self.first)
 
 
 class StreamPlanner:
@@ -124,13 +127,13 @@ class StreamPlanner:
         options, newest = self._options, self._table.snapshot()
         table_id = newest.metadata.id
         if options.starting_version == "latest":
-            return Offset(table_id, newest.version + 1)
+            return Offset(table_id, newest.version + 1, first=newest.version + 1)
         if options.starting_version is None and options.starting_timestamp is None:
-            return Offset(table_id, newest.version, 0, True)
+            return Offset(table_id, newest.version, 0, True, newest.version)
         moment = None if options.starting_timestamp is None else parse_timestamp_ms(options.starting_timestamp)
         version = None if options.starting_version is None else int(options.starting_version)
         start, _ = resolve_change_range(self._log, newest, ChangeRange(version, None, moment, None, False))
-        return Offset(table_id, start)
+        return Offset(table_id, start, first=start)
 
     def stop_at_newest(self) -> None:
         """Take no version into account that is committed from now on."""
@@ -163,6 +166,9 @@ class StreamPlanner:
     def tasks(self, start: Offset, end: Offset) -> list[ScanTask]:
         """The work between two offsets, the same however often it is asked for. Raises as `latest`."""
         self._ensure_same_table(start)
+        if start.first != end.first is not None:
+            # Killed in its first batch, a query asks again where to begin. By then the newest version is another one.
+            start = replace(start, version=end.first, first=end.first)
         plans, at = [], start
         commits: list[pa.Table] = []
         first = None

@@ -92,6 +92,28 @@ def test_where_a_stream_starts(table: DeltaTable) -> None:
         planner(table, startingVersion=9).initial()
 
 
+@pytest.mark.parametrize("options", [{}, {"startingVersion": 1}, {"startingVersion": "latest"}], ids=str)
+@pytest.mark.parametrize("limit", [2, 1000])
+def test_a_first_batch_that_is_planned_again_begins_where_it_began(
+    table: DeltaTable, options: dict[str, Any], limit: int
+) -> None:
+    planned = planner(table, maxFilesPerTrigger=limit, **options)
+    start = planned.initial()
+    table.append(ids(6, 7))
+    end = Offset.from_json(planned.latest(start, is_limited=True).to_json())
+    wanted = rows(planned, start, end)
+    assert wanted
+    # The process is killed, and the table grows, before Spark asks again: it has logged where the batch ends, no more.
+    for more in (8, 10, 12):
+        table.append(ids(more))
+    again = planner(table, maxFilesPerTrigger=limit, **options)
+    start = Offset.from_json(again.initial().to_json())
+    assert rows(again, start, end) == wanted
+    first = {None: 0, 1: 2, "latest": 6}[options.get("startingVersion")]
+    rest = rows(again, end, again.latest(end, is_limited=False))
+    assert sorted(wanted + rest) == [*range(first, 8), 8, 10, 12]
+
+
 def test_available_now_stops_where_it_began(table: DeltaTable) -> None:
     planned = planner(table)
     start = planned.initial()
