@@ -360,6 +360,9 @@ def main() -> int:
                 told[verdict] += 1
                 why = "" if verdict == "right" else f": {state}, {found} instead of {expected(way, fate)}"
                 sys.stdout.write(f"{verdict:6} {way} {fate}{why}\n")
+                if verdict == "WRONG" and all_of_it.table(way, fate).exists():
+                    for entry in all_of_it.table(way, fate).history():
+                        sys.stdout.write(f"  {entry.version} {entry.operation} {entry.user_metadata}\n")
                 sys.stdout.flush()
         if told["WRONG"]:
             sys.stdout.write((Path(made) / "output").read_text()[-5000:])
