@@ -90,12 +90,12 @@ def _fault_at_creation(proxy: FaultProxy, name: str, fault: Fault, version: int 
 
 
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
-def test_a_creation_tells_what_is_known_of_it(proxies: Proxied, name: str, fault: Fault) -> None:
+def test_the_creation_of_a_commit_tells_what_is_known_of_it(proxies: Proxied, name: str, fault: Fault) -> None:
     proxy, emulator = proxies(name)
     store = _open(emulator)
     store.ensure_can_commit()
     _fault_at_creation(proxy, name, fault)
-    path = "_delta_log/1.json"
+    path = f"_delta_log/{1:020}.json"
     if CREATED[name][fault] == DONE:
         assert store.put_if_absent(path, b"mine") == store.head(path)
         assert store.read_bytes(path) == b"mine"
@@ -108,6 +108,19 @@ def test_a_creation_tells_what_is_known_of_it(proxies: Proxied, name: str, fault
         with pytest.raises(FileExistsInStoreError):
             store.put_if_absent(path, b"another's")
         assert store.read_bytes(path) == b"mine"
+
+
+@pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
+def test_another_file_is_created_whatever_becomes_of_the_answer(proxies: Proxied, name: str, fault: Fault) -> None:
+    proxy, emulator = proxies(name)
+    store = _open(emulator)
+    store.ensure_can_commit()
+    _fault_at_creation(proxy, name, fault)
+    path = f"_delta_log/{1:020}.checkpoint.0123.json"
+    assert store.put_if_absent(path, b"mine") == store.head(path)
+    assert store.read_bytes(path) == b"mine"
+    with pytest.raises(FileExistsInStoreError):
+        store.put_if_absent(path, b"other")
 
 
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
